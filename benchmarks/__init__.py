@@ -1,0 +1,1 @@
+"""Benchmarks of jaxminimax on public data sets."""

@@ -1,0 +1,76 @@
+"""Differentially private minimax optimisation, as pure functions on JAX."""
+
+from jaxminimax import averaging, metrics, noise, problems, schedules
+from jaxminimax._types import (
+    Algorithm,
+    Problem,
+    Saddle,
+    SaddleOperator,
+    record,
+    saddle_operator,
+)
+from jaxminimax.accounting import (
+    Statement,
+    calibrate,
+    calibrate_iterations,
+    effective_noise_multiplier,
+    epsilon,
+    statement,
+)
+from jaxminimax.algorithms import gda, sgda
+from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
+from jaxminimax.drivers import run, stack, sweep
+from jaxminimax.fit import fit
+from jaxminimax.gradients import ClippedSum, clipped_sum
+from jaxminimax.mechanism import (
+    Disjoint,
+    Full,
+    Poisson,
+    Query,
+    Repeat,
+    Sequence,
+    budget_split,
+)
+from jaxminimax.release import release
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "TAIL",
+    "UNIFORM",
+    "WEIGHTED",
+    "Algorithm",
+    "Averaging",
+    "ClippedSum",
+    "Disjoint",
+    "Full",
+    "Poisson",
+    "Problem",
+    "Query",
+    "Repeat",
+    "Saddle",
+    "SaddleOperator",
+    "Sequence",
+    "Statement",
+    "averaging",
+    "budget_split",
+    "calibrate",
+    "calibrate_iterations",
+    "clipped_sum",
+    "effective_noise_multiplier",
+    "epsilon",
+    "fit",
+    "gda",
+    "metrics",
+    "noise",
+    "problems",
+    "record",
+    "release",
+    "run",
+    "saddle_operator",
+    "schedules",
+    "sgda",
+    "stack",
+    "statement",
+    "sweep",
+]

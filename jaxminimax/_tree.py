@@ -1,0 +1,31 @@
+"""Arithmetic on pytrees, with every scalar cast to the leaf's dtype at the point of use."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax._types import Tree
+
+
+def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
+    """The dtype that sums are accumulated in: float32, or wider if `dtype` is."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def add(x: Tree, y: Tree) -> Tree:
+    """X + y in the dtypes of x."""
+    return jax.tree.map(lambda a, b: a + b.astype(a.dtype), x, y)
+
+
+def cast_like(x: Tree, like: Tree) -> Tree:
+    """X in the dtypes of `like`."""
+    return jax.tree.map(lambda a, b: a.astype(b.dtype), x, like)
+
+
+def lerp(x: Tree, y: Tree, weight: jax.Array) -> Tree:
+    """X + weight * (y - x), in the dtypes of x."""
+    return jax.tree.map(lambda a, b: a + weight.astype(a.dtype) * (b.astype(a.dtype) - a), x, y)
+
+
+def float_dtype(tree: Tree) -> jnp.dtype:
+    """The widest dtype among the leaves, at least float32."""
+    return at_least_float32(jnp.result_type(*jax.tree.leaves(tree)))

@@ -1,0 +1,106 @@
+"""The ground: a pair of players, a problem, the saddle operator, records of numbers."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+
+Tree = Any  # a pytree of arrays
+T = TypeVar("T")
+
+
+class Saddle(NamedTuple):
+    """One thing per player: the point z = (w, v), an operator's value, or a pair of settings."""
+
+    w: Tree
+    v: Tree
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(jax.tree.static,))
+def record(cls: type[T]) -> type[T]:
+    """Frozen, keyword-only dataclass that is a pytree.
+
+    Plain fields are leaves, so they may be traced and vmapped over; fields declared with
+    `jax.tree.static` shape the program. No validation in `__post_init__`: unflattening runs it
+    on tracers. Numbers are checked where a run, a calibration or a charge begins.
+    """
+    made: type[T] = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    jax.tree_util.register_dataclass(made)
+    return made
+
+
+class SaddleOperator(NamedTuple):
+    """g(z; x) = (grad_w f, -grad_v f): to descend along g is to minimise in w, maximise in v.
+
+    This class is the one place of the library where the sign of ascent is written down.
+    """
+
+    loss: Callable[[Tree, Tree, Tree], jax.Array]
+
+    def __call__(self, z: Saddle, example: Tree) -> Saddle:
+        g_w, g_v = jax.grad(self.loss, argnums=(0, 1))(z.w, z.v, example)
+        return Saddle(g_w, jax.tree.map(jnp.negative, g_v))
+
+    def weighted_sum(self, z: Saddle, examples: Tree, weight: Saddle) -> Saddle:
+        """sum_i weight_p[i] g_p(z; x_i) for each player, None where its weights are None.
+
+        One backward pass a player over `examples` (leaves `[b, ...]`); no per-example gradient.
+        """
+        _, pull = jax.vjp(lambda w, v: jax.vmap(self.loss, (None, None, 0))(w, v, examples), *z)
+        return Saddle(
+            None if weight.w is None else pull(weight.w)[0],
+            None if weight.v is None else pull(-weight.v)[1],
+        )
+
+
+def saddle_operator(loss: Callable[[Tree, Tree, Tree], jax.Array]) -> SaddleOperator:
+    """The saddle operator of `loss(w, v, example) -> []`, see `SaddleOperator`."""
+    return SaddleOperator(loss)
+
+
+def _everywhere(z: Saddle) -> Saddle:
+    return z
+
+
+class Problem(NamedTuple):
+    """What the data and the constraints look like to an algorithm; hashable, so static under jit.
+
+    min over w in W, max over v in V, of (1/n) sum_i f(w, v; x_i) + r(w, v), or the variational
+    inequality of any monotone operator: only `operator` is required.
+
+    Attributes:
+      operator: `(z, example) -> g`, the operator of one example's loss, a `Saddle` like z. Use
+        `saddle_operator(loss)`, or an operator of your own.
+      public: `z -> g`, the operator of the terms that read no data (regularisers); added after
+        the release, so neither clipped nor noised nor charged. None: there are none.
+      project: `z -> z`, Euclidean projection on W x V (or any other post-processing).
+      value: `(z, data) -> []`, the objective on a data set. Only metrics call it.
+      best_response: `Saddle((v, data) -> argmin_w L(w, v), (w, data) -> argmax_v L(w, v))`, where
+        they have closed forms, None where not. Only metrics call them.
+      saddle_point: `data -> z`, the exact solution, where it has a closed form.
+    """
+
+    operator: Callable[[Saddle, Tree], Saddle]
+    public: Callable[[Saddle], Saddle] | None = None
+    project: Callable[[Saddle], Saddle] = _everywhere
+    value: Callable[[Saddle, Tree], jax.Array] | None = None
+    best_response: Saddle = Saddle(None, None)
+    saddle_point: Callable[[Tree], Saddle] | None = None
+
+
+class Algorithm(Protocol):
+    """A private algorithm: a module with these functions, and `Hyper` and `State` classes.
+
+    `hyper` carries `query` and `iterations`; the state carries `z`, `average` and `spent`.
+    """
+
+    def mechanism(self, hyper: Any) -> Any:
+        """What a whole run does to the data: all that the accountant reads."""
+
+    def init(self, z: Saddle, hyper: Any) -> Any:
+        """The state before the first round; `z` must not depend on the data."""
+
+    def update(self, key: jax.Array, state: Any, data: Tree, hyper: Any, problem: Problem) -> Any:
+        """One round; pure, so that callers jit, vmap and scan it."""

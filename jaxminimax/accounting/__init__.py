@@ -1,0 +1,15 @@
+"""The accountant: host only, float64, reads descriptions of mechanisms and nothing else."""
+
+from jaxminimax.accounting._calibrate import calibrate, calibrate_iterations
+from jaxminimax.accounting._charge import effective_noise_multiplier
+from jaxminimax.accounting._epsilon import epsilon
+from jaxminimax.accounting._statement import Statement, statement
+
+__all__ = [
+    "Statement",
+    "calibrate",
+    "calibrate_iterations",
+    "effective_noise_multiplier",
+    "epsilon",
+    "statement",
+]

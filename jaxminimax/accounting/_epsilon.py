@@ -1,0 +1,106 @@
+"""Epsilon of a mechanism: the number that is promised."""
+
+import functools
+import math
+
+from jaxminimax import _check
+from jaxminimax.accounting import _curves
+from jaxminimax.accounting._charge import Charge, charge, first
+from jaxminimax.mechanism import Mechanism
+
+_SMALLEST_PLD_DELTA = 1e-13  # the library truncates 1e-15 of tail mass per composition
+
+
+def check_budget(epsilon: float | None, delta: float) -> None:
+    """Refuses a privacy target that is no number in range.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    if epsilon is not None:
+        _check.number("epsilon", epsilon, low=0.0, high=1e6)
+    _check.number("delta", delta, low=0.0, high=1.0)
+
+
+def upper_bounds(cost: Charge, delta: float, neighbours: str,
+                 coarse: float = 1.0) -> dict[str, float]:
+    """Epsilon of a charge by every bound that applies to it, the sampler's own failures left out.
+
+    `gaussian` alone, and exact, without sampling. With sampling, `pld` and the brackets `rdp` and
+    `unsampled` (the same releases as if every record took part in all of them).
+    """
+    factor = _curves.shift(neighbours)
+    if not cost.sampled:
+        return {"gaussian": _curves.gaussian_epsilon(factor * math.sqrt(cost.gaussian), delta)}
+    if any(z == 0 for (_, z), _ in cost.sampled) or math.isinf(cost.gaussian):
+        return {"gaussian": math.inf}
+    squares = cost.gaussian + sum(times / z**2 for (_, z), times in cost.sampled)
+    bounds = {
+        "unsampled": _curves.gaussian_epsilon(factor * math.sqrt(squares), delta),
+        "rdp": _curves.rdp_epsilon(cost, delta, neighbours),
+    }
+    if delta >= _SMALLEST_PLD_DELTA:
+        bracket = min(bounds.values())
+        bounds["pld"] = _curves.pld_epsilon(cost, delta, neighbours, bracket, coarse)
+    return bounds
+
+
+@functools.lru_cache(maxsize=4096)
+def charged_epsilon(cost: Charge, delta: float, neighbours: str,
+                    coarse: float = 1.0) -> tuple[float, str]:
+    """Epsilon of a charge with the sampler's failures paid out of delta, and the bound it is from.
+
+    Raises:
+      ValueError: if overflows would take more than half of delta.
+    """
+    reserved = 0.0
+    for _ in range(50):
+        bounds = upper_bounds(cost, delta - reserved, neighbours, coarse)
+        name = min(bounds, key=lambda bound: bounds[bound])
+        if cost.overflow + cost.law_error == 0:
+            return bounds[name], name
+        # capped only to keep exp finite: at such an epsilon the answer is infinity
+        need = cost.overflow + (1 + math.exp(min(bounds[name], 500.0))) * cost.law_error
+        if need <= reserved:
+            return bounds[name], name
+        if cost.overflow > delta / 2:
+            raise ValueError(
+                f"Poisson samples outgrow their capacity with probability {cost.overflow:.3g} in "
+                f"all, which delta = {delta:g} cannot pay: raise the capacity, or leave it None.")
+        if need > delta / 2:
+            return math.inf, name
+        reserved = 1.05 * need
+    return math.inf, name
+
+
+def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
+            neighbours: str = "replace_one") -> float:
+    """The epsilon of (epsilon, delta)-differential privacy of a mechanism.
+
+    Without sampling the exact Gaussian value; for Poisson sampling the composed privacy loss
+    distribution, rounded pessimistically, or a Renyi bound where that is smaller. Always an upper
+    bound for what the code does: failures of the sampler are charged to delta.
+
+    Args:
+      mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
+      delta: in (0, 1).
+      spent: releases made, for a run that stopped early; None for all that the mechanism allows.
+      neighbours: "replace_one" (one record is exchanged, n is public) or "add_or_remove_one" (one
+        record is there or counts as absent; n is a declared constant).
+
+    Returns:
+      Epsilon; infinity without noise, 0 if nothing was released.
+
+    Raises:
+      ValueError: for numbers that are not finite, out of range or of the wrong type.
+    """
+    check_budget(None, delta)
+    _check.one_of("neighbours", neighbours, tuple(_curves._RELATION))
+    cost = charge(mechanism, neighbours)
+    if spent is not None:
+        _check.count("spent", spent, low=0)
+        done = first(mechanism, int(spent))
+        if done is None:
+            return 0.0
+        cost = charge(done, neighbours)
+    return charged_epsilon(cost, float(delta), neighbours)[0]

@@ -1,0 +1,180 @@
+"""What a run promised and spent, in words and in JSON."""
+
+import dataclasses
+import importlib.metadata
+import json
+from typing import Any
+
+from jaxminimax import _check
+from jaxminimax import mechanism as words
+from jaxminimax.accounting import _curves
+from jaxminimax.accounting._charge import (
+    charge,
+    effective_noise_multiplier,
+    first,
+    together,
+)
+from jaxminimax.accounting._epsilon import charged_epsilon, check_budget
+from jaxminimax.mechanism import Disjoint, Mechanism, Poisson, Repeat, Sequence
+
+_BOUND = {
+    "gaussian": "exact Gaussian composition",
+    "unsampled": "exact Gaussian composition, amplification by sampling not used",
+    "rdp": "Renyi divergences of the worst pair",
+    "pld": "privacy loss distribution, rounded pessimistically",
+}
+ENFORCED = (
+    "Each record's operator is clipped to the stated norm, per player, before it is summed.",
+    "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
+    "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
+)
+ASSUMED = (
+    "One record is the unit of privacy, and a person contributes no more than the unit says.",
+    "n, the initial point, the preprocessing, the projection and every hyper-parameter are public; "
+    "choosing them by looking at these data is not paid for here.",
+    "The key is secret, drawn with full entropy, and used for this run only.",
+    "The statement is for one run; publishing several runs on the same data adds up.",
+    "Gaussian samples are floating-point numbers; attacks on their last bits are not covered.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """A privacy statement; `str` for words, `to_json` for a flat record.
+
+    Attributes:
+      epsilon: of what was spent.
+      epsilon_allowed: of everything the mechanism allows.
+      delta: the delta of both.
+      neighbours: "replace_one" or "add_or_remove_one".
+      unit: what one record is.
+      sampling: in words, one sentence a part.
+      spent: releases made.
+      allowed: releases allowed.
+      noise_multiplier: per part and player, noise on the clipped sum over clip norm.
+      clip: per part and player.
+      effective_noise_multiplier: per part, players combined.
+      accountant: bound, library and version.
+      event: the charged dp-accounting event; multipliers are noise over clip norm.
+      enforced: what the code guarantees.
+      assumed: what the user must see to.
+    """
+
+    epsilon: float
+    epsilon_allowed: float
+    delta: float
+    neighbours: str
+    unit: str
+    sampling: tuple[str, ...]
+    spent: int
+    allowed: int
+    noise_multiplier: tuple[dict[str, float], ...]
+    clip: tuple[dict[str, float], ...]
+    effective_noise_multiplier: tuple[float, ...]
+    accountant: str
+    event: str
+    enforced: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of plain Python values; infinity becomes None, as JSON has no word for it.
+
+        A statement with `epsilon: null` is one without any guarantee.
+        """
+        return dict(json.loads(json.dumps(dataclasses.asdict(self)), parse_constant=lambda _: None))
+
+    def __str__(self) -> str:
+        relation = {"replace_one": "one record is replaced by another",
+                    "add_or_remove_one": "one record is present or counts as absent"}
+        lines = [
+            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
+            f"neighbouring data sets: {relation[self.neighbours]}.",
+            f"Spent {self.spent} of {self.allowed} releases (all of them: epsilon = "
+            f"{self.epsilon_allowed:.4g}).",
+            *self.sampling,
+            "Noise / clip norm per player: " + "; ".join(map(_players, self.noise_multiplier))
+            + "; both together: "
+            + ", ".join(f"{z:.5g}" for z in self.effective_noise_multiplier) + ".",
+            f"Accountant: {self.accountant}.",
+            "Enforced by the code:", *(f"  - {x}" for x in self.enforced),
+            "Assumed:", *(f"  - {x}" for x in self.assumed),
+        ]
+        if self.epsilon == float("inf"):
+            lines[0] = f"NO privacy guarantee for {self.unit}: epsilon is infinite."
+        return "\n".join(lines)
+
+
+def _players(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.5g}" for name, value in values.items())
+
+
+def accountant_name(bound: str) -> str:
+    """The bound and the library it comes from."""
+    return f"{_BOUND[bound]} (dp-accounting {importlib.metadata.version('dp-accounting')})"
+
+
+def describe(part: Repeat) -> str:
+    """The sampling and the releases of a mechanism, in one sentence."""
+    n = part.query.population
+    match part.query.sampling:
+        case Poisson(rate=rate):
+            how = (f"Poisson samples at rate {rate:.6g} of {n} records (expected batch "
+                   f"{rate * n:.6g}, capacity {words.rows_read(part.query)})")
+        case Disjoint(batch=batch):
+            how = (f"disjoint batches of {batch} of {n} records, {-(-part.times // (n // batch))} "
+                   "pass(es)")
+        case _:
+            how = f"all {n} records, without sampling"
+    return f"{part.times} release(s) on {how}."
+
+
+def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
+              neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+              unit: str = "one record", assumed: tuple[str, ...] = ()) -> Statement:
+    """The privacy statement of a run.
+
+    Args:
+      algorithm: a module such as `sgda`.
+      hyper: the `Hyper` that was run.
+      state: the state it ended in, for the releases spent; None for all that are allowed.
+      delta: in (0, 1).
+      neighbours: as in `epsilon`.
+      alongside: other mechanisms run on the same data, charged in full.
+      unit: what one record is, e.g. "one patient's visit".
+      assumed: further assumptions to print, e.g. the public constants of the preprocessing.
+
+    Raises:
+      ValueError: for a description that is not valid; for a state of several runs.
+    """
+    check_budget(None, delta)
+    main = algorithm.mechanism(hyper)
+    allowed = words.releases(main)
+    spent = allowed if state is None else int(words.concrete(state.spent))
+    _check.count("spent", spent, low=0)
+    done = first(main, spent)
+    other = charge(Sequence(parts=tuple(alongside)), neighbours)
+    everything = together(charge(main, neighbours), other)
+    so_far = other if done is None else together(charge(done, neighbours), other)
+    value, bound = charged_epsilon(so_far, float(delta), neighbours)
+    parts = [leaf for m in (*alongside, main) for leaf in words.leaves(m)]
+    return Statement(
+        epsilon=value,
+        epsilon_allowed=charged_epsilon(everything, float(delta), neighbours)[0],
+        delta=float(delta),
+        neighbours=neighbours,
+        unit=unit,
+        sampling=tuple(map(describe, parts)),
+        spent=spent,
+        allowed=allowed,
+        noise_multiplier=tuple(_numbers(p.query.noise_multiplier) for p in parts),
+        clip=tuple(_numbers(p.query.clip) for p in parts),
+        effective_noise_multiplier=tuple(effective_noise_multiplier(p.query) for p in parts),
+        accountant=accountant_name(bound),
+        event=str(_curves.event(so_far)),
+        enforced=ENFORCED,
+        assumed=(*ASSUMED, *assumed),
+    )
+
+
+def _numbers(players: Any) -> dict[str, float]:
+    return {k: words.concrete(x) for k, x in players._asdict().items() if x is not None}

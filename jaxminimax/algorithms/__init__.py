@@ -1,0 +1,1 @@
+"""One paper's algorithm a file: `Hyper`, `State`, `mechanism`, `init`, `update`."""

@@ -1,0 +1,188 @@
+"""Per-example clipped sums: the primitive under every private algorithm of the library.
+
+    sum_i  m_i * g_p(z; x_i) * min(1, C_p / ||g_p(z; x_i)||),        p = w, v,
+
+with a mask m in {0, 1} and one clip norm C_p a player. Three strategies give the same number:
+
+    vmap         all per-example operators at once; [batch, parameters] memory
+    microbatch   a scan over contiguous slices of the batch; [microbatch, parameters] memory
+    two_pass     norms first, then one backward pass of the weighted loss: the per-example
+                 gradients exist only inside the norms, where the compiler can often avoid them
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import _check
+from jaxminimax._tree import at_least_float32
+from jaxminimax._types import Saddle, SaddleOperator, Tree
+
+STRATEGIES = ("vmap", "microbatch", "two_pass")
+
+
+def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
+    """Norm of each example in units of the clip norm, `[b]`; not finite if an entry is not.
+
+    A second, scaled-down sum of squares takes over where the first one overflows, so that no
+    magnitude between the smallest and the largest float escapes.
+    """
+    leaves = jax.tree.leaves(g)
+    dtype = at_least_float32(jnp.result_type(*leaves))
+    down = 2.0 ** -(jnp.finfo(dtype).maxexp * 5 // 8)
+    near = far = jnp.zeros(leaves[0].shape[:1], dtype)
+    for x in leaves:
+        unit = x.astype(dtype) / jnp.asarray(clip, dtype)
+        axes = tuple(range(1, x.ndim))
+        near += jnp.sum(jnp.square(unit), axes)
+        far += jnp.sum(jnp.square(unit * down), axes)
+    return jnp.where(jnp.isfinite(near), jnp.sqrt(near), jnp.sqrt(far) / down)
+
+
+def _weight(_: jax.typing.ArrayLike, ratio: jax.Array, present: jax.Array) -> jax.Array:
+    """min(1, clip / norm) of each example, 0 for absent ones.
+
+    A margin of 32 rounding errors keeps the clipped norm at or below the clip norm.
+    """
+    margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
+    return jnp.where(present, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
+
+
+def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
+    """sum_i weight_i g_i over `[b, ...]` leaves, in at least float32; weight 0 silences NaN."""
+
+    def leaf(x: jax.Array) -> jax.Array:
+        dtype = at_least_float32(x.dtype)
+        scale = weight.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
+        # a product and a sum, not a dot: no reduced-precision matrix unit loosens the bound
+        return jnp.sum(jnp.where(scale > 0, scale * x.astype(dtype), 0), 0)
+
+    return jax.tree.map(leaf, g)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClippedSum:
+    """A clipped sum that knows its sensitivity; made by `clipped_sum`.
+
+    Guarantees, for every input: one example moves the sum of player p by at most `clip.p` in L2
+    norm (two examples swapped: by twice that); an example with a non-finite operator counts as
+    absent; an empty batch gives zeros. Sums are at least float32 whatever the parameters are.
+    """
+
+    operator: Callable[[Saddle, Tree], Saddle]
+    clip: Saddle
+    strategy: str
+    microbatch: int
+
+    def sensitivity(self, neighbours: str = "replace_one") -> Saddle:
+        """Per player, the most that the sum can move between neighbouring data sets (L2).
+
+        Args:
+          neighbours: "replace_one" (twice the clip norm) or "add_or_remove_one" (the clip norm).
+        """
+        _check.one_of("neighbours", neighbours, ("replace_one", "add_or_remove_one"))
+        factor = 2.0 if neighbours == "replace_one" else 1.0
+        return jax.tree.map(lambda c: factor * c, self.clip)
+
+    def __call__(self, z: Saddle, examples: Tree, mask: jax.Array | None = None) -> Saddle:
+        """The sum over `examples`.
+
+        Args:
+          z: the point; leaves of any shape and float dtype.
+          examples: leaves `[b, ...]`.
+          mask: bool `[b]`, which examples take part; None for all.
+
+        Returns:
+          A `Saddle` with the structure of z and at least float32 leaves; None for a player
+          without a clip norm.
+        """
+        rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(examples)}
+        if len(rows) != 1 or () in rows:
+            raise ValueError(f"examples must share one leading axis, got leading axes {rows}.")
+        (size,) = rows.pop()
+        if mask is None:
+            mask = jnp.ones(size, bool)
+        if size == 0:
+            return self._zeros(z)
+        if self.strategy == "microbatch":
+            return self._by_slices(z, examples, mask, min(self.microbatch, size))
+        if self.strategy == "two_pass":
+            return self._two_pass(z, examples, mask)
+        return self._at_once(z, examples, mask)
+
+    def _players(self, of: Callable, *trees: Saddle) -> Saddle:
+        """`of` applied to each player that has a clip norm, None for the others."""
+        rows = zip(self.clip, *trees, strict=True)
+        return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
+
+    def _zeros(self, z: Saddle) -> Saddle:
+        def zeros(_: object, x: Tree) -> Tree:
+            return jax.tree.map(lambda a: jnp.zeros(a.shape, at_least_float32(a.dtype)), x)
+
+        return self._players(zeros, z)
+
+    def _weights(self, g: Saddle, mask: jax.Array) -> tuple[Saddle, jax.Array]:
+        """Each player's weights of the examples, and which examples are present, `[b]`."""
+        ratio = self._players(_ratio, g)
+        for x in jax.tree.leaves(ratio):
+            mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
+        return self._players(lambda c, r: _weight(c, r, mask), ratio), mask
+
+    def _at_once(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
+        g = jax.vmap(self.operator, (None, 0))(z, examples)
+        weight, _ = self._weights(g, mask)
+        return self._players(lambda _, x, s: _weighted_sum(x, s), g, weight)
+
+    def _by_slices(self, z: Saddle, examples: Tree, mask: jax.Array, size: int) -> Saddle:
+        slices = mask.shape[0] // size
+        whole = slices * size
+        head = jax.tree.map(lambda x: x[:whole].reshape(slices, size, *x.shape[1:]),
+                            (examples, mask))
+
+        def step(total: Saddle, batch: Tree) -> tuple[Saddle, None]:
+            return jax.tree.map(jnp.add, total, self._at_once(z, *batch)), None
+
+        total, _ = jax.lax.scan(step, self._zeros(z), head)
+        if whole < mask.shape[0]:
+            rest = jax.tree.map(lambda x: x[whole:], (examples, mask))
+            total = jax.tree.map(jnp.add, total, self._at_once(z, *rest))
+        return total
+
+    def _two_pass(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
+        z = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), z)
+        with jax.default_matmul_precision("highest"):  # both passes must see the same gradients
+            weight, present = self._weights(jax.vmap(self.operator, (None, 0))(z, examples), mask)
+            # 0 * NaN is NaN in a backward pass: absent examples are replaced by a present one.
+            first = jnp.argmax(present)
+
+            def stand_in(x: jax.Array) -> jax.Array:
+                return jnp.where(present.reshape(-1, *[1] * (x.ndim - 1)), x, x[first])
+
+            assert isinstance(self.operator, SaddleOperator)  # clipped_sum saw to it
+            total = self.operator.weighted_sum(z, jax.tree.map(stand_in, examples), weight)
+        some = jnp.any(present)
+        return jax.tree.map(lambda x: jnp.where(some, x, 0), total)
+
+
+def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,
+                strategy: str = "vmap", microbatch: int = 32) -> ClippedSum:
+    """The clipped sum of `operator`, a callable that knows its sensitivity; see `ClippedSum`.
+
+    Args:
+      operator: `(z, example) -> Saddle` for one example.
+      clip: per player, bound on the L2 norm of one example's operator over the player's whole
+        pytree; None for a player whose operator is not wanted.
+      strategy: "vmap", "microbatch" or "two_pass" (needs `saddle_operator(loss)`).
+      microbatch: examples in a slice of the "microbatch" strategy.
+
+    Raises:
+      ValueError: for an unknown strategy, or two passes without a loss.
+    """
+    _check.one_of("strategy", strategy, STRATEGIES)
+    _check.count("microbatch", microbatch)
+    if strategy == "two_pass" and not isinstance(operator, SaddleOperator):
+        raise ValueError("strategy 'two_pass' takes a backward pass of the loss: give the operator "
+                         "as saddle_operator(loss), or use 'vmap' or 'microbatch'.")
+    return ClippedSum(operator, clip, strategy, microbatch)

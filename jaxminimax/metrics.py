@@ -1,0 +1,82 @@
+"""Gaps and risks. They read the data and are not private: for study, never for release."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax._types import Problem, Saddle, Tree
+
+
+def _needs(problem: Problem, *players: str) -> Callable[[Saddle, Tree], jax.Array]:
+    """The problem's value function, once everything that a metric needs is there."""
+    if problem.value is None:
+        raise ValueError("The problem has no value: give Problem(value=...) to measure it.")
+    for player in players:
+        if getattr(problem.best_response, player) is None:
+            raise ValueError(f"The problem has no best response of {player} in closed form: give "
+                             "Problem(best_response=Saddle(..., ...)) one, or use another metric.")
+    return problem.value
+
+
+def strong_gap(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+    """Reads the data; not private. max_v L(w, v) - min_w L(w, v) at one point z.
+
+    L is the mean over `data`: the empirical gap on the training data, the population gap on data
+    that stand for the population. Its expectation over runs is the strong gap. Wants float64 for
+    values near 1e-7.
+
+    Raises:
+      ValueError: if the problem has no closed-form best responses.
+    """
+    value = _needs(problem, "w", "v")
+    w, v = problem.best_response.w(z.v, data), problem.best_response.v(z.w, data)
+    return value(Saddle(z.w, v), data) - value(Saddle(w, z.v), data)
+
+
+def weak_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
+    """Reads the data; not private. max_v E L(w, v) - min_w E L(w, v), E over runs.
+
+    Args:
+      problem: its players must be coupled by a bilinear term only: then the best response to the
+        random opponent is the one to its mean. (True of the games of this library.)
+      zs: outputs of R independent runs, ideally each on its own sample; leaves `[R, ...]`. The
+        estimate exceeds the weak gap by O(tr Cov / R).
+      data: stands for the population.
+
+    Raises:
+      ValueError: if the problem has no closed-form best responses.
+    """
+    value = _needs(problem, "w", "v")
+    mean = jax.tree.map(lambda x: jnp.mean(x, 0), zs)
+    w, v = problem.best_response.w(mean.v, data), problem.best_response.v(mean.w, data)
+    upper = jax.vmap(lambda w: value(Saddle(w, v), data))(zs.w)
+    lower = jax.vmap(lambda v: value(Saddle(w, v), data))(zs.v)
+    return jnp.mean(upper) - jnp.mean(lower)
+
+
+def primal_risk(problem: Problem, w: Tree, data: Tree) -> jax.Array:
+    """Reads the data; not private. R(w) = max_v L(w, v).
+
+    Raises:
+      ValueError: if the problem has no closed-form best response of v.
+    """
+    value = _needs(problem, "v")
+    return value(Saddle(w, problem.best_response.v(w, data)), data)
+
+
+def auc(scores: jax.Array, y: jax.Array) -> float:
+    """Reads the data; not private. Area under the ROC curve, by scikit-learn.
+
+    Args:
+      scores: `[n]`, finite.
+      y: labels in {0, 1}, `[n]`.
+
+    Raises:
+      ValueError: if a score is not finite: a diverged run has no AUC, not 0.5.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if not bool(jnp.all(jnp.isfinite(scores))):
+        raise ValueError("scores are not finite: the run diverged or its budget ran out.")
+    return float(roc_auc_score(y, scores))

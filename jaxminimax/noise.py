@@ -1,0 +1,42 @@
+"""Gaussian noise as a pure function of a key.
+
+Box-Muller on threefry words: the radius takes 64 random bits a pair, so that the tails reach
+9.4 standard deviations (the inverse-error-function generator of `jax.random.normal` stops near 5.4
+in float32, which at delta = 1e-6 and many coordinates is not far enough out), and both outputs of
+the transform are used. Samples are floating-point numbers: attacks on their last bits are outside
+the threat model.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax._tree import at_least_float32
+from jaxminimax._types import Tree
+
+
+def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Independent N(0, 1) numbers of float32 or float64."""
+    size = 1
+    for s in shape:
+        size *= s
+    half = (size + 1) // 2
+    high, low, turn, fine = jax.random.bits(key, (4, half), jnp.uint32).astype(dtype)
+    # u in (0, 1): 64 bits, of which a float keeps the leading ones, so small u stay fine
+    u = (high * 2.0**32 + low + 0.5) * 2.0**-64
+    radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0)))
+    angle = (2 * jnp.pi) * (turn * 2.0**-32 + fine * 2.0**-64).astype(dtype)
+    pair = jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])
+    return pair[:size].reshape(shape)
+
+
+def gaussian(key: jax.Array, tree: Tree, std: jax.Array) -> Tree:
+    """N(0, std^2) for every number of `tree`, one key a leaf, in at least float32."""
+    leaves, treedef = jax.tree.flatten(tree)
+    keys = jax.random.split(key, max(1, len(leaves)))
+
+    def leaf(k: jax.Array, x: jax.Array) -> jax.Array:
+        dtype = at_least_float32(x.dtype)
+        return jnp.asarray(std, dtype) * standard_normal(k, x.shape, dtype)
+
+    noise = [leaf(k, x) for k, x in zip(keys[: len(leaves)], leaves, strict=True)]
+    return jax.tree.unflatten(treedef, noise)

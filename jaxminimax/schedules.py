@@ -1,0 +1,52 @@
+"""Step sizes that depend on the round: a number, or any `t -> step` record with t = 1, 2, ..."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import _check
+from jaxminimax._types import record
+
+Step = float | jax.Array | Callable[[jax.Array], jax.Array]
+
+
+@record
+class Decay:
+    """min(scale / (t + offset)^power, cap).
+
+    Attributes:
+      scale: step at t + offset = 1 [parameter units / gradient units].
+      power: how fast it falls.
+      offset: rounds that the schedule is ahead.
+      cap: largest step allowed.
+    """
+
+    scale: float | jax.Array
+    power: float | jax.Array = 1.0
+    offset: float | jax.Array = 0.0
+    cap: float | jax.Array = float("inf")
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        return jnp.minimum(self.scale / (t + self.offset) ** self.power, self.cap)
+
+
+def at(step: Step, t: jax.Array) -> jax.Array:
+    """The step of round t = 1, 2, ..., whichever way it was given."""
+    return step(t) if callable(step) else jnp.asarray(step)
+
+
+def check(name: str, step: Step) -> None:
+    """Refuses a step that is no positive number, or a `Decay` out of range.
+
+    Raises:
+      ValueError: naming the value.
+    """
+    if isinstance(step, Decay):
+        _check.number(f"{name}.scale", step.scale, low=0.0)
+        _check.number(f"{name}.power", step.power, low=0.0, high=100.0, closed=True)
+        _check.number(f"{name}.offset", step.offset, low=0.0, high=1e30, closed=True)
+        _check.number(f"{name}.cap", step.cap, low=0.0, infinite=True)
+    elif not callable(step):
+        _check.number(name, step, low=0.0)
