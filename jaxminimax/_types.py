@@ -31,7 +31,8 @@ def record(cls: type[T]) -> type[T]:
     return made
 
 
-class SaddleOperator(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SaddleOperator:
     """g(z; x) = (grad_w f, -grad_v f): to descend along g is to minimise in w, maximise in v.
 
     This class is the one place of the library where the sign of ascent is written down.

@@ -73,7 +73,7 @@ def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sam
     digits = len(table) - 1
     high, middle, low = table.transpose(2, 1, 0)[..., None]  # each [15, k + 1, 1]
     # one gap more than the capacity: it tells whether a record was left out
-    a, b, c = jax.random.bits(key, (3, digits + 1, capacity + 1), jnp.uint32)
+    a, b, c = jax.random.bits(key, (3, 1, digits + 1, capacity + 1), jnp.uint32)
     below = (a < high) | ((a == high) & ((b < middle) | ((b == middle) & (c < low))))
     digit = jnp.sum(below, 0, dtype=jnp.int32)  # [k + 1, c + 1]
     place = jnp.asarray(16 ** np.arange(digits, dtype=np.int64)[:, None], jnp.int32)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxminimax.accounting import _curves
 from jaxminimax.accounting._charge import Charge, charge, louder, together
-from jaxminimax.accounting._epsilon import charged_epsilon, check_budget
+from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, check_epsilon
 from jaxminimax.mechanism import Mechanism, Sequence, with_noise
 
 _TOLERANCE = 2e-4  # relative, on the noise multiplier; the private side of the bracket is returned
@@ -111,7 +111,8 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
     Raises:
       ValueError: for numbers out of range, or a target that no noise reaches.
     """
-    check_budget(epsilon, delta)
+    check_epsilon(epsilon)
+    check_delta(delta)
     base = _with_query(hyper, with_noise(hyper.query, 1.0))
     cost = charge(algorithm.mechanism(base), neighbours)
     fixed = charge(Sequence(parts=tuple(alongside)), neighbours)
@@ -133,7 +134,8 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
 
     Args and errors as in `calibrate`; the noise multipliers of `hyper` are kept as they are.
     """
-    check_budget(epsilon, delta)
+    check_epsilon(epsilon)
+    check_delta(delta)
     fixed = charge(Sequence(parts=tuple(alongside)), neighbours)
 
     def cost(iterations: int) -> Charge:

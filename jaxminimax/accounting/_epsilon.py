@@ -5,20 +5,27 @@ import math
 
 from jaxminimax import _check
 from jaxminimax.accounting import _curves
-from jaxminimax.accounting._charge import Charge, charge, first
+from jaxminimax.accounting._charge import NEIGHBOURS, Charge, charge, first
 from jaxminimax.mechanism import Mechanism
 
 _SMALLEST_PLD_DELTA = 1e-13  # the library truncates 1e-15 of tail mass per composition
 
 
-def check_budget(epsilon: float | None, delta: float) -> None:
-    """Refuses a privacy target that is no number in range.
+def check_epsilon(epsilon: float) -> None:
+    """Refuses a target that is no number in range.
 
     Raises:
       ValueError: naming the value and the fix.
     """
-    if epsilon is not None:
-        _check.number("epsilon", epsilon, low=0.0, high=1e6)
+    _check.number("epsilon", epsilon, low=0.0, high=1e6)
+
+
+def check_delta(delta: float) -> None:
+    """Refuses a delta that is no number in range.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
     _check.number("delta", delta, low=0.0, high=1.0)
 
 
@@ -94,8 +101,8 @@ def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
     """
-    check_budget(None, delta)
-    _check.one_of("neighbours", neighbours, tuple(_curves._RELATION))
+    check_delta(delta)
+    _check.one_of("neighbours", neighbours, NEIGHBOURS)
     cost = charge(mechanism, neighbours)
     if spent is not None:
         _check.count("spent", spent, low=0)

@@ -14,7 +14,7 @@ from jaxminimax.accounting._charge import (
     first,
     together,
 )
-from jaxminimax.accounting._epsilon import charged_epsilon, check_budget
+from jaxminimax.accounting._epsilon import charged_epsilon, check_delta
 from jaxminimax.mechanism import Disjoint, Mechanism, Poisson, Repeat, Sequence
 
 _BOUND = {
@@ -146,7 +146,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     Raises:
       ValueError: for a description that is not valid; for a state of several runs.
     """
-    check_budget(None, delta)
+    check_delta(delta)
     main = algorithm.mechanism(hyper)
     allowed = words.releases(main)
     spent = allowed if state is None else int(words.concrete(state.spent))

@@ -142,7 +142,8 @@ def theorem2_step(*, population: int, dim: int, smooth: float, epsilon: float,
     """Constant steps of Theorem 2(a), convex-concave and smooth, for T = n rounds.
 
     step = 1 / (L max{sqrt(n), sqrt(d ln(1/delta)) / epsilon}), the same for both players;
-    d is the larger of their dimensions and L = `smooth` the Lipschitz constant of the operator. (The statement in the paper's main text omits L; its proof has it.)
+    d is the larger of their dimensions and L = `smooth` the Lipschitz constant of the
+    operator. (The statement in the paper's main text omits L; its proof has it.)
     """
     _check_theorem(population, dim, epsilon, delta)
     _check.number("smooth", smooth, low=0.0)

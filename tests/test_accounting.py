@@ -1,0 +1,400 @@
+"""Reference values, laws of the accountant, and tripwires on the library behind it."""
+
+import math
+
+import dp_accounting as dpa
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import pld, rdp
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.accounting import _charge, _curves, _epsilon
+from jaxminimax.accounting._charge import Charge
+
+RO, AR = "replace_one", "add_or_remove_one"
+
+
+def query(z=Saddle(1.0, None), sampling=None, n=10_000):
+    clip = Saddle(*(None if x is None else 1.0 for x in z))
+    return jmm.Query(clip=clip, noise_multiplier=z, sampling=sampling or jmm.Full(), population=n)
+
+
+def repeat(z, times, **kw):
+    return jmm.Repeat(query=query(Saddle(z, None), **kw), times=times)
+
+
+def sgda_hyper(sampling, n, iterations, noise=None, clip=Saddle(1.0, 1.0)):
+    q = jmm.Query(clip=clip, noise_multiplier=noise, sampling=sampling, population=n)
+    return jmm.sgda.Hyper(query=q, step=Saddle(0.1, 0.1), iterations=iterations)
+
+
+# ---- reference values ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "expected"), [(0.1, 11.367), (1.0, 1.3426), (10.0, 0.4938)])
+def test_calibrated_poisson_multiplier_matches_the_reference(epsilon, expected):
+    hyper = sgda_hyper(jmm.Poisson(rate=64 / 39992), 39992, 9373)
+    hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, 1e-6)
+    z = jmm.effective_noise_multiplier(hyper.query)
+    assert z == pytest.approx(expected, rel=0.005)
+    assert 0.999 * epsilon <= jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= epsilon
+
+
+@pytest.mark.parametrize(("n", "times", "epsilon", "delta", "sigma"), [
+    (1000, 100, 1.0, 1e-6, 0.119492),
+    (1000, 100, 1.0, 1e-5, 0.105518),
+    (5000, 300, 0.5, 1e-6, 0.078948),
+    (16000, 635, 1.0, 1e-6, 0.018819),
+    (1000, 100, 8.0, 1e-6, 0.018468),
+])
+def test_full_batch_noise_on_the_mean_operator(n, times, epsilon, delta, sigma):
+    q = jmm.Query(clip=Saddle(1.0, 1.0), population=n)
+    hyper = jmm.gda.Hyper(query=q, modulus=1.0, iterations=times)
+    z = jmm.calibrate(jmm.gda, hyper, epsilon, delta).query.noise_multiplier
+    assert z.w == z.v
+    assert z.w / n == pytest.approx(sigma, abs=5.1e-7)
+
+
+@pytest.mark.parametrize(("per_player", "one", "both", "both_ar"), [
+    (0.8, 4.82202, 11.95244, 10.47205),
+    (1.2, 2.49519, 4.26893, 3.15758),
+    (3.0, 0.88349, 1.28810, 0.66965),
+])
+def test_two_players_on_one_sample_are_one_release(per_player, one, both, both_ar):
+    how = jmm.Poisson(rate=0.01)
+    two = jmm.Repeat(query=query(Saddle(per_player, per_player), how), times=1000)
+    assert jmm.epsilon(repeat(per_player, 1000, sampling=how), 1e-6) == pytest.approx(one, abs=2e-5)
+    assert jmm.epsilon(two, 1e-6) == pytest.approx(both, abs=2e-5)
+    assert jmm.epsilon(two, 1e-6, neighbours=AR) == pytest.approx(both_ar, abs=2e-5)
+
+
+def test_the_iterations_that_fit_a_budget():
+    hyper = sgda_hyper(jmm.Poisson(rate=0.01), 10_000, 5, Saddle(1.0, None), Saddle(1.0, None))
+    best = jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, 1e-5, neighbours=AR)
+    assert best.iterations == 254  # the Renyi accountant alone would stop at 4
+    more = jmm.sgda.mechanism(sgda_hyper(jmm.Poisson(rate=0.01), 10_000, 255, Saddle(1.0, None),
+                                         Saddle(1.0, None)))
+    assert jmm.epsilon(more, 1e-5, neighbours=AR) > 1.0
+
+
+def test_full_batch_iterations_have_a_closed_form():
+    hyper = sgda_hyper(jmm.Full(), 1000, 1, Saddle(100.0, None), Saddle(1.0, None))
+    mu = 1 / dpa.get_sigma_gaussian(1.0, 1e-6)
+    best = jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, 1e-6)
+    assert best.iterations == math.floor((mu * 100.0 / 2) ** 2)
+
+
+# ---- laws ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("neighbours", [RO, AR])
+@pytest.mark.parametrize("times", [1, 7, 10**6])
+def test_without_sampling_releases_compose_to_one_exact_gaussian(neighbours, times):
+    z = 3.0 * math.sqrt(times)
+    expected = dpa.get_epsilon_gaussian(3.0 / (2 if neighbours == RO else 1), 1e-5)
+    assert jmm.epsilon(repeat(z, times), 1e-5, neighbours=neighbours) == pytest.approx(expected)
+
+
+def test_replacing_a_record_is_adding_one_at_half_the_noise():
+    assert jmm.epsilon(repeat(8.0, 3), 1e-5) == jmm.epsilon(repeat(4.0, 3), 1e-5, neighbours=AR)
+
+
+def test_players_combine_like_parallel_resistors():
+    assert jmm.effective_noise_multiplier(query(Saddle(3.0, 4.0))) == pytest.approx(12 / 5)
+    assert jmm.effective_noise_multiplier(query(Saddle(2.5, None))) == 2.5
+    assert jmm.effective_noise_multiplier(query(Saddle(0.0, 4.0))) == 0.0
+    assert jmm.effective_noise_multiplier(query(Saddle(1e-200, 1e200))) == pytest.approx(1e-200)
+
+
+def test_rate_one_is_no_sampling():
+    exact = jmm.epsilon(repeat(30.0, 10), 1e-5)
+    assert exact <= jmm.epsilon(repeat(30.0, 10, sampling=jmm.Poisson(rate=1.0)), 1e-5)
+    assert jmm.epsilon(repeat(30.0, 10, sampling=jmm.Poisson(rate=1.0)), 1e-5) <= exact * 1.001
+
+
+@pytest.mark.parametrize("neighbours", [RO, AR])
+@pytest.mark.parametrize(("rate", "z", "times"), [(0.01, 0.7, 300), (0.2, 5.0, 100), (1e-3, 1.0, 1)])
+def test_bounds_are_ordered(neighbours, rate, z, times):
+    cost = Charge(sampled=(((rate, z), times),))
+    bounds = _epsilon.upper_bounds(cost, 1e-5, neighbours)
+    relation = dpa.NeighboringRelation[neighbours.upper()]
+    optimistic = pld.privacy_loss_distribution.from_gaussian_mechanism(
+        z, sampling_prob=rate, pessimistic_estimate=False,
+        neighboring_relation=relation).self_compose(times)
+    assert optimistic.get_epsilon_for_delta(1e-5) <= bounds["pld"] <= bounds["rdp"]
+    assert bounds["pld"] <= bounds["unsampled"]
+    theirs = pld.PLDAccountant(relation).compose(_curves.event(cost)).get_epsilon(1e-5)
+    assert bounds["pld"] == pytest.approx(theirs, rel=1e-6)
+
+
+def test_epsilon_grows_with_releases_and_rate_and_falls_with_noise_and_delta():
+    def at(z=2.0, times=100, rate=0.01, delta=1e-5):
+        return jmm.epsilon(repeat(z, times, sampling=jmm.Poisson(rate=rate)), delta)
+
+    assert at(times=101) > at() > at(times=99)
+    assert at(rate=0.011) > at() > at(rate=0.009)
+    assert at(z=1.9) > at() > at(z=2.1)
+    assert at(delta=1e-6) > at() > at(delta=1e-4)
+
+
+def test_an_uncharged_release_would_be_seen():
+    q = query(Saddle(20.0, 20.0))
+    assert jmm.epsilon(jmm.Repeat(query=q, times=99), 1e-6) < 0.999 * jmm.epsilon(
+        jmm.Repeat(query=q, times=100), 1e-6)
+
+
+def test_disjoint_batches_cost_passes_not_releases():
+    how = jmm.Disjoint(batch=100)
+    one_pass = jmm.epsilon(repeat(5.0, 100, sampling=how), 1e-5)
+    assert one_pass == jmm.epsilon(repeat(5.0, 1), 1e-5)
+    assert jmm.epsilon(repeat(5.0, 1, sampling=how), 1e-5) == one_pass
+    assert jmm.epsilon(repeat(5.0, 101, sampling=how), 1e-5) == jmm.epsilon(repeat(5.0, 2), 1e-5)
+    with pytest.raises(ValueError, match="replace_one"):
+        jmm.epsilon(repeat(5.0, 1, sampling=how), 1e-5, neighbours=AR)
+
+
+def test_sequences_add_up_and_stop_early():
+    count, train = repeat(50.0, 1), repeat(40.0, 100)
+    both = jmm.Sequence(parts=(count, train))
+    mu = 2 * math.sqrt(1 / 50**2 + 100 / 40**2)
+    assert jmm.epsilon(both, 1e-6) == pytest.approx(dpa.get_epsilon_gaussian(1 / mu, 1e-6))
+    assert jmm.epsilon(both, 1e-6, spent=0) == 0.0
+    assert jmm.epsilon(both, 1e-6, spent=1) == jmm.epsilon(count, 1e-6)
+    assert jmm.epsilon(both, 1e-6, spent=21) < jmm.epsilon(both, 1e-6, spent=22)
+    assert jmm.epsilon(both, 1e-6, spent=10**6) == jmm.epsilon(both, 1e-6)
+
+
+def test_mixed_sequences_cost_more_than_their_parts_and_less_than_their_sum():
+    sampled, full = repeat(1.5, 200, sampling=jmm.Poisson(rate=0.01)), repeat(20.0, 4)
+    a, b = jmm.epsilon(sampled, 1e-5), jmm.epsilon(full, 1e-5)
+    assert max(a, b) < jmm.epsilon(jmm.Sequence(parts=(sampled, full)), 1e-5) < a + b
+
+
+def test_no_noise_is_no_privacy():
+    assert jmm.epsilon(repeat(0.0, 1), 1e-5) == math.inf
+    assert jmm.epsilon(repeat(0.0, 1, sampling=jmm.Poisson(rate=0.01)), 1e-5) == math.inf
+
+
+def test_overflow_is_charged_to_delta():
+    def at(capacity):
+        return jmm.epsilon(repeat(2.0, 100, sampling=jmm.Poisson(rate=0.01, capacity=capacity)),
+                           1e-5)
+
+    roomy = at(None)
+    assert roomy == pytest.approx(at(10_000), rel=1e-9)
+    tight = 162  # outgrown with probability near 1e-8, 1e-6 over the run
+    probability = jmm.mechanism.overflow_probability(
+        query(Saddle(2.0, None), jmm.Poisson(rate=0.01, capacity=tight)))
+    assert 1e-9 < probability < 1e-8
+    assert roomy < at(tight) <= jmm.epsilon(
+        repeat(2.0, 100, sampling=jmm.Poisson(rate=0.01)), 1e-5 - 110 * probability)
+    with pytest.raises(ValueError, match="capacity"):
+        at(120)
+
+
+def renyi_by_mpmath(rate, z, order, neighbours):
+    def normal(x, to):
+        return mpmath.npdf(x, to, z)
+
+    def mixture(x, to):
+        return (1 - rate) * normal(x, 0) + rate * normal(x, to)
+
+    pairs = {RO: [(lambda x: mixture(x, 1), lambda x: mixture(x, -1))],
+             AR: [(lambda x: mixture(x, 1), lambda x: normal(x, 0)),
+                  (lambda x: normal(x, 0), lambda x: mixture(x, 1))]}[neighbours]
+    grid = mpmath.linspace(-2 * order - 12 * z, 2 * order + 12 * z, 30)
+    return max(float(mpmath.log(mpmath.quad(lambda x, p=p, q=q: p(x) ** order * q(x) ** (1 - order),
+                                            grid)) / (order - 1)) for p, q in pairs)
+
+
+@pytest.mark.parametrize("neighbours", [RO, AR])
+@pytest.mark.parametrize(("rate", "z"), [(0.3, 2.0), (0.05, 0.5)])
+def test_renyi_divergences_match_adaptive_quadrature(neighbours, rate, z):
+    ours = _curves._renyi(rate, z, neighbours)
+    for order in (1.5, 4.0):
+        i = int(np.argmin(abs(_curves._ORDERS - order)))
+        expected = renyi_by_mpmath(rate, z, float(_curves._ORDERS[i]), neighbours)
+        assert ours[i] == pytest.approx(expected, rel=1e-9)
+
+
+def test_renyi_divergences_match_the_library_where_it_has_them():
+    orders = _curves._ORDERS[(_curves._ORDERS % 1 == 0) & (_curves._ORDERS < 100)]
+    event = dpa.PoissonSampledDpEvent(0.02, dpa.GaussianDpEvent(1.3))
+    theirs = rdp.RdpAccountant(orders.tolist()).compose(event)._rdp
+    ours = _curves._renyi(0.02, 1.3, AR)[np.isin(_curves._ORDERS, orders)]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+# ---- calibration -----------------------------------------------------------------------------
+
+
+def test_calibration_keeps_the_ratio_between_the_players():
+    hyper = sgda_hyper(jmm.Full(), 1000, 50, jmm.budget_split(w=0.95))
+    z = jmm.calibrate(jmm.sgda, hyper, 1.0, 1e-6).query.noise_multiplier
+    assert z.v / z.w == pytest.approx(math.sqrt(0.95 / 0.05))
+    share = jmm.effective_noise_multiplier(query(z)) ** 2 / z.w**2
+    assert share == pytest.approx(0.95)
+
+
+def test_other_releases_are_paid_from_the_same_budget():
+    prior = repeat(60.0, 1)
+    hyper = sgda_hyper(jmm.Full(), 1000, 50)
+    alone = jmm.calibrate(jmm.sgda, hyper, 0.5, 1e-6)
+    beside = jmm.calibrate(jmm.sgda, hyper, 0.5, 1e-6, alongside=(prior,))
+    assert beside.query.noise_multiplier.w > alone.query.noise_multiplier.w
+    whole = jmm.Sequence(parts=(prior, jmm.sgda.mechanism(beside)))
+    assert 0.4999 < jmm.epsilon(whole, 1e-6) <= 0.5
+    with pytest.raises(ValueError, match="other releases alone"):
+        jmm.calibrate(jmm.sgda, hyper, 0.01, 1e-6, alongside=(prior,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("neighbours", [RO, AR])
+@pytest.mark.parametrize(("epsilon", "delta", "rate", "times"), [
+    (0.01, 1e-6, 0.01, 100), (3.0, 1e-9, 0.1, 10), (20.0, 1e-5, 2e-3, 300), (0.3, 1e-4, 0.5, 1),
+])
+def test_calibration_ends_just_on_the_private_side(neighbours, epsilon, delta, rate, times):
+    hyper = sgda_hyper(jmm.Poisson(rate=rate), 20_000, times)
+    hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, delta, neighbours=neighbours)
+    true = jmm.epsilon(jmm.sgda.mechanism(hyper), delta, neighbours=neighbours)
+    assert 0.99 * epsilon < true <= epsilon
+
+
+# ---- refusals --------------------------------------------------------------------------------
+
+BAD = [math.nan, math.inf, -1.0, 0.0, "1", None, True, 1j]
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_a_bad_budget_is_refused_with_its_name(value):
+    hyper = sgda_hyper(jmm.Full(), 1000, 10)
+    with pytest.raises(ValueError, match="epsilon must"):
+        jmm.calibrate(jmm.sgda, hyper, value, 1e-6)
+    with pytest.raises(ValueError, match="delta must"):
+        jmm.calibrate(jmm.sgda, hyper, 1.0, value)
+    with pytest.raises(ValueError, match="delta must"):
+        jmm.epsilon(repeat(1.0, 1), value)
+
+
+@pytest.mark.parametrize("value", [math.nan, -1.0, "1", True, 1j])
+def test_bad_noise_is_refused_never_called_private(value):
+    for sampling in (jmm.Full(), jmm.Poisson(rate=0.01)):
+        with pytest.raises(ValueError, match=r"noise_multiplier\.w must"):
+            jmm.epsilon(repeat(value, 1, sampling=sampling), 1e-5)
+
+
+@pytest.mark.parametrize(("mechanism", "message"), [
+    (repeat(1.0, 0), "times"),
+    (repeat(1.0, 2.5), "times"),
+    (repeat(1.0, True), "times"),
+    (repeat(1.0, 1, n=0), "population"),
+    (repeat(1.0, 1, n=2**31), "population"),
+    (repeat(1.0, 1, sampling=jmm.Poisson(rate=0.0)), "rate"),
+    (repeat(1.0, 1, sampling=jmm.Poisson(rate=1.01)), "rate"),
+    (repeat(1.0, 1, sampling=jmm.Poisson(rate=math.nan)), "rate"),
+    (repeat(1.0, 1, sampling=jmm.Poisson(rate=0.1, capacity=0)), "capacity"),
+    (repeat(1.0, 1, sampling=jmm.Disjoint(batch=20_000)), "batch"),
+    (repeat(1.0, 1, sampling="poisson"), "sampling"),
+    (jmm.Repeat(query=query(Saddle(None, None)), times=1), "nothing would be released"),
+    (jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), population=10), times=1), "not set"),
+    (jmm.Repeat(query=jmm.Query(clip=Saddle(-1.0, None), noise_multiplier=Saddle(1.0, None),
+                                population=10), times=1), r"clip\.w"),
+    (jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, None),
+                                population=10), times=1), "both or with neither"),
+    ("sgda", "Repeat or a Sequence"),
+])
+def test_a_bad_description_is_refused_with_the_fix(mechanism, message):
+    with pytest.raises(ValueError, match=message):
+        jmm.epsilon(mechanism, 1e-5)
+
+
+def test_accounting_of_several_runs_at_once_is_refused():
+    with pytest.raises(ValueError, match="one plain number"):
+        jmm.epsilon(repeat(np.array([1.0, 2.0]), 1), 1e-5)
+
+
+def test_numbers_of_any_type_cost_the_same():
+    how = jmm.Poisson(rate=0.01)
+    expected = jmm.epsilon(repeat(2.0, 100, sampling=how), 1e-5)
+    for z in (2, np.float32(2), np.float64(2), jnp.float32(2), np.array(2.0), np.int64(2)):
+        assert jmm.epsilon(repeat(z, 100, sampling=how), 1e-5) == expected
+    assert expected > 0.3
+
+
+def test_spent_must_be_a_count():
+    for spent in (-1, 1.5, True, "3"):
+        with pytest.raises(ValueError, match="spent"):
+            jmm.epsilon(repeat(1.0, 5), 1e-5, spent=spent)
+
+
+# ---- statement -------------------------------------------------------------------------------
+
+
+def test_a_statement_tells_what_was_spent():
+    hyper = jmm.calibrate(jmm.sgda, sgda_hyper(jmm.Full(), 1000, 50), 1.0, 1e-6)
+    state = jmm.sgda.init(Saddle(jnp.zeros(2), jnp.zeros(1)), hyper)._replace(spent=jnp.int32(20))
+    said = jmm.statement(jmm.sgda, hyper, state, delta=1e-6, unit="one visit", assumed=("Extra.",))
+    assert said.spent == 20
+    assert said.allowed == 50
+    assert said.epsilon == jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, spent=20)
+    assert 0.999 < said.epsilon_allowed <= 1.0
+    for words in ("one visit", "Extra.", "replaced", "20 of 50", "dp-accounting 0.6"):
+        assert words in str(said)
+    record = said.to_json()
+    assert record["epsilon"] == said.epsilon
+    assert record["clip"] == [{"w": 1.0, "v": 1.0}]
+    assert record["event"].startswith("GaussianDpEvent")
+
+
+def test_a_statement_without_noise_says_so():
+    said = jmm.statement(jmm.sgda, sgda_hyper(jmm.Full(), 10, 5, Saddle(0.0, 0.0)), delta=1e-6)
+    assert str(said).startswith("NO privacy guarantee")
+    assert said.to_json()["epsilon"] is None
+
+
+# ---- tripwires: what dp-accounting 0.6 does, and we rely on or steer around --------------------
+
+
+def test_tripwire_pld_doubles_the_sensitivity_of_replace_one_and_rdp_does_not():
+    def by(accountant, relation, event):
+        return accountant(neighboring_relation=relation).compose(event).get_epsilon(1e-6)
+
+    relation, event = dpa.NeighboringRelation, dpa.GaussianDpEvent(4.0)
+    assert by(pld.PLDAccountant, relation.ADD_OR_REMOVE_ONE, event) == pytest.approx(1.06070, abs=1e-4)
+    assert by(pld.PLDAccountant, relation.REPLACE_ONE, event) == pytest.approx(2.25408, abs=1e-4)
+    for rel in (relation.REPLACE_ONE, relation.ADD_OR_REMOVE_ONE):
+        assert by(lambda neighboring_relation: rdp.RdpAccountant(
+            neighboring_relation=neighboring_relation), rel, event) == pytest.approx(1.14317, abs=1e-4)
+
+
+def test_tripwire_rdp_drops_players_of_a_sampled_composition_given_as_int_or_float32():
+    def at(z):
+        inner = dpa.ComposedDpEvent([dpa.GaussianDpEvent(z), dpa.GaussianDpEvent(z)])
+        event = dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(0.01, inner), 1000)
+        return rdp.RdpAccountant().compose(event).get_epsilon(1e-5)
+
+    assert at(1) < 0.8 * at(1.0)
+    assert at(np.float32(1)) < 0.8 * at(1.0)
+
+
+def test_tripwire_rdp_calls_nan_noise_private():
+    accountant = rdp.RdpAccountant().compose(dpa.GaussianDpEvent(math.nan))
+    assert accountant.get_epsilon(1e-5) == 0.0
+
+
+def test_tripwire_pld_has_no_event_for_two_players_on_one_sample():
+    inner = dpa.ComposedDpEvent([dpa.GaussianDpEvent(1.0), dpa.GaussianDpEvent(1.0)])
+    assert not pld.PLDAccountant().supports(dpa.PoissonSampledDpEvent(0.01, inner))
+
+
+def test_the_event_holds_python_floats_only():
+    cost = _charge.charge(repeat(np.float32(1.5), 3, sampling=jmm.Poisson(rate=0.01)), RO)
+    event = _curves.event(cost)
+    assert type(event.event.event.noise_multiplier) is float
+    assert type(event.event.sampling_probability) is float
+    assert isinstance(jax.tree.leaves(repeat(1.0, 1))[0], float)

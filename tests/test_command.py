@@ -1,0 +1,79 @@
+"""`python -m jaxminimax`: what it prints is what the library computes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.__main__ import main
+
+CALIBRATE = ["calibrate", "sgda", "--epsilon", "1", "--delta", "1e-5", "--population", "5000",
+             "--iterations", "50", "--json"]
+
+
+def printed(capsys, *arguments):
+    assert main(list(arguments)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_calibrate_and_epsilon_are_inverse(capsys):
+    made = printed(capsys, *CALIBRATE, "--batch", "100")
+    assert set(made) >= {"noise_multiplier", "effective_noise_multiplier", "epsilon", "delta",
+                         "neighbours", "accountant", "event"}
+    assert 0.999 < made["epsilon"] <= 1.0
+    z = made["effective_noise_multiplier"]
+    assert made["noise_multiplier"]["w"] == pytest.approx(2**0.5 * z)
+    assert "PoissonSampledDpEvent" in made["event"]
+    back = printed(capsys, "epsilon", "sgda", "--effective-noise-multiplier", str(z), "--delta",
+                   "1e-5", "--population", "5000", "--batch", "100", "--iterations", "50", "--json")
+    assert back["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+
+
+def test_full_batches_and_the_other_relation(capsys):
+    replace = printed(capsys, *CALIBRATE, "--sampling", "full")
+    add = printed(capsys, *CALIBRATE, "--sampling", "full", "--neighbours", "add_or_remove_one")
+    assert replace["effective_noise_multiplier"] == pytest.approx(
+        2 * add["effective_noise_multiplier"])
+    gda = printed(capsys, "calibrate", "gda", *CALIBRATE[2:])
+    assert gda["effective_noise_multiplier"] == replace["effective_noise_multiplier"]
+
+
+def test_a_share_of_the_budget_and_an_early_stop(capsys):
+    z = printed(capsys, *CALIBRATE, "--sampling", "full", "--share-w", "0.9")["noise_multiplier"]
+    assert (z["v"] / z["w"]) ** 2 == pytest.approx(9.0)
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(z["w"], z["v"]),
+                      population=5000)
+    stopped = printed(capsys, "epsilon", "gda", "--effective-noise-multiplier",
+                      str(jmm.effective_noise_multiplier(query)), "--delta", "1e-5",
+                      "--population", "5000", "--iterations", "50", "--spent", "10", "--json")
+    assert stopped["epsilon"] == pytest.approx(
+        jmm.epsilon(jmm.Repeat(query=query, times=50), 1e-5, spent=10))
+
+
+@pytest.mark.parametrize(("extra", "message"), [
+    ([], "--batch"),
+    (["--batch", "6000"], "--batch must lie in"),
+    (["--batch", "100", "--sampling", "full"], "--batch goes with"),
+    (["--batch", "100", "--epsilon", "-1"], "epsilon must lie in"),
+    (["--batch", "100", "--epsilon", "nan"], "epsilon must lie in"),
+    (["--batch", "100", "--delta", "0"], "delta must lie in"),
+    (["--batch", "100", "--iterations", "0"], "times"),
+    (["--batch", "100", "--population", "-3"], "--population"),
+    (["--batch", "100", "--share-w", "1"], "w must lie in"),
+])
+def test_a_bad_argument_ends_with_its_name_and_status_2(capsys, extra, message):
+    assert main([*CALIBRATE, *extra]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert not said.out
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxminimax", "calibrate", "gda", "--epsilon", "1", "--delta",
+         "1e-6", "--population", "1000", "--iterations", "100"],
+        check=True, capture_output=True, text=True)
+    assert "119.492" in done.stdout

@@ -1,0 +1,174 @@
+"""Drivers: one compilation for many runs, and runs that survive being killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+
+N, D = 200, 4
+PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+START = Saddle(jnp.zeros(D), jnp.zeros(D))
+
+
+def dataset():
+    k = jax.random.split(jax.random.key(1))
+    return tuple(jax.random.normal(x, (N, D)) for x in k)
+
+
+def hyper(epsilon=1.0, iterations=40, sampling=None):
+    query = jmm.Query(clip=Saddle(2.0, 1.0), population=N,
+                      sampling=sampling or jmm.Poisson(rate=0.1))
+    out = jmm.sgda.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=iterations)
+    return jmm.calibrate(jmm.sgda, out, epsilon, 1e-5)
+
+
+@pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.1), jmm.Disjoint(batch=20)])
+def test_a_sweep_compiles_once_and_equals_the_single_runs(sampling):
+    data = dataset()
+    hypers = [hyper(e, sampling=sampling) for e in (0.3, 1.0, 3.0, 8.0, 20.0)]
+    keys = jax.random.split(jax.random.key(0), 8)
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def swept(keys, data, hypers):
+        return jmm.sweep(keys, START, data, hypers, jmm.sgda, PROBLEM)[0]
+
+    states = swept(keys, data, jmm.stack(hypers))
+    swept(jax.random.split(jax.random.key(9), 8), data, jmm.stack(hypers[::-1]))
+    assert states.z.w.shape == (5, 8, D)
+    single = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
+    for i in (0, 2, 4):
+        for j in (0, 7):
+            alone, _ = single(keys[j], START, data, hypers[i], jmm.sgda, PROBLEM)
+            chex.assert_trees_all_close(jax.tree.map(lambda x, i=i, j=j: x[i, j], states), alone,
+                                        rtol=1e-9, atol=1e-12)
+
+
+def test_stacking_different_programs_is_refused():
+    with pytest.raises(ValueError, match="iterations"):
+        jmm.stack([hyper(iterations=10), hyper(iterations=11)])
+
+
+def test_observations_come_back_a_round_each():
+    state, trace = jmm.run(jax.random.key(0), START, dataset(), hyper(), jmm.sgda, PROBLEM,
+                           observe=lambda s: s.spent)
+    np.testing.assert_array_equal(trace, np.arange(1, 41))
+    assert int(state.spent) == 40
+
+
+@pytest.mark.parametrize("every", [1, 7, 40, 1000])
+def test_fit_is_run_in_pieces(every):
+    one, _ = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))(
+        jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM)
+    seen = []
+    done = jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5,
+                   every=every, progress=False, callback=lambda s: seen.append(int(s.spent)))
+    chex.assert_trees_all_close(done.state, one, rtol=1e-12, atol=1e-12)
+    assert seen == sorted({*range(every, 41, every), 40})
+    assert done.statement.spent == 40
+    assert 0.99 < done.statement.epsilon <= 1.0
+    assert bool(jnp.all(START.w == 0))  # the caller's point was not donated away
+
+
+def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
+    def go(folder, callback=None):
+        return jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5,
+                       every=8, checkpoint=folder, progress=False, callback=callback)
+
+    def crash(state):
+        if state.spent == 24:
+            raise KeyboardInterrupt
+
+    whole = go(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "broken", crash)
+    seen = []
+    resumed = go(tmp_path / "broken", lambda s: seen.append(int(s.spent)))
+    assert seen == [32, 40]  # it went on, and did not start over
+    chex.assert_trees_all_equal(resumed.state, whole.state)
+    again = go(tmp_path / "broken")  # nothing is left to do, and nothing is spent twice
+    chex.assert_trees_all_equal(again.state, whole.state)
+    assert again.statement == whole.statement
+
+
+SCRIPT = textwrap.dedent("""
+    import os, signal, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import jaxminimax as jmm
+    from jaxminimax import Saddle
+
+    folder, kill_at, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    data = tuple(jax.random.normal(k, (200, 4)) for k in jax.random.split(jax.random.key(1)))
+    problem = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+    query = jmm.Query(clip=Saddle(2.0, 1.0), noise_multiplier=Saddle(2.0, 2.0), population=200,
+                      sampling=jmm.Poisson(rate=0.1))
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=40)
+
+    def kill(state):
+        if int(state.spent) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    done = jmm.fit(jax.random.key(3), Saddle(jnp.zeros(4), jnp.zeros(4)), data, hyper, jmm.sgda,
+                   problem, delta=1e-5, every=8, checkpoint=folder, progress=False, callback=kill)
+    np.savez(out, w=done.state.z.w, v=done.state.average.v, spent=done.state.spent)
+""")
+
+
+@pytest.mark.slow
+def test_a_killed_process_resumes_bit_for_bit_in_float32(tmp_path):
+    def go(folder, kill_at, out):
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path / folder), str(kill_at),
+                   str(tmp_path / out)]
+        return subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, check=False,
+                              capture_output=True, text=True)
+
+    assert go("whole", -1, "whole.npz").returncode == 0
+    assert go("killed", 16, "none.npz").returncode == -signal.SIGKILL
+    assert go("killed", -1, "killed.npz").returncode == 0
+    one, other = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "killed.npz")
+    assert one["w"].dtype == np.float32
+    for name in ("w", "v", "spent"):
+        np.testing.assert_array_equal(one[name], other[name])
+    assert other["spent"] == 40
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    def go(seed=3, epsilon=1.0, algorithm=jmm.sgda):
+        return jmm.fit(jax.random.key(seed), START, dataset(), hyper(epsilon), algorithm, PROBLEM,
+                       delta=1e-5, checkpoint=tmp_path / "a", every=20, progress=False)
+
+    go()
+    with pytest.raises(ValueError, match="another key"):
+        go(seed=4)  # other noise for rounds that were released: a budget spent twice
+    with pytest.raises(ValueError, match="another mechanism"):
+        go(epsilon=2.0)
+
+
+def test_a_folder_never_holds_the_key(tmp_path):
+    key = jax.random.wrap_key_data(jnp.array([0xDEADBEEF, 0xFEEDFACE], jnp.uint32))
+    jmm.fit(key, START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5, every=20,
+            checkpoint=tmp_path / "a", progress=False)
+    words = [b"\xef\xbe\xad\xde", b"\xde\xad\xbe\xef", b"3735928559", b"4277009102"]
+    for path in (tmp_path / "a").rglob("*"):
+        if path.is_file():
+            assert not any(word in path.read_bytes() for word in words)
+
+
+def test_a_bad_description_is_refused_before_data_are_touched():
+    query = jmm.Query(clip=Saddle(0.0, 1.0), noise_multiplier=Saddle(1.0, 1.0), population=N)
+    bad = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=3)
+    with pytest.raises(ValueError, match=r"clip\.w"):
+        jmm.run(jax.random.key(0), START, None, bad, jmm.sgda, PROBLEM)
+    with pytest.raises(ValueError, match=r"clip\.w"):
+        jmm.fit(jax.random.key(0), START, None, bad, jmm.sgda, PROBLEM, delta=1e-5)

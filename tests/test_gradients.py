@@ -1,0 +1,401 @@
+"""Clipped sums: three strategies, one number, and a bound that no example escapes."""
+
+import functools
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from jaxminimax import Saddle, clipped_sum, gradients, saddle_operator
+
+DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16)
+STRATEGIES = gradients.STRATEGIES
+strategies = pytest.mark.parametrize("strategy", STRATEGIES)
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: x.__name__)
+
+SIZE, MICROBATCH = 7, 3  # the last slice is not a whole one
+DICTS = Saddle({"a": (3,), "b": ()}, {"c": {"d": (2, 2)}, "e": (1,)})
+NESTED = Saddle(((2,), [(3, 2), ()], (0, 4)), ())  # tuples, a list, an empty leaf; a scalar player
+
+
+def linear(w, v, x):
+    """<w, x.w> - <v, x.v>, whose saddle operator is the example itself."""
+    def dot(a, b):
+        return sum(jnp.sum(p * q) for p, q in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+
+    return dot(w, x.w) - dot(v, x.v)
+
+
+ITSELF = saddle_operator(linear)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _sum(strategy, microbatch, x, mask, clip):
+    z = jax.tree.map(lambda a: jnp.zeros(a.shape[1:], a.dtype), x)
+    return clipped_sum(ITSELF, clip, strategy=strategy, microbatch=microbatch)(z, x, mask)
+
+
+def summed(strategy, x, clip, mask=None, microbatch=MICROBATCH):
+    """The clipped sum of examples that are their own operators, jitted; clip norms are traced."""
+    size = jax.tree.leaves(x)[0].shape[0]
+    mask = np.ones(size, bool) if mask is None else mask
+    return jax.tree.map(np.asarray, _sum(strategy, microbatch, x, mask, clip))
+
+
+def is_shape(x):
+    return isinstance(x, tuple) and all(isinstance(s, int) for s in x)
+
+
+def draw(rng, shapes=DICTS, size=SIZE, dtype=np.float64):
+    """Examples of very different norms: a `Saddle` of `[size, ...]` leaves."""
+    scale = 10 ** rng.uniform(-2, 2, size)
+    return jax.tree.map(
+        lambda s: np.asarray(rng.normal(size=(size, *s)) * per_row(scale, len(s)), dtype),
+        shapes, is_leaf=is_shape)
+
+
+def per_row(x, ndim):
+    return np.reshape(x, (-1, *[1] * ndim))
+
+
+def rows(tree, size):
+    """`[size, numbers]` in float64."""
+    flat = [np.asarray(x, np.float64).reshape(size, -1 if np.size(x) else 0)
+            for x in jax.tree.leaves(tree)]
+    return np.concatenate(flat, 1)
+
+
+def flat(total):
+    return [None if x is None else rows(x, 1)[0] for x in total]
+
+
+def reference(g, clip, mask):
+    """The definition, for players as matrices `[b, numbers]`; None without a clip norm."""
+    present = np.array(mask, bool)
+    for x, c in zip(g, clip, strict=True):
+        if c is not None:
+            present &= np.all(np.isfinite(x), 1)
+    out = []
+    for x, c in zip(g, clip, strict=True):
+        x = np.where(present[:, None], x, 0.0)
+        norm = np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+        out.append(None if c is None else np.sum(x * np.minimum(1.0, c / norm), 0))
+    return out
+
+
+def assert_equal_sums(actual, expected, rtol):
+    for x, y in zip(actual, expected, strict=True):
+        assert (x is None) == (y is None)
+        if y is not None:
+            np.testing.assert_allclose(x, y, rtol=0, atol=rtol * (1 + np.abs(y).max(initial=0)))
+
+
+@strategies
+@pytest.mark.parametrize(("shapes", "clip"), [
+    (DICTS, Saddle(0.7, 2.0)), (DICTS, Saddle(1.5, None)), (DICTS, Saddle(None, 0.1)),
+    (NESTED, Saddle(0.7, 2.0))], ids=["both", "no v", "no w", "nested"])
+def test_every_strategy_is_the_definition(strategy, shapes, clip):
+    rng = np.random.default_rng(7)
+    x = draw(rng, shapes)
+    for mask in (np.ones(SIZE, bool), np.arange(SIZE) == 6, rng.random(SIZE) < 0.5):
+        total = summed(strategy, x, clip, mask)
+        for player, z in zip(total, x, strict=True):
+            assert player is None or jax.tree.structure(player) == jax.tree.structure(z)
+        expected = reference([rows(p, SIZE) for p in x], clip, mask)
+        assert_equal_sums(flat(total), expected, 1e-12)
+
+
+@pytest.mark.parametrize("microbatch", [1, 7, 100])
+def test_slices_of_any_size_add_up_to_the_definition(microbatch):
+    x = draw(np.random.default_rng(7))
+    clip, mask = Saddle(0.7, 2.0), np.arange(SIZE) != 2
+    total = summed("microbatch", x, clip, mask, microbatch)
+    assert_equal_sums(flat(total), reference([rows(p, SIZE) for p in x], clip, mask), 1e-12)
+
+
+def network(w, v, x):
+    """A nonlinear loss with integer labels, coupled players and shared weights."""
+    features, label = x
+    hidden = jnp.tanh(features @ w["in"] + w["bias"])
+    logits = hidden @ w["out"]
+    return jax.nn.logsumexp(logits) - logits[label] + jnp.sum(v * hidden) - jnp.sum(v**2) / 2
+
+
+NETWORK = saddle_operator(network)
+NETWORK_OF_ONE = jax.jit(NETWORK)
+
+
+def network_point(rng, dtype=np.float64):
+    w = {"in": rng.normal(size=(4, 5)), "bias": rng.normal(size=5), "out": rng.normal(size=(5, 3))}
+    return jax.tree.map(lambda a: np.asarray(a, dtype), Saddle(w, rng.normal(size=5)))
+
+
+@strategies
+@dtypes
+def test_strategies_agree_on_a_network(strategy, dtype):
+    rng = np.random.default_rng(3)
+    z = network_point(rng, dtype)
+    x = (np.asarray(rng.normal(size=(SIZE, 4)), dtype), rng.integers(0, 3, SIZE))
+    clip, mask = Saddle(0.9, 0.4), np.arange(SIZE) != 1
+    wide = jax.tree.map(lambda a: a.astype(np.float64), z)
+    each = [NETWORK_OF_ONE(wide, (x[0][i].astype(np.float64), x[1][i])) for i in range(SIZE)]
+    g = [np.stack([rows(one[p], 1)[0] for one in each]) for p in (0, 1)]
+    total = jax.jit(clipped_sum(NETWORK, clip, strategy=strategy, microbatch=MICROBATCH))(
+        z, x, mask)
+    assert_equal_sums(flat(total), reference(g, clip, mask), 32 * float(jnp.finfo(dtype).eps))
+    assert {a.dtype for a in jax.tree.leaves(total)} == {jnp.promote_types(dtype, jnp.float32)}
+
+
+def test_the_operator_descends_for_w_and_ascends_for_v():
+    rng = np.random.default_rng(1)
+    z, x = network_point(rng), (rng.normal(size=4), np.int32(2))
+    g = NETWORK_OF_ONE(z, x)
+    by_w, by_v = jax.jit(jax.grad(network, (0, 1)))(*z, x)
+    jax.tree.map(np.testing.assert_array_equal, g, Saddle(by_w, -by_v))
+    here = network(*z, x)
+    along = jax.tree.map(lambda a, b: a - 1e-6 * b, z, g)
+    assert network(along.w, z.v, x) < here < network(z.w, along.v, x)
+
+
+@strategies
+@dtypes
+def test_an_empty_batch_is_zeros(strategy, dtype):
+    x = draw(np.random.default_rng(0), dtype=dtype)
+    none = jax.tree.map(lambda a: a[:0], x)
+    for total in (summed(strategy, x, Saddle(1.0, 1.0), np.zeros(SIZE, bool)),
+                  summed(strategy, none, Saddle(1.0, 1.0))):
+        for a, b in zip(*map(jax.tree.leaves, (total, x)), strict=True):
+            assert a.shape == b.shape[1:]
+            assert a.dtype == jnp.promote_types(dtype, jnp.float32)
+            np.testing.assert_array_equal(a, 0.0)
+
+
+# --- the bound ---
+
+
+def square_norm(tree):
+    """Sum of squares as an exact fraction."""
+    numbers = rows(tree, 1)[0]
+    return sum(Fraction(float(a)) ** 2 for a in numbers)
+
+
+def excess(total, clip):
+    """Largest of the players' (norm / clip norm)^2 - 1, exact: the bound holds if it is <= 0."""
+    return float(max(square_norm(x) / Fraction(c) ** 2 - 1
+                     for x, c in zip(total, clip, strict=True)))
+
+
+def alone(x, i):
+    """Only example i takes part; the others are as they are, masked."""
+    return np.arange(jax.tree.leaves(x)[0].shape[0]) == i
+
+
+EXPONENT = st.floats(-30, 30)
+
+
+@strategies
+@dtypes
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(seed=st.integers(0, 2**32 - 1), exponents=st.tuples(*[EXPONENT] * 4),
+       clips=st.tuples(EXPONENT, EXPONENT), i=st.integers(0, SIZE - 1))
+@example(seed=0, exponents=(30.0, 30.0, 30.0, 30.0), clips=(-30.0, -30.0), i=0)
+@example(seed=0, exponents=(-30.0, -30.0, -30.0, -30.0), clips=(-30.0, -30.0), i=3)
+@example(seed=0, exponents=(30.0, 30.0, 30.0, 30.0), clips=(30.0, 30.0), i=6)
+def test_one_clipped_example_is_never_longer_than_the_clip_norm(
+        strategy, dtype, seed, exponents, clips, i):
+    """Exactly, in the arithmetic of fractions, whatever the magnitudes."""
+    rng = np.random.default_rng(seed)
+    leaves, treedef = jax.tree.flatten(draw(rng))
+    x = treedef.unflatten(np.asarray(a / np.abs(a).max() * 10.0**e, dtype)
+                          for a, e in zip(leaves, exponents, strict=True))
+    clip = Saddle(*(10.0**e for e in clips))
+    total = summed(strategy, x, clip, alone(x, i))
+    assert np.all(np.isfinite(np.concatenate(flat(total))))
+    assert excess(total, clip) <= 0
+
+
+@strategies
+@dtypes
+@pytest.mark.parametrize("unit", [1e-15, 1.0, 1e15])
+def test_a_long_example_keeps_its_direction_and_attains_the_clip_norm(strategy, dtype, unit):
+    x = jax.tree.map(lambda a: np.asarray(a.astype(np.float64) * unit, dtype),
+                     draw(np.random.default_rng(5), dtype=dtype))
+    clip = Saddle(1e-4 * unit, 1e-3 * unit)
+    for i in (0, SIZE - 1):
+        total = flat(summed(strategy, x, clip, alone(x, i)))
+        for a, p, c in zip(total, x, clip, strict=True):
+            g = rows(p, SIZE)[i]
+            np.testing.assert_allclose(a / c, g / np.linalg.norm(g), rtol=1e-5)
+
+
+def largest_excess(dtype=jnp.float32):
+    """Among a hundred examples longer than the clip norm."""
+    rng = np.random.default_rng(11)
+    f = jax.jit(lambda x: jax.vmap(lambda one: clipped_sum(ITSELF, Saddle(1.0, 1.0))(
+        jax.tree.map(jnp.zeros_like, one), jax.tree.map(lambda a: a[None], one)))(x))
+    total = f(jax.tree.map(lambda a: a * 200, draw(rng, size=100, dtype=dtype)))
+    return max(excess(jax.tree.map(lambda a, i=i: a[i], total), (1.0, 1.0)) for i in range(100))
+
+
+@pytest.mark.parametrize("bug", ["no clipping", "no margin for rounding"])
+def test_the_bound_catches(bug, monkeypatch):
+    assert largest_excess() <= 0
+
+    def weight(clip, ratio, present):
+        return present.astype(ratio.dtype) * (1.0 if bug == "no clipping" else 1.0 / ratio)
+
+    monkeypatch.setattr(gradients, "_weight", weight)
+    assert largest_excess() > 0
+
+
+@strategies
+def test_an_example_of_a_million_equal_numbers_is_not_longer_than_the_clip_norm(strategy):
+    """Where a running sum of squares would stall."""
+    for entry in (1.1, 1.3, 0.7, 1 / 3):
+        w = np.zeros((2, 10**6), np.float32)
+        w[1] = entry
+        total = summed(strategy, Saddle(w, np.zeros(2, np.float32)), Saddle(1.0, None), None, 1)
+        assert 1 - 1e-5 < np.linalg.norm(total.w.astype(np.float64)) <= 1.0
+
+
+@strategies
+@dtypes
+def test_a_short_example_passes_unchanged(strategy, dtype):
+    for norm in (1e-30, 1e-3, 1 - 1e-5 if dtype != jnp.bfloat16 else 0.98):
+        x = draw(np.random.default_rng(2))
+        scale = Saddle(*(norm / np.linalg.norm(rows(p, SIZE)[4]) for p in x))
+        x = Saddle(*(jax.tree.map(lambda a, s=s: np.asarray(a * s, dtype), p)
+                     for p, s in zip(x, scale, strict=True)))
+        total = summed(strategy, x, Saddle(1.0, 1.0), alone(x, 4))
+        for a, b in zip(*map(jax.tree.leaves, (total, x)), strict=True):
+            np.testing.assert_array_equal(a, b[4].astype(a.dtype))
+
+
+@strategies
+def test_neighbouring_sums_are_one_or_two_clip_norms_apart(strategy):
+    """Removed: at most the clip norm. Replaced: at most twice. Opposite giants attain both."""
+    clip = Saddle(0.3, 5.0)
+    longest = {"add_or_remove_one": 0.0, "replace_one": 0.0}
+    for i in range(SIZE):
+        for value in (1.0, 1e3, 1e12):
+            x = draw(np.random.default_rng(4))
+            factor = np.where(np.arange(SIZE) == i, value, 1.0)
+            x = jax.tree.map(lambda a, f=factor: a * per_row(f, a.ndim - 1), x)
+            flip = np.where(np.arange(SIZE) == i, -1.0, 1.0)
+            opposite = jax.tree.map(lambda a, f=flip: a * per_row(f, a.ndim - 1), x)
+            with_it = flat(summed(strategy, x, clip))
+            others = {"add_or_remove_one": flat(summed(strategy, x, clip, np.arange(SIZE) != i)),
+                      "replace_one": flat(summed(strategy, opposite, clip))}
+            for name, other in others.items():
+                bound = clipped_sum(ITSELF, clip).sensitivity(name)
+                for a, b, c in zip(with_it, other, bound, strict=True):
+                    distance = np.linalg.norm(a - b) / c
+                    assert distance <= 1 + 1e-13
+                    longest[name] = max(longest[name], distance)
+    assert min(longest.values()) > 1 - 1e-12
+
+
+def test_sensitivity_is_twice_the_clip_norm_for_replacement_and_once_for_removal():
+    f = clipped_sum(ITSELF, Saddle(0.3, None))
+    assert f.sensitivity() == f.sensitivity("replace_one") == Saddle(0.6, None)
+    assert f.sensitivity("add_or_remove_one") == Saddle(0.3, None)
+    with pytest.raises(ValueError, match="replace_one, add_or_remove_one, got 'substitute'"):
+        f.sensitivity("substitute")
+
+
+# --- what is absent, what is infinite ---
+
+
+@strategies
+@pytest.mark.parametrize("player", ["w", "v"])
+@pytest.mark.parametrize("absent", [(0,), (3,), (0, 1, 2), (4, 6), tuple(range(7))], ids=str)
+def test_a_non_finite_example_counts_as_absent(strategy, player, absent):
+    """For both players, wherever it stands, even if there is no other example."""
+    for value in (np.nan, np.inf, -np.inf):
+        x = draw(np.random.default_rng(8))
+        mask = ~np.isin(np.arange(SIZE), absent)
+        expected = summed(strategy, x, Saddle(0.5, 0.5), mask)
+        jax.tree.leaves(getattr(x, player))[0][~mask, ..., -1] = value
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12),
+                     summed(strategy, x, Saddle(0.5, 0.5)), expected)
+
+
+@strategies
+def test_masked_and_non_finite_rows_leave_no_trace_where_a_loss_multiplies_by_zero(strategy):
+    """0 * NaN is NaN, in a backward pass too."""
+    def loss(w, v, x):
+        return jnp.sum(w * x) * 0.0 + jnp.sum(w * jnp.nan_to_num(x)) + jnp.sum(v * x) * 0.0
+
+    f = jax.jit(clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0), strategy=strategy,
+                            microbatch=4))
+    x, z = np.random.default_rng(9).normal(size=(6, 3)), Saddle(np.ones(3), np.ones(3))
+    mask = np.array([False, True, True, False, True, True])
+    clean = f(z, x, mask)
+    for bad in (np.nan, np.inf):
+        x[[0, 3]] = bad
+        for some in (mask, np.ones(6, bool), mask | (np.arange(6) == 0)):
+            jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12),
+                         f(z, x, some), clean)
+
+
+@strategies
+def test_a_player_without_a_clip_norm_makes_no_example_absent(strategy):
+    x = draw(np.random.default_rng(10))
+    before = summed(strategy, x, Saddle(0.5, None))
+    jax.tree.leaves(x.v)[0][1] = np.nan
+    after = summed(strategy, x, Saddle(0.5, None))
+    assert before.v is None
+    assert after.v is None
+    jax.tree.map(np.testing.assert_array_equal, before.w, after.w)
+
+
+@strategies
+def test_an_infinite_clip_norm_gives_the_plain_sum(strategy):
+    x = draw(np.random.default_rng(12))
+    for a, p in zip(flat(summed(strategy, x, Saddle(np.inf, np.inf))), x, strict=True):
+        np.testing.assert_allclose(a, rows(p, SIZE).sum(0), rtol=1e-12, atol=1e-12)
+
+
+@strategies
+@pytest.mark.parametrize("clip", [0.0, np.nan])
+def test_a_clip_norm_of_zero_or_nan_lets_nothing_through(strategy, clip):
+    x = draw(np.random.default_rng(13))
+    for a in flat(summed(strategy, x, Saddle(clip, clip))):
+        np.testing.assert_array_equal(a, 0.0)
+
+
+@strategies
+def test_sums_of_bfloat16_are_float32(strategy):
+    rng, size, clip = np.random.default_rng(14), 4096, Saddle(3.0, 1.0)
+    x = Saddle(rng.normal(size=(size, 17)) + 0.5, rng.normal(size=(size, 3)) + 0.5)
+    x = jax.tree.map(lambda a: np.asarray(a, jnp.bfloat16), x)
+    total = summed(strategy, x, clip)
+    assert {a.dtype for a in jax.tree.leaves(total)} == {np.dtype(np.float32)}
+    expected = reference([rows(p, size) for p in x], clip, np.ones(size))
+    for a, b in zip(total, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (dict(strategy="ghost"), "strategy must be one of vmap, microbatch, two_pass, got 'ghost'"),
+    (dict(microbatch=0), "microbatch must be an integer, at least 1, got 0"),
+    (dict(microbatch=2.0), "microbatch must be an integer"),
+    (dict(strategy="two_pass"), r"as saddle_operator\(loss\), or use 'vmap' or 'microbatch'"),
+])
+def test_a_senseless_request_is_refused_with_the_fix(change, message):
+    with pytest.raises(ValueError, match=message):
+        clipped_sum(lambda z, x: z, Saddle(1.0, 1.0), **change)
+
+
+@pytest.mark.parametrize("examples", [(np.ones((3, 2)), np.ones(4)), (np.ones(3), np.ones(())),
+                                      np.ones(()), ()], ids=["3 and 4", "3 and none", "none", "-"])
+def test_examples_without_one_leading_axis_are_refused(examples):
+    with pytest.raises(ValueError, match="examples must share one leading axis"):
+        clipped_sum(ITSELF, Saddle(1.0, 1.0))(Saddle(np.zeros(2), np.zeros(2)), examples)

@@ -1,0 +1,186 @@
+"""Problems and metrics against closed forms."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+
+
+def pairs(n=60, d=3, seed=0):
+    k = jax.random.split(jax.random.key(seed))
+    return tuple(0.3 * jax.random.normal(x, (n, d)) for x in k)
+
+
+@pytest.mark.parametrize("coupling", [0.0, 0.7, -2.0])
+def test_the_quadratic_games_gap_is_the_squared_distance_to_its_saddle(coupling):
+    mu, data = 1.5, pairs()
+    game = jmm.problems.quadratic_game(modulus=mu, coupling=coupling, radius=Saddle(1e3, 1e3))
+    star = game.saddle_point(data)
+    z = Saddle(jnp.array([1.0, -2.0, 0.5]), jnp.array([0.3, 0.1, -1.0]))
+    factor = (mu**2 + coupling**2) / (2 * mu)
+    distance = jnp.sum((z.w - star.w) ** 2), jnp.sum((z.v - star.v) ** 2)
+    assert jmm.metrics.strong_gap(game, z, data) == pytest.approx(float(factor * sum(distance)), rel=1e-9)
+    assert jmm.metrics.strong_gap(game, star, data) == pytest.approx(0.0, abs=1e-12)
+    excess = jmm.metrics.primal_risk(game, z.w, data) - jmm.metrics.primal_risk(game, star.w, data)
+    assert excess == pytest.approx(float(factor * distance[0]), rel=1e-9)
+    g = jax.vmap(game.operator, (None, 0))(star, data)
+    np.testing.assert_allclose(jnp.mean(g.w, 0), 0, atol=1e-12)
+    np.testing.assert_allclose(jnp.mean(g.v, 0), 0, atol=1e-12)
+
+
+def test_weak_gap_puts_the_expectation_inside():
+    """For the quadratic game: factor * |E z - z*|^2 + (mu/2)(tr Cov w + tr Cov v)."""
+    mu, c, data = 1.5, 0.7, pairs()
+    game = jmm.problems.quadratic_game(modulus=mu, coupling=c, radius=Saddle(1e3, 1e3))
+    k = jax.random.split(jax.random.key(2))
+    zs = Saddle(1 + jax.random.normal(k[0], (500, 3)), jax.random.normal(k[1], (500, 3)))
+    star = game.saddle_point(data)
+    bias = sum(jnp.sum((jnp.mean(x, 0) - s) ** 2) for x, s in zip(zs, star, strict=True))
+    spread = sum(jnp.sum(jnp.var(x, 0)) for x in zs)
+    expected = (mu**2 + c**2) / (2 * mu) * bias + mu / 2 * spread
+    weak = jmm.metrics.weak_gap(game, zs, data)
+    assert weak == pytest.approx(float(expected), rel=1e-9)
+    strong = jnp.mean(jax.vmap(lambda z: jmm.metrics.strong_gap(game, z, data))(zs))
+    assert strong > weak
+
+
+@pytest.mark.parametrize("radius", [Saddle(1.0, 1.0), Saddle(0.5, 2.0)])
+def test_the_bilinear_games_gap_has_its_closed_form(radius):
+    data, c = pairs(), 0.8
+    game = jmm.problems.bilinear_game(coupling=c, radius=radius)
+    z = game.project(Saddle(jnp.array([1.0, -2.0, 0.5]), jnp.array([0.3, 0.1, -0.2])))
+    a, b = (jnp.mean(x, 0) for x in data)
+    norm = jnp.linalg.norm
+    expected = (a @ z.w + radius.v * norm(c * z.w - b) + radius.w * norm(a + c * z.v) + b @ z.v)
+    assert jmm.metrics.strong_gap(game, z, data) == pytest.approx(float(expected), rel=1e-9)
+    still = Saddle(jnp.zeros(3), jnp.zeros(3))
+    flat = jmm.problems.bilinear_game(coupling=c, radius=radius)
+    assert jmm.metrics.strong_gap(flat, still, jax.tree.map(jnp.zeros_like, data)) == 0.0
+
+
+@pytest.mark.parametrize("make", [
+    lambda r: jmm.problems.quadratic_game(modulus=1.5, coupling=0.8, radius=r),
+    lambda r: jmm.problems.bilinear_game(coupling=0.8, radius=r),
+])
+def test_no_feasible_point_beats_the_best_responses(make):
+    data, radius = pairs(), Saddle(0.4, 0.6)
+    game = make(radius)
+    k = jax.random.split(jax.random.key(4), 3)
+    z = game.project(Saddle(jax.random.normal(k[0], (3,)), jax.random.normal(k[1], (3,))))
+    w, v = game.best_response.w(z.v, data), game.best_response.v(z.w, data)
+    best = game.value(Saddle(w, z.v), data), game.value(Saddle(z.w, v), data)
+    for k in jax.random.split(k[2], 200):
+        other = game.project(Saddle(*(2 * jax.random.normal(x, (3,)) for x in jax.random.split(k))))
+        assert game.value(Saddle(other.w, z.v), data) >= best[0] - 1e-12
+        assert game.value(Saddle(z.w, other.v), data) <= best[1] + 1e-12
+
+
+def auc_data(n=80, seed=0):
+    k = jax.random.split(jax.random.key(seed))
+    x = jax.random.normal(k[0], (n, 3))
+    return x, (x[:, 0] + 0.5 * jax.random.normal(k[1], (n,)) > 0.3).astype(x.dtype)
+
+
+def test_the_auc_value_at_the_best_responses_is_the_pairwise_squared_loss():
+    x, y = auc_data()
+    p = float(jnp.mean(y))
+    problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=p, radius=Saddle(1e3, 1e3))
+    theta = jnp.array([0.4, -0.1, 0.2])
+    s = np.asarray(x @ theta)
+    plus, minus = s[np.asarray(y) == 1], s[np.asarray(y) == 0]
+    expected = np.mean((1 - plus[:, None] + minus[None]) ** 2) - 1
+    w = {"theta": theta, "a": jnp.float64(plus.mean()), "b": jnp.float64(minus.mean())}
+    assert jmm.metrics.primal_risk(problem, w, (x, y)) == pytest.approx(float(expected), rel=1e-9)
+    v = problem.best_response.v(w, (x, y))
+    assert v == pytest.approx(minus.mean() - plus.mean())
+    gradient = jax.grad(lambda w: problem.value(Saddle(w, v), (x, y)))(w)
+    assert abs(gradient["a"]) + abs(gradient["b"]) < 1e-12  # a and b were best responses too
+
+
+def test_the_auc_operator_and_public_term_are_the_gradient_of_the_value():
+    x, y = auc_data()
+    problem = jmm.problems.auc(jmm.problems.mlp_scorer, prior=0.3, radius=Saddle(1e3, 1e3))
+    theta = jmm.problems.mlp_init(jax.random.key(1), 3, 5)
+    z = Saddle({"theta": theta, "a": jnp.float64(0.2), "b": jnp.float64(-0.1)}, jnp.float64(0.4))
+    g = jax.tree.map(lambda a: jnp.mean(a, 0), jax.vmap(problem.operator, (None, 0))(z, (x, y)))
+    g = jax.tree.map(jnp.add, g, problem.public(z))
+    full = jax.grad(lambda z: problem.value(z, (x, y)))(z)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), g.w, full.w)
+    assert g.v == pytest.approx(float(-full.v))
+
+
+def test_the_auc_ball_holds_theta_a_and_b_together():
+    problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.5, radius=Saddle(1.0, 0.5))
+    z = problem.project(Saddle({"theta": jnp.array([3.0, 0.0]), "a": jnp.float64(0.0),
+                                "b": jnp.float64(4.0)}, jnp.float64(-3.0)))
+    assert z.w["b"] == pytest.approx(0.8)
+    assert z.v == -0.5
+    best = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.5, radius=Saddle(10.0, 10.0),
+                            dual="best_response")
+    z = best.project(Saddle({"theta": jnp.zeros(2), "a": jnp.float64(0.25), "b": jnp.float64(-1.0)},
+                            jnp.float64(7.0)))
+    assert z.v == -1.25
+
+
+def prior_mechanism(n, z=20.0):
+    query = jmm.Query(clip=Saddle(0.5, None), noise_multiplier=Saddle(z, None), population=n)
+    return jmm.Repeat(query=query, times=1)
+
+
+def test_the_released_prior_is_unbiased_with_the_described_noise():
+    n, z = 4000, 20.0
+    y = (jnp.arange(n) < 1000).astype(jnp.float32)
+    keys = jax.random.split(jax.random.key(8), 4000)
+    answers = np.asarray(jax.vmap(lambda k: jmm.problems.release_prior(k, prior_mechanism(n, z),
+                                                                       y))(keys))
+    std = 0.5 * z / n
+    assert abs(answers.mean() - 0.25) < 4 * std / math.sqrt(4000)
+    assert answers.std() == pytest.approx(std, rel=0.05)
+
+
+def test_replacing_a_record_moves_the_released_prior_by_one_count():
+    n = 100
+    y = (jnp.arange(n) < 40).astype(jnp.float64)
+    same = jax.random.key(3)
+    a = jmm.problems.release_prior(same, prior_mechanism(n), y)
+    b = jmm.problems.release_prior(same, prior_mechanism(n), y.at[0].set(0.0))
+    assert abs(float(a - b)) <= 1 / n
+    assert abs(float(a - b)) == pytest.approx(1 / n, rel=1e-5)
+    with pytest.raises(ValueError, match="clip"):
+        wide = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, None), population=n,
+                                          noise_multiplier=Saddle(1.0, None)), times=1)
+        jmm.problems.release_prior(same, wide, y)
+
+
+def test_auc_is_the_share_of_pairs_in_order_and_refuses_a_diverged_run():
+    assert jmm.metrics.auc(jnp.array([0.1, 0.9, 0.4, 0.35]), np.array([0, 1, 1, 0])) == 1.0
+    assert jmm.metrics.auc(jnp.array([0.1, 0.2, 0.4, 0.35]), np.array([0, 1, 1, 0])) == 0.75
+    with pytest.raises(ValueError, match="not finite"):
+        jmm.metrics.auc(jnp.array([0.1, jnp.nan]), np.array([0, 1]))
+
+
+def test_metrics_without_what_they_need_say_what_to_give():
+    bare = jmm.Problem(operator=lambda z, x: z)
+    z = Saddle(jnp.zeros(2), jnp.zeros(2))
+    with pytest.raises(ValueError, match="value"):
+        jmm.metrics.strong_gap(bare, z, None)
+    x, y = auc_data()
+    problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.5, radius=Saddle(1.0, 1.0))
+    with pytest.raises(ValueError, match="best response of w"):
+        jmm.metrics.strong_gap(problem, jmm.problems.auc_start(jnp.zeros(3)), (x, y))
+
+
+def test_metrics_say_first_that_they_read_the_data():
+    for name in ("strong_gap", "weak_gap", "primal_risk", "auc"):
+        assert getattr(jmm.metrics, name).__doc__.startswith("Reads the data; not private.")
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, math.nan, -0.5, None])
+def test_a_bad_prior_is_refused(bad):
+    with pytest.raises(ValueError, match="prior"):
+        jmm.problems.auc(jmm.problems.linear_scorer, prior=bad, radius=Saddle(1.0, 1.0))

@@ -1,0 +1,398 @@
+"""Samples follow the described law: in distribution, in every digit, and where they overflow."""
+
+import decimal
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxminimax import Disjoint, Full, Poisson, Query, Saddle, sampling
+from jaxminimax.mechanism import overflow_probability, rows_read
+
+SIGMAS = 4.5
+# (q, n): all, half, tiny expected size, one record, not a power of 16, more than one digit
+CASES = [(1.0, 7), (0.5, 33), (0.01, 30), (0.3, 1), (0.07, 100), (0.013, 700)]
+cases = pytest.mark.parametrize(("rate", "population"), CASES)
+
+
+def query(rate, population, capacity=None):
+    return Query(clip=Saddle(1.0, 1.0), sampling=Poisson(rate=rate, capacity=capacity),
+                 population=population)
+
+
+def keys(count, seed=0):
+    return jax.random.split(jax.random.key(seed), count)
+
+
+def samples(q, count, seed=0):
+    """`count` samples, as numpy arrays with a leading axis."""
+    f = jax.jit(jax.vmap(lambda key: sampling.draw(key, q, jnp.int32(0))))
+    return jax.tree.map(np.asarray, f(keys(count, seed)))
+
+
+def members(sample, population):
+    """Which records each sample holds, bool `[samples, n]`."""
+    out = np.zeros((len(sample.index), population), bool)
+    row, column = np.nonzero(sample.valid)
+    out[row, sample.index[row, column]] = True
+    return out
+
+
+@functools.cache
+def drawn(rate, population, count=20_000):
+    sample = samples(query(rate, population), count)
+    assert sample.fits.all()
+    return sample, members(sample, population)
+
+
+def sigmas(hits, trials, p):
+    """How many standard deviations binomial counts lie from their mean."""
+    return np.abs(np.asarray(hits) - trials * p) / max(math.sqrt(trials * p * (1 - p)), 1e-9)
+
+
+def chi_square_p(observed, expected):
+    """p-value of counts, cells below 5 expected ones put together."""
+    observed, expected = np.asarray(observed, float), np.asarray(expected, float)
+    small = expected < 5
+    if small.any():
+        observed = np.append(observed[~small], observed[small].sum())
+        expected = np.append(expected[~small], expected[small].sum())
+        if expected[-1] < 5:  # still too few: join the last whole cell
+            observed = np.append(observed[:-2], observed[-2:].sum())
+            expected = np.append(expected[:-2], expected[-2:].sum())
+    if len(observed) == 1:
+        return float(observed[0] == round(expected[0]))
+    return stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue
+
+
+# --- Poisson: the law ---
+
+
+@cases
+def test_a_sample_holds_sorted_distinct_records(rate, population):
+    sample, _ = drawn(rate, population)
+    assert sample.index.min() >= 0
+    assert sample.index.max() < population
+    both = sample.valid[:, 1:]
+    assert np.all(np.diff(sample.index, axis=1)[both] > 0)
+    assert np.all(np.diff(sample.index, axis=1) >= 0)  # promised to the gather, padding included
+    assert np.all(sample.valid[:, :-1] >= both)  # records first, padding last
+
+
+@cases
+def test_every_record_is_drawn_with_probability_rate(rate, population):
+    _, inside = drawn(rate, population)
+    off = sigmas(inside.sum(0), len(inside), rate)
+    assert off.max() < SIGMAS
+    assert max(off[[0, population // 2, -1]]) < 4
+
+
+@cases
+def test_the_size_of_a_sample_is_binomial(rate, population):
+    sample, inside = drawn(rate, population)
+    sizes = inside.sum(1)
+    np.testing.assert_array_equal(sizes, sample.valid.sum(1))
+    mean, variance = population * rate, population * rate * (1 - rate)
+    fourth = 3 * variance**2 + variance * (1 - 6 * rate * (1 - rate))
+    trials = len(sizes)
+    assert abs(sizes.mean() - mean) <= SIGMAS * math.sqrt(variance / trials)
+    assert abs(np.mean((sizes - mean) ** 2) - variance) <= SIGMAS * math.sqrt(
+        (fourth - variance**2) / trials)
+    expected = trials * stats.binom.pmf(np.arange(population + 1), population, rate)
+    assert chi_square_p(np.bincount(sizes, minlength=population + 1), expected) > 1e-3
+
+
+@cases
+@pytest.mark.parametrize("apart", [1, 2, 15, 16, 17, 31])
+def test_records_are_drawn_independently_of_their_neighbours_and_of_far_ones(
+        rate, population, apart):
+    if apart >= population:
+        apart = population - 1
+    _, inside = drawn(rate, population)
+    trials = len(inside)
+    both = (inside[:, :population - apart] & inside[:, apart:]).sum(0)
+    chance = rate if apart == 0 else rate**2  # of a record with itself, where there is but one
+    assert sigmas(both, trials, chance).max() < SIGMAS
+    # all pairs at this distance together: what every one of them does a little
+    pairs = population - apart
+    assert sigmas(both.sum(), trials * pairs, chance) < 2 * SIGMAS
+
+
+def subset_p(q, count, fits=True):
+    """p-value of the sets of a small population against the product law, given that they fit."""
+    n, rate = q.population, q.sampling.rate
+    sample = samples(q, count)
+    code = members(sample, n)[sample.fits] @ (1 << np.arange(n))
+    sizes = np.array([bin(s).count("1") for s in range(2**n)])
+    law = np.where(sizes <= rows_read(q), rate**sizes * (1 - rate) ** (n - sizes), 0.0)
+    observed = np.bincount(code, minlength=2**n)
+    assert observed[law == 0].sum() == 0
+    return chi_square_p(observed[law > 0], (len(code) * law / law.sum())[law > 0])
+
+
+@pytest.mark.parametrize(("rate", "population"), [(0.3, 6), (0.7, 5), (0.05, 4)])
+def test_sets_of_records_follow_the_product_law(rate, population):
+    assert subset_p(query(rate, population), 100_000) > 1e-3
+
+
+def test_samples_that_fit_follow_the_product_law_given_their_size():
+    """Overflow leaves nothing out silently: given that a sample fits, it is the described one."""
+    assert subset_p(query(0.4, 6, capacity=3), 100_000) > 1e-3
+
+
+def test_the_product_law_catches_another_rate_and_a_dependence_on_neighbours(monkeypatch):
+    thresholds = sampling._thresholds
+    monkeypatch.setattr(sampling, "_thresholds", lambda q, n: thresholds(1.05 * q, n))
+    assert subset_p(query(0.3, 6), 100_000) < 1e-6
+    # a first gap of its own law: records after the first drawn one keep their rate
+    monkeypatch.setattr(sampling, "_thresholds", thresholds)
+    cumsum = jnp.cumsum
+    monkeypatch.setattr(jnp, "cumsum", lambda x, dtype: cumsum(x, dtype=dtype) * 2 // 2 - (
+        x[0] % 2 == 0))
+    assert subset_p(query(0.3, 6), 100_000) < 1e-6
+
+
+def test_different_keys_draw_independently_and_equal_keys_equally():
+    q = query(0.3, 40)
+    one, two = (members(samples(q, 20_000, seed), 40) for seed in (1, 2))
+    assert sigmas((one & two).sum(0), len(one), 0.3**2).max() < SIGMAS
+    assert sigmas((one[1:] & one[:-1]).sum(0), len(one) - 1, 0.3**2).max() < SIGMAS
+    np.testing.assert_array_equal(one, members(samples(q, 20_000, 1), 40))
+
+
+def test_a_large_population_is_sampled_evenly():
+    """Indices near 2^29: no wraparound, no coarse grid."""
+    population, mean, trials = 2**29, 20.0, 20_000
+    q = query(mean / population, population)
+    sample = samples(q, trials)
+    assert sample.fits.all()
+    assert np.all(np.diff(sample.index.astype(np.int64), axis=1)[sample.valid[:, 1:]] > 0)
+    sizes = sample.valid.sum(1)
+    expected = trials * stats.binom.pmf(np.arange(80), population, mean / population)
+    assert chi_square_p(np.bincount(sizes, minlength=80), expected) > 1e-3
+    index = sample.index[sample.valid]
+    assert index.min() >= 0
+    assert stats.kstest((index + 0.5) / population, "uniform").pvalue > 1e-3
+    for digit in range(7):  # every digit of a position is even
+        counts = np.bincount(index // 16**digit % 16, minlength=16)
+        assert chi_square_p(counts, np.full(16, len(index) / 16)) > 1e-4
+
+
+# --- Poisson: the digits ---
+
+
+def digit_law(s, j, one):
+    """P[digit j > d] of a geometric variable, s = r^(16^j), d = 0, ..., 14."""
+    return [(s ** (d + 1) - s**16) / (one - s**16) for d in range(15)]
+
+
+def realised(table):
+    """The table's probabilities as fractions, `[digits][15]`, and P[X >= 16^digits]."""
+    value = [[Fraction(int(a) << 64 | int(b) << 32 | int(c), 2**96) for a, b, c in row]
+             for row in table]
+    return value[:-1], value[-1]
+
+
+@pytest.mark.parametrize(("rate", "population"), [(0.3, 9), (0.01, 200), (1 / 7, 257), (0.9, 40)])
+def test_thresholds_are_the_exact_digits_rounded_down(rate, population):
+    digits, beyond = realised(sampling._thresholds(rate, population))
+    s = 1 - Fraction(rate)
+    for row in digits:
+        for exact, value in zip(digit_law(s, 0, 1), row, strict=True):
+            assert 0 <= exact - value < Fraction(1, 2**96) * (1 + Fraction(1, 2**60))
+        s = s**16
+    # digits that were left out are 0 up to 2^-96; past them lies every record
+    assert len(digits) == 0 or 16 ** len(digits) >= population or s < Fraction(1, 2**96)
+    assert all(x == 0 for x in beyond[1:])
+
+
+@pytest.mark.parametrize(("rate", "population"), [(1e-9, 2**30 - 1), (20 / 2**29, 2**29),
+                                                  (1e-4, 10**6)])
+def test_thresholds_are_exact_for_large_populations(rate, population):
+    digits, beyond = realised(sampling._thresholds(rate, population))
+    with decimal.localcontext(prec=120):
+        one = decimal.Decimal(1)
+        s = one - decimal.Decimal(rate)
+        for row in digits:
+            for exact, value in zip(digit_law(s, 0, one), row, strict=True):
+                value = decimal.Decimal(value.numerator) / value.denominator
+                assert 0 <= exact - value < decimal.Decimal(2) ** -96 * (1 + decimal.Decimal("1e-9"))
+            s = s**16
+        value = decimal.Decimal(beyond[0].numerator) / beyond[0].denominator
+        assert 0 <= s - value < decimal.Decimal(2) ** -96 * (1 + decimal.Decimal("1e-9"))
+    assert 16 ** len(digits) >= population
+
+
+def gap_law(rate, population):
+    """The realised P[X = x], x = 0, ..., 16^digits - 1, as fractions."""
+    digits, beyond = realised(sampling._thresholds(rate, population))
+    law = [1 - beyond[0]]
+    for row in digits:
+        above = [Fraction(1), *row, Fraction(0)]
+        mass = [above[d] - above[d + 1] for d in range(16)]
+        law = [m * x for m in mass for x in law]  # the higher digit counts for more
+    return law
+
+
+@pytest.mark.parametrize(("rate", "population"), [(0.01, 200), (0.25, 16), (0.3, 20)])
+def test_digits_reproduce_the_geometric_law(rate, population):
+    q = Fraction(rate)
+    for x, mass in enumerate(gap_law(rate, population)):
+        assert abs(mass - q * (1 - q) ** x) < Fraction(1, 2**90)
+
+
+@pytest.mark.parametrize(("rate", "population"), [(0.3, 5), (0.011, 6), (0.8, 4), (1.0, 3)])
+def test_law_error_bounds_the_total_variation_of_the_sample(rate, population):
+    q = query(rate, population)
+    gap = gap_law(rate, population)
+    rate_ = Fraction(rate)
+    total = Fraction(0)
+    for inside in itertools.product((0, 1), repeat=population):
+        described = math.prod((rate_ if x else 1 - rate_ for x in inside), start=Fraction(1))
+        mass, last = Fraction(1), -1
+        for i, x in enumerate(inside):
+            if x:
+                mass *= gap[i - last - 1] if i - last - 1 < len(gap) else 0
+                last = i
+        mass *= 1 - sum(gap[: population - 1 - last])  # the next gap leads past the end
+        total += abs(mass - described) / 2
+    assert total <= Fraction(sampling.law_error(q))
+    assert sampling.law_error(q) < 1e-24
+
+
+@cases
+def test_law_error_is_negligible(rate, population):
+    assert 0 < sampling.law_error(query(rate, population)) < 1e-20
+    assert sampling.law_error(query(1e-3, 2**29)) < 1e-20
+    assert sampling.law_error(Query(clip=Saddle(1.0, 1.0), population=5)) == 0
+
+
+def draw_from_words(monkeypatch, q, words):
+    """A draw whose random words are given: a function of their shape."""
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(
+            np.broadcast_to(words(shape), shape), dtype))
+        return jax.tree.map(np.asarray, sampling.draw(jax.random.key(0), q, jnp.int32(0)))
+
+
+def words_with_first_gap(q, x, past=0):
+    """Words whose first gap is X = x: each digit's number lies `past` 2^-96 above its interval."""
+    table = sampling._thresholds(q.sampling.rate, q.population)
+    out = np.zeros((3, len(table), rows_read(q) + 1), np.uint32)
+    for j in range(len(table) - 1):
+        d = x // 16**j % 16
+        top = 2**96 if d == 0 else int.from_bytes(table[j, d - 1].astype(">u4").tobytes())
+        value = top - 1 + past
+        if 0 <= value < 2**96:
+            out[:, j] = np.frombuffer(value.to_bytes(12), ">u4")[:, None]
+    out[:, -1] = 2**32 - 1
+    return out
+
+
+@pytest.mark.parametrize(("rate", "population", "x"), [
+    (0.3, 16, 5), (0.01, 4000, 0x2A7), (0.01, 4000, 0x0F0), (1e-8, 2**29, 0x1234567)])
+def test_digits_compare_all_96_bits(rate, population, x, monkeypatch):
+    """The largest number below a threshold counts, the threshold itself does not."""
+    q = query(rate, population, capacity=1)
+    below = draw_from_words(monkeypatch, q, lambda shape: words_with_first_gap(q, x))
+    assert (below.index[0], below.valid[0]) == (x, True)
+    at = draw_from_words(monkeypatch, q, lambda shape: words_with_first_gap(q, x, past=1))
+    fewer = sum(max(x // 16**j % 16 - 1, 0) * 16**j if x // 16**j % 16 else 15 * 16**j
+                for j in range(8) if x // 16**j % 16)
+    assert (at.index[0], at.valid[0]) == (fewer, True)
+
+
+@pytest.mark.parametrize(("rate", "population"), [*CASES, (20 / 2**29, 2**29), (1e-9, 2**30 - 1)])
+def test_extreme_words_give_the_empty_and_the_densest_sample(rate, population, monkeypatch):
+    q = query(rate, population)
+    capacity = rows_read(q)
+    densest = draw_from_words(monkeypatch, q, lambda shape: np.uint32(2**32 - 1))
+    np.testing.assert_array_equal(densest.index, np.arange(capacity))
+    assert densest.valid.all()
+    assert densest.fits == (capacity == population)
+    if rate < 1:
+        empty = draw_from_words(monkeypatch, q, lambda shape: np.uint32(0))
+        assert not empty.valid.any()
+        assert empty.fits
+
+
+def test_a_sample_that_passed_the_end_stays_out_even_where_sums_wrap_around(monkeypatch):
+    population = 2**29
+    q = query(20 / population, population, capacity=64)
+    for x in (population // 2 - 1, population // 2 + 1, population - 1, population - 2):
+        words = words_with_first_gap(q, x)  # the same gap every time
+        sample = draw_from_words(monkeypatch, q, lambda shape, words=words: words)
+        index = (x + 1) * np.arange(1, 65) - 1
+        np.testing.assert_array_equal(sample.valid, index < population)
+        np.testing.assert_array_equal(sample.index[sample.valid], index[index < population])
+        assert sample.fits
+
+
+# --- Poisson: capacity ---
+
+
+@pytest.mark.parametrize(("rate", "population", "capacity"), [
+    (0.5, 33, 16), (0.5, 33, 20), (0.07, 100, 10), (0.3, 1, 1), (0.9, 4, 3), (0.02, 50, 1)])
+def test_a_sample_overflows_when_it_is_larger_than_its_capacity(rate, population, capacity):
+    trials = 40_000
+    q = query(rate, population, capacity)
+    sample = samples(q, trials)
+    tail = stats.binom.sf(capacity, population, rate)
+    assert sigmas((~sample.fits).sum(), trials, tail) < SIGMAS
+    assert sample.index.shape == (trials, capacity)
+    assert sample.valid[~sample.fits].all()  # it overflows when full, and only then
+    sizes = sample.valid[sample.fits].sum(1)
+    expected = stats.binom.pmf(np.arange(capacity + 1), population, rate)
+    assert chi_square_p(np.bincount(sizes, minlength=capacity + 1),
+                        len(sizes) * expected / expected.sum()) > 1e-3
+
+
+@pytest.mark.parametrize(("rate", "population"), [*CASES, (1e-3, 60_000), (256 / 60_000, 60_000),
+                                                  (1e-6, 10**6), (0.1, 10**7), (1e-8, 2**29)])
+def test_the_capacity_is_the_smallest_that_overflows_with_probability_1e_17(rate, population):
+    q = query(rate, population)
+    capacity = rows_read(q)
+    assert stats.binom.sf(capacity, population, rate) <= 1e-17 * (1 + 1e-9)
+    assert capacity >= rate * population
+    if capacity > max(1, int(rate * population)):
+        assert stats.binom.sf(capacity - 1, population, rate) > 1e-17 * (1 - 1e-9)
+    np.testing.assert_allclose(overflow_probability(q),
+                               stats.binom.sf(capacity, population, rate), rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize(("capacity", "read"), [(1, 1), (12, 12), (100, 100), (101, 100)])
+def test_a_given_capacity_overflows_with_the_binomial_tail(capacity, read):
+    q = query(0.07, 100, capacity)
+    assert rows_read(q) == read
+    np.testing.assert_allclose(overflow_probability(q), stats.binom.sf(read, 100, 0.07), rtol=1e-9)
+
+
+# --- the other samplings ---
+
+
+@pytest.mark.parametrize(("population", "batch"), [(12, 4), (13, 4), (5, 5), (7, 1), (9, 5)])
+def test_disjoint_passes_read_each_row_once_a_pass_and_leftover_rows_never(population, batch):
+    q = Query(clip=Saddle(1.0, 1.0), sampling=Disjoint(batch=batch), population=population)
+    releases = population // batch
+    for lap in range(3):
+        read = []
+        for release in range(lap * releases, (lap + 1) * releases):
+            sample = sampling.draw(jax.random.key(release), q, jnp.int32(release))
+            assert sample.index.shape == (batch,)
+            assert sample.valid is None
+            assert sample.fits is True
+            read += np.asarray(sample.index).tolist()
+        assert read == list(range(releases * batch))
+    assert (rows_read(q), overflow_probability(q), sampling.law_error(q)) == (batch, 0.0, 0.0)
+
+
+def test_a_full_batch_is_all_rows_in_their_order():
+    q = Query(clip=Saddle(1.0, 1.0), sampling=Full(), population=9)
+    assert sampling.draw(jax.random.key(0), q, jnp.int32(3)) == (None, None, True)
+    assert (rows_read(q), overflow_probability(q)) == (9, 0.0)
