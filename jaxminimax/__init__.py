@@ -31,6 +31,7 @@ from jaxminimax.mechanism import (
     Sequence,
     budget_split,
 )
+from jaxminimax.noise import secret_key
 from jaxminimax.release import release
 
 __version__ = "0.1.0"
@@ -69,6 +70,7 @@ __all__ = [
     "run",
     "saddle_operator",
     "schedules",
+    "secret_key",
     "sgda",
     "stack",
     "statement",

@@ -68,7 +68,8 @@ def sweep(keys: jax.Array, z: Saddle, data: Tree, hypers: Any, algorithm: Algori
     Runs on the same data add up: `statement` is for one of them.
 
     Args:
-      keys: `[seeds]` typed keys; every budget sees the same ones.
+      keys: `[budgets, seeds]` typed keys, all different: two budgets with the same noise would
+        give the data away by their difference. `jax.random.split(key, (budgets, seeds))`.
       z: as in `run`.
       data: as in `run`, shared by all runs.
       hypers: records stacked by `stack`, leading axis `[budgets]`.
@@ -78,8 +79,15 @@ def sweep(keys: jax.Array, z: Saddle, data: Tree, hypers: Any, algorithm: Algori
 
     Returns:
       As `run`, with leading axes `[budgets, seeds]`.
+
+    Raises:
+      ValueError: as `run`; for keys of another shape.
     """
     def one(key: jax.Array, hyper: Any) -> tuple[Any, Tree]:
         return run(key, z, data, hyper, algorithm, problem, observe)
 
-    return jax.vmap(jax.vmap(one, (0, None)), (None, 0))(keys, hypers)
+    budgets = {x.shape[:1] for x in jax.tree.leaves(hypers)}
+    if keys.ndim != 2 or budgets != {keys.shape[:1]}:
+        raise ValueError(f"keys must have shape [budgets, seeds], got {keys.shape} for {budgets} "
+                         "budgets: use jax.random.split(key, (budgets, seeds)).")
+    return jax.vmap(jax.vmap(one, (0, None)), (0, 0))(keys, hypers)

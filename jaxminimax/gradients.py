@@ -62,13 +62,20 @@ def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
     return jax.tree.map(leaf, g)
 
 
+def _two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
+    """What rounding a + b to `total` lost, exactly."""
+    part = total - a
+    return (a - (total - part)) + (b - part)
+
+
 @dataclasses.dataclass(frozen=True)
 class ClippedSum:
     """A clipped sum that knows its sensitivity; made by `clipped_sum`.
 
-    Guarantees, for every input: one example moves the sum of player p by at most `clip.p` in L2
-    norm (two examples swapped: by twice that); an example with a non-finite operator counts as
-    absent; an empty batch gives zeros. Sums are at least float32 whatever the parameters are.
+    Guarantees, for every input: one example adds a vector of L2 norm at most `clip.p` to the sum
+    of player p (two examples swapped move it by at most twice that, up to the rounding of the sum
+    itself, a few units in its last place); an example with a non-finite operator counts as absent;
+    an empty batch gives zeros. Sums are at least float32 whatever the parameters are.
     """
 
     operator: Callable[[Saddle, Tree], Saddle]
@@ -141,14 +148,20 @@ class ClippedSum:
         head = jax.tree.map(lambda x: x[:whole].reshape(slices, size, *x.shape[1:]),
                             (examples, mask))
 
-        def step(total: Saddle, batch: Tree) -> tuple[Saddle, None]:
-            return jax.tree.map(jnp.add, total, self._at_once(z, *batch)), None
+        # Compensated: plainly added, many small terms on a large sum would be lost or not
+        # depending on one record, and move the sum by far more than its clip norm.
+        def step(carry: tuple[Saddle, Saddle], batch: Tree) -> tuple[tuple[Saddle, Saddle], None]:
+            total, lost = carry
+            more = jax.tree.map(jnp.add, self._at_once(z, *batch), lost)
+            new = jax.tree.map(jnp.add, total, more)
+            lost = jax.tree.map(_two_sum_error, total, more, new)
+            return (new, lost), None
 
-        total, _ = jax.lax.scan(step, self._zeros(z), head)
+        zeros = self._zeros(z)
+        carry, _ = jax.lax.scan(step, (zeros, zeros), head)
         if whole < mask.shape[0]:
-            rest = jax.tree.map(lambda x: x[whole:], (examples, mask))
-            total = jax.tree.map(jnp.add, total, self._at_once(z, *rest))
-        return total
+            carry, _ = step(carry, jax.tree.map(lambda x: x[whole:], (examples, mask)))
+        return jax.tree.map(jnp.add, *carry)
 
     def _two_pass(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
         z = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), z)

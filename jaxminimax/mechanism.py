@@ -6,6 +6,7 @@ the same ones. Neither has another source.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -178,6 +179,9 @@ def check(mechanism: Mechanism) -> None:
         raise ValueError(f"A mechanism is a Repeat or a Sequence, got {type(mechanism).__name__}; "
                          "pass algorithm.mechanism(hyper).")
     _check.count("times (the number of releases)", mechanism.times)
+    if mechanism.times >= 2**31:
+        raise ValueError(f"times must be below 2**31, got {mechanism.times}: the counter of "
+                         "releases has 32 bits.")
     query = mechanism.query
     _check.count("population", query.population)
     n = query.population
@@ -202,7 +206,7 @@ def check(mechanism: Mechanism) -> None:
         raise ValueError("clip is None for both players: nothing would be released.")
     for name, clip in query.clip._asdict().items():
         if clip is not None:
-            _check.number(f"clip.{name}", clip, low=0.0, infinite=True)
+            _check.number(f"clip.{name}", clip, low=1e-28, high=1e28, closed=True, infinite=True)
     if query.noise_multiplier is not None:
         for name, clip in query.clip._asdict().items():
             z = getattr(query.noise_multiplier, name)
@@ -210,7 +214,17 @@ def check(mechanism: Mechanism) -> None:
                 raise ValueError(f"clip.{name} is {clip!r} but noise_multiplier.{name} is {z!r}: "
                                  "a player is released with both or with neither.")
             if z is not None:
-                _check.number(f"noise_multiplier.{name}", z, low=0.0, closed=True)
+                _check.number(f"noise_multiplier.{name}", z, low=0.0, high=1e15, closed=True)
+                if _is(z, lambda x: x > 0) and _is(clip, math.isinf):
+                    raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
+                                     f"finite clip norm, or noise_multiplier.{name}=0.0.")
+                if _is(z, lambda x: 0 < x < 1e-4):
+                    raise ValueError(f"noise_multiplier.{name} must be 0 (no privacy) or at least "
+                                     f"1e-4, got {z!r}.")
+
+
+def _is(x: Any, true: Callable[[float], bool]) -> bool:
+    return not isinstance(x, jax.core.Tracer) and np.ndim(x) == 0 and true(float(x))
 
 
 def check_noise(query: Query) -> Saddle:

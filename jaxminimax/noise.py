@@ -3,15 +3,28 @@
 Box-Muller on threefry words: the radius takes 64 random bits a pair, so that the tails reach
 9.4 standard deviations (the inverse-error-function generator of `jax.random.normal` stops near 5.4
 in float32, which at delta = 1e-6 and many coordinates is not far enough out), and both outputs of
-the transform are used. Samples are floating-point numbers: attacks on their last bits are outside
-the threat model.
+the transform are used. Samples are floating-point numbers, coarse at their last bits and near 0:
+attacks on those are outside the threat model.
 """
+
+import os
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Tree
+
+
+def secret_key() -> jax.Array:
+    """A fresh key with 64 bits from the operating system's generator, for one run.
+
+    (`jax.random.key(seed)` keeps 32 bits of its seed unless 64-bit types are enabled; a seed that
+    can be guessed gives the noise away.)
+    """
+    words = np.frombuffer(os.urandom(8), np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:

@@ -9,19 +9,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Problem, Saddle, Tree
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import Repeat, batch_size, check_noise
 from jaxminimax.noise import gaussian
 from jaxminimax.sampling import draw
 
-_SAMPLE, _NOISE = 0, 1  # what a release's key is folded with
+# What keys are folded with: releases keep apart from whatever else is made from the run's key
+# (split(key)[i] is fold_in(key, i)), and samples from noise.
+_RELEASES, _SAMPLE, _NOISE = 0x6D6D78, 0, 1
 
 
 def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
           noise_multiplier: jax.typing.ArrayLike, size: float) -> Tree:
     # an infinite clip norm without noise is no noise; every other doubtful product stays NaN
-    std = jnp.where(jnp.asarray(noise_multiplier) == 0, 0.0, jnp.multiply(clip, noise_multiplier))
+    clip, noise_multiplier = (jnp.asarray(x, at_least_float32(jnp.asarray(x).dtype))
+                              for x in (clip, noise_multiplier))
+    std = jnp.where(noise_multiplier == 0, 0.0, clip * noise_multiplier)
     noise = gaussian(key, total, std)
     return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
 
@@ -38,8 +43,9 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     size: n, q n or b, never the realised one.
 
     Args:
-      key: root key of the run, a secret. The release uses `fold_in(key, spent)`, so a resumed run
-        repeats exactly what it had released.
+      key: root key of the run, a secret. Sample and noise are functions of it and `spent`
+        alone, so a resumed run repeats exactly what it had released. For the same reason, never
+        release at two different points with the same key and `spent`.
       mechanism: what was promised to the accountant.
       spent: number of releases already made, int32 `[]`.
       problem: only `problem.operator` is used.
@@ -62,7 +68,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     if rows != {(query.population,)}:
         raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
                          f"population={query.population}.")
-    key = jax.random.fold_in(key, spent)
+    key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
     sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent)
     if sample.rows is not None:
         data = jax.tree.map(lambda x: x.at[sample.rows].get(

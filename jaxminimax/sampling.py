@@ -61,7 +61,7 @@ def _thresholds(rate: float, population: int) -> np.ndarray:
 
 def law_error(query: Query) -> float:
     """Total variation between the realised batch of one release and the described law."""
-    if not isinstance(query.sampling, Poisson):
+    if not isinstance(query.sampling, Poisson) or query.sampling.rate == 1:
         return 0.0
     # every threshold is rounded down by less than 2^-96
     rows = len(_thresholds(query.sampling.rate, query.population))

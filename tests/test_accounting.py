@@ -12,7 +12,7 @@ from dp_accounting import pld, rdp
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge, _curves, _epsilon
+from jaxminimax.accounting import _charge, _curves, _epsilon, _pld
 from jaxminimax.accounting._charge import Charge
 
 RO, AR = "replace_one", "add_or_remove_one"
@@ -230,6 +230,32 @@ def test_renyi_divergences_match_the_library_where_it_has_them():
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("times", "mu", "delta"), [(10**5, 2.0, 1e-12), (10**6, 0.5, 1e-12),
+                                                   (10**6, 2.0, 1e-10), (100, 3.0, 1e-8)])
+def test_rounding_in_long_compositions_never_undercuts_the_exact_value(times, mu, delta):
+    cost = Charge(sampled=(((1.0, 2 * math.sqrt(times) / mu), times),))
+    exact = dpa.get_epsilon_gaussian(1 / mu, delta)
+    assert min(_epsilon.upper_bounds(cost, delta, RO).values()) >= exact * (1 - 1e-9)
+
+
+def test_no_bound_falls_below_an_attack_on_one_release():
+    rng = np.random.default_rng(0)
+    for i in range(60):
+        rate, z = 10 ** rng.uniform(-5, 0), 10 ** rng.uniform(-2.5, 2)
+        delta, neighbours = 10 ** rng.uniform(-9, -3), (RO, AR)[i % 2]
+        cost = Charge(sampled=(((rate, z), int(10 ** rng.uniform(0, 2))),))
+        bounds = _epsilon.upper_bounds(cost, delta, neighbours)
+        attained = _pld.attack(rate, z, neighbours, delta)
+        assert min(bounds.values()) >= attained * (1 - 1e-9) - 1e-12, (rate, z, delta, neighbours)
+
+
+def test_the_attack_comes_within_a_tenth_of_the_bound_where_one_release_leaks_much():
+    for neighbours in (RO, AR):
+        cost = Charge(sampled=(((0.2, 0.25), 1),))
+        bound = min(_epsilon.upper_bounds(cost, 1e-6, neighbours).values())
+        assert _pld.attack(0.2, 0.25, neighbours, 1e-6) > 0.9 * bound
+
+
 # ---- calibration -----------------------------------------------------------------------------
 
 
@@ -263,6 +289,12 @@ def test_calibration_ends_just_on_the_private_side(neighbours, epsilon, delta, r
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, delta, neighbours=neighbours)
     true = jmm.epsilon(jmm.sgda.mechanism(hyper), delta, neighbours=neighbours)
     assert 0.99 * epsilon < true <= epsilon
+
+
+def test_a_target_that_little_noise_meets_is_met():
+    hyper = sgda_hyper(jmm.Poisson(rate=1.43e-4), 28517, 7)
+    hyper = jmm.calibrate(jmm.sgda, hyper, 0.0323, 7e-5, neighbours=AR)
+    assert 0.1 < jmm.effective_noise_multiplier(hyper.query) < 1.0
 
 
 # ---- refusals --------------------------------------------------------------------------------
@@ -306,6 +338,9 @@ def test_bad_noise_is_refused_never_called_private(value):
                                 population=10), times=1), r"clip\.w"),
     (jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, None),
                                 population=10), times=1), "both or with neither"),
+    (jmm.Repeat(query=jmm.Query(clip=Saddle(math.inf, None), noise_multiplier=Saddle(1.0, None),
+                                population=10), times=1), "no noise can cover"),
+    (repeat(1.0, 2**31), "2\\*\\*31"),
     ("sgda", "Repeat or a Sequence"),
 ])
 def test_a_bad_description_is_refused_with_the_fix(mechanism, message):

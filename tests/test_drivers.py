@@ -36,7 +36,7 @@ def hyper(epsilon=1.0, iterations=40, sampling=None):
 def test_a_sweep_compiles_once_and_equals_the_single_runs(sampling):
     data = dataset()
     hypers = [hyper(e, sampling=sampling) for e in (0.3, 1.0, 3.0, 8.0, 20.0)]
-    keys = jax.random.split(jax.random.key(0), 8)
+    keys = jax.random.split(jax.random.key(0), (5, 8))
     chex.clear_trace_counter()
 
     @jax.jit
@@ -45,14 +45,21 @@ def test_a_sweep_compiles_once_and_equals_the_single_runs(sampling):
         return jmm.sweep(keys, START, data, hypers, jmm.sgda, PROBLEM)[0]
 
     states = swept(keys, data, jmm.stack(hypers))
-    swept(jax.random.split(jax.random.key(9), 8), data, jmm.stack(hypers[::-1]))
+    swept(jax.random.split(jax.random.key(9), (5, 8)), data, jmm.stack(hypers[::-1]))
     assert states.z.w.shape == (5, 8, D)
     single = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
     for i in (0, 2, 4):
         for j in (0, 7):
-            alone, _ = single(keys[j], START, data, hypers[i], jmm.sgda, PROBLEM)
+            alone, _ = single(keys[i, j], START, data, hypers[i], jmm.sgda, PROBLEM)
             chex.assert_trees_all_close(jax.tree.map(lambda x, i=i, j=j: x[i, j], states), alone,
                                         rtol=1e-9, atol=1e-12)
+
+
+def test_keys_shared_between_budgets_are_refused():
+    """Their difference would cancel the noise."""
+    with pytest.raises(ValueError, match="budgets, seeds"):
+        jmm.sweep(jax.random.split(jax.random.key(0), 8), START, dataset(),
+                  jmm.stack([hyper(1.0), hyper(2.0)]), jmm.sgda, PROBLEM)
 
 
 def test_stacking_different_programs_is_refused():

@@ -145,7 +145,8 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
     def private(iterations: int) -> bool:
         total = cost(iterations)
         by_renyi = _curves.rdp_epsilon(total, 0.99 * delta, neighbours)
-        if by_renyi <= epsilon and total.overflow <= 0.001 * delta:
+        failures = total.overflow + (1 + math.exp(min(epsilon, 500.0))) * total.law_error
+        if by_renyi <= epsilon and failures <= 0.01 * delta:
             return True  # the quick bound is enough
         return charged_epsilon(total, float(delta), neighbours)[0] <= epsilon
 

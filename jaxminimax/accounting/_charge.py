@@ -87,8 +87,8 @@ def charge(mechanism: Mechanism, neighbours: str) -> Charge:
         else:
             if isinstance(query.sampling, Disjoint):
                 if neighbours != "replace_one":
-                    raise ValueError("Disjoint batches are charged for replace_one neighbours "
-                                     "only: removing a record would shift all later batches.")
+                    raise ValueError("add_or_remove_one is offered for Full() and Poisson(...) "
+                                     "only: use neighbours='replace_one' with Disjoint(...).")
                 times = math.ceil(times / (query.population // query.sampling.batch))
             gaussian += math.inf if z == 0 else times / z**2
     return Charge(gaussian, tuple(sorted(sampled.items())), overflow, law_error)

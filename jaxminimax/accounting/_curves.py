@@ -1,8 +1,8 @@
 """Upper bounds on epsilon of a `Charge`: exact Gaussian, PLD, and Renyi divergences as a bracket.
 
 dp-accounting 0.6 reads a noise multiplier in two ways under REPLACE_ONE: its PLD accountant doubles
-the sensitivity, its RDP accountant does not. Here the multiplier is always noise over clip norm, and
-both the privacy loss distribution and the Renyi bracket are computed from the worst pair itself.
+the sensitivity, its RDP accountant does not. Here the multiplier is always noise over clip norm,
+and both the privacy loss distribution and the Renyi bracket are computed from the worst pair.
 """
 
 import functools
@@ -29,7 +29,7 @@ def shift(neighbours: str) -> float:
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Largest mu such that N(0, 1) against N(mu, 1) is (epsilon, delta), from the safe side."""
     # the root is found to 1e-12 from either side
-    return 1.0 / (float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-9))
+    return 1.0 / (float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-9) + 2e-12)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -71,10 +71,11 @@ def _renyi(rate: float, z: float, neighbours: str) -> np.ndarray:
         logs = []
         for p, q in pairs:
             f = order * p + (1 - order) * q
-            top = f.max()
-            logs.append(top + math.log(np.sum(np.exp(f - top))) + scale)
-        # rounding of order-weighted exponents, on the safe side
-        out[i] = (max(logs) + 1e-13 * order) / (order - 1)
+            top = int(np.argmax(f))
+            value = f[top] + math.log(np.sum(np.exp(f - f[top]))) + scale
+            # rounding of order-weighted exponents, on the safe side
+            logs.append(value + 1e-13 * order + 4e-15 * order * abs(p[top]))
+        out[i] = max(logs) / (order - 1)
     return np.maximum(out, 0.0)
 
 
@@ -89,8 +90,7 @@ def rdp_epsilon(charge: Charge, delta: float, neighbours: str) -> float:
     if not usable.any():
         return math.inf
     epsilon, _ = rdp.compute_epsilon(_ORDERS[usable], total[usable], delta)
-    # An epsilon of exactly 0 would come from a divergence lost in rounding, not from a proof.
-    return float(epsilon) if epsilon > 0 else math.inf
+    return max(float(epsilon), 0.0)
 
 
 def event(charge: Charge) -> dp_accounting.DpEvent:
@@ -137,7 +137,7 @@ def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
 
     Args:
       charge: with at least one sampled part and positive noise.
-      delta: at least 1e-13; below, the library's truncation of tails would decide.
+      delta: less what rounding may be off by.
       neighbours: the relation.
       bracket: an upper bound on epsilon, which limits the grid.
       coarse: factor on the grid; still an upper bound, quicker and looser.
@@ -150,4 +150,9 @@ def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
         composed = _composed(cost, interval(charge, bracket, coarse), neighbours)
     except MemoryError:
         return math.inf
-    return _pld.epsilon_for_delta(composed, delta)
+    value = _pld.epsilon_for_delta(composed, delta)
+    for (rate, z), _ in charge.sampled:
+        if value < _pld.attack(rate, z, neighbours, delta) * (1 - 1e-9) - 1e-12:
+            raise ArithmeticError(f"epsilon = {value} is less than an attack on one release "
+                                  f"attains (rate={rate}, noise multiplier={z}).")
+    return value

@@ -16,23 +16,26 @@ the two displacements are opposite).
 """
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from scipy import special
 
-PLD = privacy_loss_distribution.PrivacyLossDistribution
+PLD: TypeAlias = privacy_loss_distribution.PrivacyLossDistribution
 _TAIL = 1e-22  # divergence beyond the grid, charged as mass at infinity
+_LARGEST_LOSS = 600.0  # of one release; exponentials stay finite
 MAX_CELLS = 4_000_000
 
 
 def _opposite(epsilon: np.ndarray, rate: float, z: float) -> np.ndarray:
     """H of P against Q at e^epsilon, epsilon >= 0: P/Q grows with x and crosses e^epsilon at t."""
-    # c u^2 - b u - e^epsilon c = 0 for u = e^(x / z^2), divided by e^(epsilon / 2) twice
-    c = rate * np.exp(-0.5 / z**2)
-    b = (1 - rate) * 2 * np.sinh(epsilon / 2)
-    log_u = epsilon / 2 + np.arcsinh(b / (2 * c)) if c > 0 else np.full_like(epsilon, np.inf)
-    return _difference(log_u * z**2, epsilon, rate, z, -1.0)
+    # c u^2 - (1-q)(e^epsilon - 1) u - c e^epsilon = 0 for u = e^(x / z^2), c = q e^(-1 / (2 z^2));
+    # ln u = epsilon / 2 + arsinh(e^y), with e^y = (1-q) sinh(epsilon / 2) / c, which may overflow
+    with np.errstate(divide="ignore"):
+        y = np.log((1 - rate) * np.sinh(epsilon / 2)) - math.log(rate) + 0.5 / z**2
+    arsinh = np.where(y > 20, y + math.log(2), np.arcsinh(np.exp(np.minimum(y, 20))))
+    return _difference((epsilon / 2 + arsinh) * z**2, epsilon, rate, z, -1.0)
 
 
 def _removed(epsilon: np.ndarray, rate: float, z: float) -> np.ndarray:
@@ -100,12 +103,31 @@ def _smallest(pmf: pld_pmf.DensePLDPmf, delta: float) -> float:
     below = np.append(np.cumsum((probs * np.exp(-losses))[::-1])[::-1], 0.0)  # B
     if above[0] - below[0] <= delta:
         return 0.0
-    reached = above[1:] - np.exp(losses) * below[1:] <= delta
-    cell = int(np.argmax(reached))  # the last cell always is: infinity's mass is all that is left
+    with np.errstate(divide="ignore"):  # log 0: no mass of Q is left
+        paid = np.exp(losses + np.log(np.maximum(below[1:], 0.0)))
+    # true of the last cell: infinity's mass is all that is left there
+    cell = int(np.argmax(above[1:] - paid <= delta))
+    if below[cell] <= 0:
+        return math.inf
     epsilon = math.log((above[cell] - delta) / below[cell])
     if not 0 <= epsilon <= losses[cell] * (1 + 1e-9) + 1e-12:
         raise ArithmeticError(f"a privacy loss distribution gave epsilon = {epsilon}")
     return epsilon
+
+
+def attack(rate: float, z: float, neighbours: str, delta: float) -> float:
+    """A lower bound on epsilon of one release: guess the pair from whether x exceeds a threshold.
+
+    No upper bound may fall below it: it shares no formula with the profiles above.
+    """
+    far = -1.0 if neighbours == "replace_one" else 0.0
+    t = np.linspace(-1 - 4 * z, 1 + 8 * z, 200)
+    p = (1 - rate) * special.ndtr(-t / z) + rate * special.ndtr((1 - t) / z)
+    q = special.log_ndtr((far - t) / z)
+    if neighbours == "replace_one" and rate < 1:
+        q = np.logaddexp(math.log1p(-rate) + special.log_ndtr(-t / z), math.log(rate) + q)
+    sure = p > delta
+    return float(np.max(np.log(p[sure] - delta) - q[sure], initial=0.0))
 
 
 def poisson_gaussian(rate: float, z: float, neighbours: str, grid: float) -> PLD:
@@ -118,12 +140,14 @@ def poisson_gaussian(rate: float, z: float, neighbours: str, grid: float) -> PLD
       grid: width of a cell.
 
     Raises:
-      MemoryError: if the grid would need more than `MAX_CELLS` cells.
+      MemoryError: if the noise is so small that the grid would need more than `MAX_CELLS` cells.
     """
     profile = _opposite if neighbours == "replace_one" else _removed
     top = 16 * grid
-    while profile(np.array([top]), rate, z)[0] > _TAIL:
+    while top <= _LARGEST_LOSS and profile(np.array([top]), rate, z)[0] > _TAIL:
         top *= 1.3
+    if top > _LARGEST_LOSS:
+        raise MemoryError(f"noise multiplier {z:g} has losses beyond {_LARGEST_LOSS:g}")
     if top / grid > MAX_CELLS:
         raise MemoryError(f"noise multiplier {z:g} is too small for cells of width {grid:g}")
     epsilon = np.arange(int(np.ceil(top / grid)) + 1) * grid

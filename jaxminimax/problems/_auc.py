@@ -133,5 +133,6 @@ def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
         raise ValueError(f"clip must be Saddle(0.5, None), got {mechanism.query.clip!r}.")
     count = Problem(operator=lambda z, y: Saddle(jnp.asarray(y, z.w.dtype) - 0.5, None))
     z = Saddle(jnp.zeros(()), ())
+    key = jax.random.fold_in(key, 0x7072)  # apart from a run that was given the same key
     answer = release(key, mechanism, jnp.int32(0), count, z, y)
     return jnp.clip(answer.w + 0.5, 0.01, 0.99)

@@ -1,0 +1,135 @@
+"""What benchmarks share: one-line refusals, the environment, a table, JSON and a plot."""
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+_PACKAGES = ("jax", "jaxlib", "numpy", "optax", "dp-accounting", "jaxminimax")
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses a bad argument in one line on standard error, with exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+
+
+def number(low: float, high: float) -> Callable[[str], float]:
+    """An argparse type: a number strictly between `low` and `high`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low < value < high:
+            raise argparse.ArgumentTypeError(
+                f"got {text!r}; give a number between {low:g} and {high:g}")
+        return value
+
+    return parse
+
+
+def count(text: str) -> int:
+    """An argparse type: an integer, at least 1."""
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; give an integer, at least 1")
+    return int(text)
+
+
+def output(*endings: str) -> Callable[[str], pathlib.Path]:
+    """An argparse type: a file that can be written, with one of `endings`."""
+
+    def parse(text: str) -> pathlib.Path:
+        path = pathlib.Path(text)
+        if path.suffix.lower() not in endings:
+            raise argparse.ArgumentTypeError(
+                f"got {text!r}; give a file name that ends in {' or '.join(endings)}")
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise argparse.ArgumentTypeError(
+                f"cannot write {text!r}; create the folder {str(path.parent)!r} or choose another")
+        return path
+
+    return parse
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, as a flat record."""
+    import jax
+
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        "device": jax.devices()[0].device_kind,
+        "backend": jax.default_backend(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+    }
+
+
+def write_json(path: pathlib.Path, record: Any) -> None:
+    """Writes strict JSON.
+
+    Raises:
+      ValueError: for NaN or infinity, which JSON has no word for.
+    """
+    path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns: words to the left, numbers to the right."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(c[:1].isdigit() for c in column[1:]) for column in columns]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (c.rjust(w) if right else c.ljust(w)
+                  for c, w, right in zip(cells, widths, numeric, strict=True))
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(header), "  ".join("-" * w for w in widths), *map(line, rows)])
+
+
+def paragraphs(texts: Sequence[str]) -> str:
+    """The texts one below the other, with the last lines that all of them share printed once."""
+    lines = [text.splitlines() for text in texts]
+    shared = 0
+    while all(len(x) > shared for x in lines) and len({x[-1 - shared] for x in lines}) == 1:
+        shared += 1
+    heads = ["\n".join(x[:len(x) - shared]) for x in lines]
+    tail = "\n".join(lines[0][len(lines[0]) - shared:])
+    return "\n\n".join([head for head in dict.fromkeys(heads) if head] + [tail]).strip()
+
+
+def plot_auc(path: pathlib.Path, rows: Sequence[dict[str, Any]], title: str) -> None:
+    """AUC against epsilon with its spread over seeds, and the AUC without privacy as a line."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    rows = sorted(rows, key=lambda row: row["epsilon"])
+    epsilons = [row["epsilon"] for row in rows]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xscale="log", xlabel="epsilon", ylabel="AUC on held-out rows",
+                              title=title)
+    axes.errorbar(epsilons, [row["auc_mean"] for row in rows], [row["auc_std"] for row in rows],
+                  marker="o", capsize=4, label="private, mean and standard deviation")
+    axes.axhline(rows[0]["auc_nonprivate"], linestyle="--", color="0.4", label="without privacy")
+    axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+    axes.minorticks_off()
+    axes.margins(x=0.08)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+def say(text: str) -> None:
+    """Prints to standard error."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,165 @@
+"""The noise is Gaussian, far into its tails, and no number of it is used twice."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxminimax import noise
+
+SIZE = 10**6
+SIGMAS = 4.5
+dtypes = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=lambda x: x.__name__)
+normal = jax.jit(noise.standard_normal, static_argnums=(1, 2))
+
+
+@pytest.fixture(params=[jnp.float32, jnp.float64], ids=lambda x: x.__name__, scope="module")
+def sample(request):
+    x = normal(jax.random.key(7), (SIZE,), request.param)
+    assert x.dtype == request.param
+    return np.asarray(x, np.float64)
+
+
+def correlation(x, y):
+    """In units of its standard deviation for independent numbers."""
+    x, y = np.ravel(x), np.ravel(y)
+    return abs(np.corrcoef(x, y)[0, 1]) * math.sqrt(len(x))
+
+
+# --- the law ---
+
+
+def test_noise_is_standard_normal(sample):
+    assert np.isfinite(sample).all()
+    assert stats.kstest(sample, "norm").pvalue > 1e-3
+    half = SIZE // 2  # the cosines and the sines of the transform, each alone
+    assert stats.kstest(sample[:half], "norm").pvalue > 1e-3
+    assert stats.kstest(sample[half:], "norm").pvalue > 1e-3
+
+
+def test_its_moments_are_those_of_the_normal_law(sample):
+    for power, mean, second in ((1, 0, 1), (2, 1, 3), (3, 0, 15), (4, 3, 105), (6, 15, 10395)):
+        spread = math.sqrt((second - mean**2) / SIZE)
+        assert abs(np.mean(sample**power) - mean) < SIGMAS * spread
+
+
+@pytest.mark.parametrize("far", [2.0, 3.0, 4.0, 4.5])
+def test_its_tails_hold_what_the_normal_law_says(sample, far):
+    tail = stats.norm.sf(far)
+    for hits in ((sample > far).sum(), (sample < -far).sum()):
+        assert abs(hits - SIZE * tail) < SIGMAS * math.sqrt(SIZE * tail)
+
+
+def test_cosines_and_sines_are_independent(sample):
+    """They share a radius and an angle: their squares and signs must not know of each other."""
+    x, y = sample[: SIZE // 2], sample[SIZE // 2:]
+    for f, g in itertools.product((np.array, np.square, np.sign, np.abs), repeat=2):
+        assert correlation(f(x), g(y)) < SIGMAS
+    # the law of the angle and the radius: uniform, and exponential in the square
+    assert stats.kstest(np.arctan2(y, x) / (2 * np.pi) + 0.5, "uniform").pvalue > 1e-3
+    assert stats.kstest((x**2 + y**2) / 2, "expon").pvalue > 1e-3
+
+
+def test_neighbouring_numbers_are_independent(sample):
+    for apart in (1, 2, 3, 17):
+        x, y = sample[:-apart], sample[apart:]
+        assert correlation(x, y) < SIGMAS
+        assert correlation(x**2, y**2) < SIGMAS
+
+
+# --- the extremes ---
+
+
+def from_words(monkeypatch, words, dtype):
+    """Noise made of the given words, four for two numbers: `[2, pairs]`."""
+    words = np.asarray(words, np.uint32).reshape(-1, 4).T
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(
+            words.reshape(shape), dtype))
+        shape = (2, words.shape[1])
+        return np.asarray(noise.standard_normal(jax.random.key(0), shape, dtype), np.float64)
+
+
+@dtypes
+def test_no_word_gives_a_number_that_is_not_finite(dtype, monkeypatch):
+    ends = [0, 1, 2**31 - 1, 2**31, 2**32 - 129, 2**32 - 2, 2**32 - 1]
+    x = from_words(monkeypatch, list(itertools.product(ends, repeat=4)), dtype)
+    assert np.isfinite(x).all()
+
+
+@dtypes
+def test_the_smallest_words_reach_beyond_nine_standard_deviations(dtype, monkeypatch):
+    x = from_words(monkeypatch, [(0, 0, 0, 0), (0, 0, 2**30, 0), (0, 0, 2**31, 0)], dtype)
+    assert x[0, 0] > 9.4
+    assert x[1, 1] > 9.4
+    assert x[0, 2] < -9.4
+
+
+@dtypes
+def test_the_radius_follows_its_law_to_the_last_of_64_bits(dtype, monkeypatch):
+    """P[radius > r] = exp(-r^2 / 2): the numbers 2^k / 2^64 give r = sqrt(2 (64 - k) log 2)."""
+    k = np.arange(64)
+    words = [(2**i >> 32, 2**i & 0xFFFFFFFF, 0, 0) for i in range(64)]
+    x, y = from_words(monkeypatch, words, dtype)
+    radius = np.sqrt(2 * np.log(2) * (64 - k))
+    assert np.all(np.abs(x / radius - 1) < 1e-6 + 2.0**-k / (64 - k))
+    np.testing.assert_array_equal(y, 0.0)
+
+
+# --- shapes, leaves and keys ---
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (7,), (3, 5), (2, 3, 4)], ids=str)
+def test_any_shape_is_filled_with_different_numbers(shape, dtype):
+    x = np.asarray(normal(jax.random.key(1), shape, dtype))
+    assert x.shape == shape
+    assert x.dtype == dtype
+    assert np.isfinite(x).all()
+    assert len(np.unique(x)) == x.size
+
+
+LEAF = jnp.zeros(100_000, jnp.float32)
+
+
+def test_leaves_share_no_noise():
+    tree = {"a": LEAF, "b": (LEAF.reshape(100, -1), LEAF), "c": LEAF.astype(jnp.bfloat16)}
+    made = noise.gaussian(jax.random.key(2), tree, 1.0)
+    for x, y in itertools.combinations(map(np.ravel, jax.tree.leaves(made)), 2):
+        for shift in (0, 1, len(x) // 2):  # nor one half the other's
+            assert correlation(x, np.roll(y, shift)) < SIGMAS
+        assert not np.isin(x, y).mean() > 0.1  # float32 numbers collide now and then
+
+
+def test_equal_keys_give_equal_noise_and_others_independent_noise():
+    one, again, other = (np.asarray(normal(jax.random.key(k), (SIZE,), jnp.float32))
+                         for k in (3, 3, 4))
+    np.testing.assert_array_equal(one, again)
+    assert correlation(one, other) < SIGMAS
+    assert correlation(one**2, other**2) < SIGMAS
+
+
+def test_a_tree_keeps_its_structure_and_is_at_least_float32():
+    tree = {"a": jnp.ones(3, jnp.bfloat16), "b": [jnp.ones((), jnp.float64), jnp.ones((0, 2))],
+            "c": jnp.ones((2, 2), jnp.float32)}
+    made = noise.gaussian(jax.random.key(5), tree, 2.0)
+    assert jax.tree.structure(made) == jax.tree.structure(tree)
+    for x, y in zip(*map(jax.tree.leaves, (made, tree)), strict=True):
+        assert x.shape == y.shape
+        assert x.dtype == jnp.promote_types(y.dtype, jnp.float32)
+    assert noise.gaussian(jax.random.key(5), (), 1.0) == ()
+
+
+@pytest.mark.parametrize("std", [0.0, 1e-3, 2.5, 1e6])
+def test_the_standard_deviation_is_a_factor(std):
+    unit = noise.gaussian(jax.random.key(6), LEAF, 1.0)
+    made = noise.gaussian(jax.random.key(6), LEAF, std)
+    np.testing.assert_allclose(made, std * np.asarray(unit), rtol=1e-6)
+
+
+def test_an_undefined_standard_deviation_gives_undefined_noise():
+    assert np.isnan(noise.gaussian(jax.random.key(6), LEAF, jnp.nan)).all()
