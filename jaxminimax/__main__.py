@@ -83,7 +83,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
             _check.count("--spent", args.spent, low=1)
             mechanism = _charge.first(mechanism, args.spent)
     epsilon = accounting.epsilon(mechanism, args.delta, neighbours=args.neighbours)
-    cost = _charge.charge(mechanism, args.neighbours)
+    (cost,) = _charge.charges(mechanism, args.neighbours)
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
     z = mechanism.query.noise_multiplier
     per_player = {name: x for name, x in z._asdict().items() if x is not None}

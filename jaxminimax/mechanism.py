@@ -59,6 +59,20 @@ class Disjoint:
 
 
 @record
+class FixedSize:
+    """Exactly `batch` records take part, uniformly, anew in every release; replace-one only.
+
+    Attributes:
+      batch: m.
+      replacement: whether a record may be drawn several times, as the papers' listings write it.
+        It then costs much more than a Poisson sample of the same expected size.
+    """
+
+    batch: int = jax.tree.static()
+    replacement: bool = jax.tree.static(default=False)
+
+
+@record
 class Query:
     """Release both players' clipped sums of per-record operators over one shared sample.
 
@@ -68,13 +82,13 @@ class Query:
       noise_multiplier: per player, standard deviation of the noise on the clipped sum / clip
         [dimensionless]; None where the clip is. Set by `calibrate`, which keeps the ratio between
         the players. None altogether: not calibrated yet, and `release` refuses.
-      sampling: `Full()`, `Poisson(rate=...)` or `Disjoint(batch=...)`.
+      sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
     """
 
     clip: Saddle
     noise_multiplier: Saddle | None = None
-    sampling: Full | Poisson | Disjoint = Full()
+    sampling: Full | Poisson | FixedSize | Disjoint = Full()
     population: int = jax.tree.static()
 
 
@@ -87,27 +101,104 @@ class Repeat:
 
 
 @record
+class GroupLosses:
+    """`times` releases of p groups' mean losses over all their records, plus Laplace noise.
+
+    A replaced record belongs to one group, so one coordinate moves, by at most B / n. With
+    `only_argmax` the noisy values stay inside and the index of the largest is released, which costs
+    the same: nothing better is proved for it. No minibatch may be read: amplification would have to
+    cover this release and the gradient's together.
+
+    Attributes:
+      bound: B, losses lie in [0, B].
+      group_size: n, records of the smallest group; public.
+      noise_multiplier: Laplace scale over B / n [dimensionless].
+      times: number of releases.
+      only_argmax: whether only the index of the largest noisy loss is released.
+    """
+
+    bound: float | jax.Array
+    group_size: int = jax.tree.static()
+    noise_multiplier: float | jax.Array | None = None
+    times: int = jax.tree.static()
+    only_argmax: bool = jax.tree.static(default=False)
+
+
+@record
+class Tree:
+    """All prefix sums of one pass of clipped vectors, by a binary tree of Gaussian sums (DP-FTRL).
+
+    A record is in one leaf, hence in ceil(log2(leaves + 1)) nodes; replacing it moves each of them
+    by at most twice the clip norm. (The published guarantee replaces it by zero: half of that.)
+
+    Attributes:
+      clip: bound on the L2 norm of a leaf's per-record vector.
+      noise_multiplier: standard deviation of a node's noise over the clip norm.
+      leaves: Q, the number of leaves.
+    """
+
+    clip: float | jax.Array
+    noise_multiplier: float | jax.Array | None = None
+    leaves: int = jax.tree.static()
+
+
+@record
+class Solution:
+    """One release of a solver's certified solution plus Gaussian noise (output perturbation).
+
+    Attributes:
+      sensitivity: replace-one bound on how far the exact solution moves.
+      slack: rho, certified distance of what is released from the exact solution over the
+        sensitivity; the noise covers (1 + 2 rho) times the sensitivity.
+      noise_multiplier: standard deviation over (1 + 2 rho) * sensitivity.
+      because: the assumptions that the sensitivity rests on; printed in the statement.
+    """
+
+    sensitivity: float | jax.Array
+    slack: float | jax.Array = 0.0
+    noise_multiplier: float | jax.Array | None = None
+    because: str = jax.tree.static()
+
+
+@record
 class Sequence:
     """Mechanisms on the same data one after the other, each free to look at the earlier ones."""
 
     parts: tuple[Any, ...]
 
 
-Mechanism = Repeat | Sequence
+@record
+class Parallel:
+    """Mechanisms on disjoint data sets, fixed in advance; each may look at the earlier answers.
+
+    A record is in one of them, so the largest cost counts, never the sum; and each part is charged
+    in full.
+    """
+
+    parts: tuple[Any, ...]
+
+
+Leaf = Repeat | GroupLosses | Tree | Solution
+Mechanism = Leaf | Sequence | Parallel
 
 
 def releases(mechanism: Mechanism) -> int:
     """Number of releases that the mechanism allows."""
-    if isinstance(mechanism, Repeat):
-        return mechanism.times
+    match mechanism:
+        case Repeat(times=times) | GroupLosses(times=times):
+            return times
+        case Tree(leaves=count):
+            return count
+        case Solution():
+            return 1
     return sum(map(releases, mechanism.parts))
 
 
-def leaves(mechanism: Mechanism) -> list[Repeat]:
-    """The repeated queries in a mechanism, in order."""
-    if isinstance(mechanism, Repeat):
-        return [mechanism]
-    return [leaf for part in mechanism.parts for leaf in leaves(part)]
+def leaves(mechanism: Mechanism) -> list[Leaf]:
+    """The mechanisms that `Sequence` and `Parallel` are built from, in order."""
+    if isinstance(mechanism, Sequence | Parallel):
+        return [leaf for part in mechanism.parts for leaf in leaves(part)]
+    return [mechanism]
 
 
 def batch_size(query: Query) -> float:
@@ -115,7 +206,7 @@ def batch_size(query: Query) -> float:
     match query.sampling:
         case Poisson(rate=rate):
             return rate * query.population
-        case Disjoint(batch=batch):
+        case Disjoint(batch=batch) | FixedSize(batch=batch):
             return float(batch)
     return float(query.population)
 
@@ -130,7 +221,7 @@ def rows_read(query: Query) -> int:
             room = np.arange(int(mean), int(mean + 20 * math.sqrt(mean)) + 40)
             fits = special.bdtrc(room, query.population, rate) <= OVERFLOW
             return min(query.population, int(room[np.argmax(fits)]))
-        case Disjoint(batch=batch):
+        case Disjoint(batch=batch) | FixedSize(batch=batch):
             return batch
     return query.population
 
@@ -171,18 +262,50 @@ def check(mechanism: Mechanism) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
-    if isinstance(mechanism, Sequence):
-        for part in mechanism.parts:
-            check(part)
+    match mechanism:
+        case Sequence(parts=parts) | Parallel(parts=parts):
+            for part in parts:
+                check(part)
+        case Repeat(query=query, times=times):
+            _check_times("times (the number of releases)", times)
+            _check_query(query)
+        case GroupLosses():
+            _check_times("times (the number of releases)", mechanism.times)
+            _check.count("group_size", mechanism.group_size)
+            _check.number("bound", mechanism.bound, low=1e-28, high=1e28, closed=True)
+            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
+        case Tree():
+            _check_times("leaves", mechanism.leaves)
+            _check.number("clip", mechanism.clip, low=1e-28, high=1e28, closed=True)
+            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
+        case Solution():
+            _check.number("sensitivity", mechanism.sensitivity, low=0.0)
+            _check.number("slack", mechanism.slack, low=0.0, high=1e6, closed=True)
+            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
+            if not mechanism.because:
+                raise ValueError("because must name the assumptions that the sensitivity rests on.")
+        case other:
+            raise ValueError("A mechanism is a Repeat, a Sequence or another description of "
+                             f"jaxminimax.mechanism, got {type(other).__name__}; pass "
+                             "algorithm.mechanism(hyper).")
+
+
+def _check_times(name: str, times: int) -> None:
+    _check.count(name, times)
+    if times >= 2**31:
+        raise ValueError(f"{name} must be below 2**31, got {times}: the counter of releases has 32 "
+                         "bits.")
+
+
+def _check_multiplier(name: str, z: Any) -> None:
+    if z is None:
         return
-    if not isinstance(mechanism, Repeat):
-        raise ValueError(f"A mechanism is a Repeat or a Sequence, got {type(mechanism).__name__}; "
-                         "pass algorithm.mechanism(hyper).")
-    _check.count("times (the number of releases)", mechanism.times)
-    if mechanism.times >= 2**31:
-        raise ValueError(f"times must be below 2**31, got {mechanism.times}: the counter of "
-                         "releases has 32 bits.")
-    query = mechanism.query
+    _check.number(name, z, low=0.0, high=1e15, closed=True)
+    if _is(z, lambda x: 0 < x < 1e-4):
+        raise ValueError(f"{name} must be 0 (no privacy) or at least 1e-4, got {z!r}.")
+
+
+def _check_query(query: Query) -> None:
     _check.count("population", query.population)
     n = query.population
     if n >= 2**30:
@@ -195,13 +318,13 @@ def check(mechanism: Mechanism) -> None:
             _check.number("rate * population", rate * n, low=1e-6)
             if capacity is not None:
                 _check.count("capacity", capacity)
-        case Disjoint(batch=batch):
+        case Disjoint(batch=batch) | FixedSize(batch=batch):
             _check.count("batch", batch)
-            if batch > n:
+            if batch > n and not getattr(query.sampling, "replacement", False):
                 raise ValueError(f"batch must be at most population={n}, got {batch}.")
         case other:
-            raise ValueError(f"sampling must be Full(), Poisson(rate=...) or Disjoint(batch=...), "
-                             f"got {other!r}.")
+            raise ValueError("sampling must be Full(), Poisson(rate=...), FixedSize(batch=...) or "
+                             f"Disjoint(batch=...), got {other!r}.")
     if query.clip.w is None and query.clip.v is None:
         raise ValueError("clip is None for both players: nothing would be released.")
     for name, clip in query.clip._asdict().items():
@@ -214,13 +337,10 @@ def check(mechanism: Mechanism) -> None:
                 raise ValueError(f"clip.{name} is {clip!r} but noise_multiplier.{name} is {z!r}: "
                                  "a player is released with both or with neither.")
             if z is not None:
-                _check.number(f"noise_multiplier.{name}", z, low=0.0, high=1e15, closed=True)
+                _check_multiplier(f"noise_multiplier.{name}", z)
                 if _is(z, lambda x: x > 0) and _is(clip, math.isinf):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
-                if _is(z, lambda x: 0 < x < 1e-4):
-                    raise ValueError(f"noise_multiplier.{name} must be 0 (no privacy) or at least "
-                                     f"1e-4, got {z!r}.")
 
 
 def _is(x: Any, true: Callable[[float], bool]) -> bool:

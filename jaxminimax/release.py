@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Problem, Saddle, Tree
 from jaxminimax.gradients import clipped_sum
-from jaxminimax.mechanism import Repeat, batch_size, check_noise
+from jaxminimax.mechanism import FixedSize, Repeat, batch_size, check_noise
 from jaxminimax.noise import gaussian
 from jaxminimax.sampling import draw
 
@@ -71,8 +71,9 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
     sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent)
     if sample.rows is not None:
+        ordered = not isinstance(query.sampling, FixedSize)
         data = jax.tree.map(lambda x: x.at[sample.rows].get(
-            mode="clip", indices_are_sorted=True), data)
+            mode="clip", indices_are_sorted=ordered), data)
     total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch)(
         z, data, sample.valid)
     key = jax.random.fold_in(key, _NOISE)

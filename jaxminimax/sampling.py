@@ -1,4 +1,4 @@
-"""Which records a release reads, at static shape: full, Poisson, disjoint passes.
+"""Which records a release reads, at static shape: full, Poisson, fixed size, disjoint passes.
 
 Poisson sampling skips from one sampled record to the next, so a draw costs O(capacity) and never
 touches the other records. The gap between them, X + 1, is geometric: P[X >= x] = r^x, r = 1 - q.
@@ -18,8 +18,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
-from jaxminimax.mechanism import Disjoint, Poisson, Query, rows_read
+from jaxminimax._types import Saddle
+from jaxminimax.mechanism import OVERFLOW, Disjoint, FixedSize, Poisson, Query, rows_read
 
 
 class Sample(NamedTuple):
@@ -61,11 +63,72 @@ def _thresholds(rate: float, population: int) -> np.ndarray:
 
 def law_error(query: Query) -> float:
     """Total variation between the realised batch of one release and the described law."""
-    if not isinstance(query.sampling, Poisson) or query.sampling.rate == 1:
+    n = query.population
+    match query.sampling:
+        case Poisson(rate=rate) if rate < 1:
+            # every threshold is rounded down by less than 2^-96
+            return (rows_read(query) + 1) * len(_thresholds(rate, n)) * 15 * 2.0**-96
+        case FixedSize(batch=batch, replacement=True):
+            return batch * n * 2.0**-96  # floor(96 bits * n / 2^96)
+        case FixedSize(batch=batch) if batch < n:
+            rate, capacity = _wide(batch, n)
+            ties = capacity**2 * 2.0**-96  # of the 96-bit keys that choose the subset
+            return (capacity + 1) * len(_thresholds(rate, n)) * 15 * 2.0**-96 + ties
+    return 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def _wide(batch: int, population: int) -> tuple[float, int]:
+    """Rate and capacity of a Poisson sample that holds `batch` records all but surely."""
+    rate = batch / population
+    while rate < 1 and special.bdtr(batch - 1, population, rate) > OVERFLOW:
+        rate = min(1.0, rate * 1.02 + 1e-3 / population)
+    wide = Query(clip=Saddle(1.0, None), sampling=Poisson(rate=rate), population=population)
+    return rate, rows_read(wide)
+
+
+def failure(query: Query) -> float:
+    """P[a fixed-size sample without replacement cannot be drawn], for one release."""
+    if not isinstance(query.sampling, FixedSize) or query.sampling.replacement:
         return 0.0
-    # every threshold is rounded down by less than 2^-96
-    rows = len(_thresholds(query.sampling.rate, query.population))
-    return (rows_read(query) + 1) * rows * 15 * 2.0**-96
+    batch, n = query.sampling.batch, query.population
+    if batch == n:
+        return 0.0
+    rate, capacity = _wide(batch, n)
+    few = special.bdtr(batch - 1, n, rate) if rate < 1 else 0.0
+    return float(few + (special.bdtrc(capacity, n, rate) if capacity < n else 0.0))
+
+
+def _fixed_size(key: jax.Array, batch: int, population: int) -> Sample:
+    """A uniform subset: one of a larger Poisson sample, which is uniform given its size."""
+    if batch == population:
+        return Sample(None, None, True)
+    rate, capacity = _wide(batch, population)
+    one, two = jax.random.split(key)
+    wide, inside, fits = _poisson(one, rate, population, capacity)
+    assert wide is not None
+    assert inside is not None
+    a, b, c = jax.random.bits(two, (3, capacity), jnp.uint32)
+    *_, rows, inside = jax.lax.sort((~inside, a, b, c, wide, inside), num_keys=4)
+    return Sample(rows[:batch], None, fits & jnp.all(inside[:batch]))
+
+
+def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
+    """floor(U n / 2^96) for U of 96 random bits, multiplied in 16-bit digits."""
+    words = jax.random.bits(key, (3, batch), jnp.uint32)
+    low, high = words & 0xFFFF, words >> 16
+    digits = [low[0], high[0], low[1], high[1], low[2], high[2]]  # of U, the lowest first
+    n0, n1 = population & 0xFFFF, population >> 16
+    columns = [jnp.zeros(batch, jnp.uint32) for _ in range(8)]
+    for i, digit in enumerate(digits):
+        for j, n in enumerate((n0, n1)):
+            product = digit * jnp.uint32(n)
+            columns[i + j] += product & 0xFFFF
+            columns[i + j + 1] += product >> 16
+    for i in range(7):
+        columns[i + 1] += columns[i] >> 16
+    rows = (columns[6] & 0xFFFF) | (columns[7] << 16)
+    return Sample(jnp.sort(rows.astype(jnp.int32)), None, True)
 
 
 def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sample:
@@ -97,6 +160,10 @@ def draw(key: jax.Array, query: Query, release: jax.Array) -> Sample:
     match query.sampling:
         case Poisson(rate=rate):
             return _poisson(key, rate, query.population, rows_read(query))
+        case FixedSize(batch=batch, replacement=True):
+            return _with_replacement(key, batch, query.population)
+        case FixedSize(batch=batch):
+            return _fixed_size(key, batch, query.population)
         case Disjoint(batch=batch):
             first = (release % (query.population // batch)) * batch
             return Sample(first + jnp.arange(batch, dtype=jnp.int32), None, True)

@@ -13,7 +13,7 @@ from dp_accounting import pld, rdp
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import _charge, _curves, _epsilon, _pld
-from jaxminimax.accounting._charge import Charge
+from jaxminimax.accounting._charge import Charge, Loss
 
 RO, AR = "replace_one", "add_or_remove_one"
 
@@ -21,6 +21,10 @@ RO, AR = "replace_one", "add_or_remove_one"
 def query(z=Saddle(1.0, None), sampling=None, n=10_000):
     clip = Saddle(*(None if x is None else 1.0 for x in z))
     return jmm.Query(clip=clip, noise_multiplier=z, sampling=sampling or jmm.Full(), population=n)
+
+
+def poisson(rate, z, times):
+    return Charge(losses=((Loss("poisson", z, rate), times),))
 
 
 def repeat(z, times, **kw):
@@ -120,7 +124,7 @@ def test_rate_one_is_no_sampling():
 @pytest.mark.parametrize("neighbours", [RO, AR])
 @pytest.mark.parametrize(("rate", "z", "times"), [(0.01, 0.7, 300), (0.2, 5.0, 100), (1e-3, 1.0, 1)])
 def test_bounds_are_ordered(neighbours, rate, z, times):
-    cost = Charge(sampled=(((rate, z), times),))
+    cost = poisson(rate, z, times=times)
     bounds = _epsilon.upper_bounds(cost, 1e-5, neighbours)
     relation = dpa.NeighboringRelation[neighbours.upper()]
     optimistic = pld.privacy_loss_distribution.from_gaussian_mechanism(
@@ -233,7 +237,7 @@ def test_renyi_divergences_match_the_library_where_it_has_them():
 @pytest.mark.parametrize(("times", "mu", "delta"), [(10**5, 2.0, 1e-12), (10**6, 0.5, 1e-12),
                                                    (10**6, 2.0, 1e-10), (100, 3.0, 1e-8)])
 def test_rounding_in_long_compositions_never_undercuts_the_exact_value(times, mu, delta):
-    cost = Charge(sampled=(((1.0, 2 * math.sqrt(times) / mu), times),))
+    cost = poisson(1.0, 2 * math.sqrt(times) / mu, times=times)
     exact = dpa.get_epsilon_gaussian(1 / mu, delta)
     assert min(_epsilon.upper_bounds(cost, delta, RO).values()) >= exact * (1 - 1e-9)
 
@@ -243,7 +247,7 @@ def test_no_bound_falls_below_an_attack_on_one_release():
     for i in range(60):
         rate, z = 10 ** rng.uniform(-5, 0), 10 ** rng.uniform(-2.5, 2)
         delta, neighbours = 10 ** rng.uniform(-9, -3), (RO, AR)[i % 2]
-        cost = Charge(sampled=(((rate, z), int(10 ** rng.uniform(0, 2))),))
+        cost = poisson(rate, z, times=int(10 ** rng.uniform(0, 2)))
         bounds = _epsilon.upper_bounds(cost, delta, neighbours)
         attained = _pld.attack(rate, z, neighbours, delta)
         assert min(bounds.values()) >= attained * (1 - 1e-9) - 1e-12, (rate, z, delta, neighbours)
@@ -251,7 +255,7 @@ def test_no_bound_falls_below_an_attack_on_one_release():
 
 def test_the_attack_comes_within_a_tenth_of_the_bound_where_one_release_leaks_much():
     for neighbours in (RO, AR):
-        cost = Charge(sampled=(((0.2, 0.25), 1),))
+        cost = poisson(0.2, 0.25, times=1)
         bound = min(_epsilon.upper_bounds(cost, 1e-6, neighbours).values())
         assert _pld.attack(0.2, 0.25, neighbours, 1e-6) > 0.9 * bound
 
@@ -428,7 +432,7 @@ def test_tripwire_pld_has_no_event_for_two_players_on_one_sample():
 
 
 def test_the_event_holds_python_floats_only():
-    cost = _charge.charge(repeat(np.float32(1.5), 3, sampling=jmm.Poisson(rate=0.01)), RO)
+    (cost,) = _charge.charges(repeat(np.float32(1.5), 3, sampling=jmm.Poisson(rate=0.01)), RO)
     event = _curves.event(cost)
     assert type(event.event.event.noise_multiplier) is float
     assert type(event.event.sampling_probability) is float

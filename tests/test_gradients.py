@@ -299,6 +299,22 @@ def test_neighbouring_sums_are_one_or_two_clip_norms_apart(strategy):
     assert min(longest.values()) > 1 - 1e-12
 
 
+@strategies
+def test_rounding_of_long_sums_lets_no_record_move_them_further(strategy):
+    """Small terms on a large float32 sum vanish or not as one record decides, where they are added
+    one by one: here 2^15 of them, each 3/4 of half the spacing of floats below 2^15."""
+    many = 2**15
+    spacing = 2.0 ** (15 - 24)
+    for slices in (1, 32, 1024):
+        w = np.concatenate([np.full(2 * many, 0.5), np.full(many, -0.75 * spacing / slices)])
+        x = Saddle(w[:, None].astype(np.float32), np.zeros(3 * many, np.float32))
+        other = Saddle(x.w.copy(), x.v)
+        other.w[0] = -1.0
+        sums = [summed(strategy, y, Saddle(1.0, None), microbatch=32).w.astype(np.float64)
+                for y in (x, other)]
+        assert abs(sums[0] - sums[1]) < 1.5 + 0.05
+
+
 def test_sensitivity_is_twice_the_clip_norm_for_replacement_and_once_for_removal():
     f = clipped_sum(ITSELF, Saddle(0.3, None))
     assert f.sensitivity() == f.sensitivity("replace_one") == Saddle(0.6, None)

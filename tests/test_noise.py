@@ -143,6 +143,16 @@ def test_equal_keys_give_equal_noise_and_others_independent_noise():
     assert correlation(one**2, other**2) < SIGMAS
 
 
+def test_secret_keys_differ_in_all_their_64_bits():
+    keys = [noise.secret_key() for _ in range(64)]
+    words = np.array([jax.random.key_data(k) for k in keys], np.uint32)
+    assert words.shape == (64, 2)
+    assert len({tuple(w) for w in words.tolist()}) == 64
+    assert np.bitwise_or.reduce(words).tolist() == [2**32 - 1] * 2  # fails once in 10^17 times
+    assert np.bitwise_and.reduce(words).tolist() == [0] * 2
+    jax.random.fold_in(keys[0], 1)  # a typed key, ready for use
+
+
 def test_a_tree_keeps_its_structure_and_is_at_least_float32():
     tree = {"a": jnp.ones(3, jnp.bfloat16), "b": [jnp.ones((), jnp.float64), jnp.ones((0, 2))],
             "c": jnp.ones((2, 2), jnp.float32)}

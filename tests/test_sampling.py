@@ -32,7 +32,7 @@ def keys(count, seed=0):
 
 def samples(q, count, seed=0):
     """`count` samples, as numpy arrays with a leading axis."""
-    f = jax.jit(jax.vmap(lambda key: sampling.draw(key, q, jnp.int32(0))))
+    f = jax.jit(lambda keys: jax.lax.map(lambda key: sampling.draw(key, q, jnp.int32(0)), keys))
     return jax.tree.map(np.asarray, f(keys(count, seed)))
 
 
@@ -263,7 +263,7 @@ def test_law_error_bounds_the_total_variation_of_the_sample(rate, population):
 
 @cases
 def test_law_error_is_negligible(rate, population):
-    assert 0 < sampling.law_error(query(rate, population)) < 1e-20
+    assert 0 <= sampling.law_error(query(rate, population)) < 1e-20
     assert sampling.law_error(query(1e-3, 2**29)) < 1e-20
     assert sampling.law_error(Query(clip=Saddle(1.0, 1.0), population=5)) == 0
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import _curves
-from jaxminimax.accounting._charge import Charge, charge, louder, together
-from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, check_epsilon
-from jaxminimax.mechanism import Mechanism, Sequence, with_noise
+from jaxminimax.accounting._charge import Charge, charges, silent
+from jaxminimax.accounting._epsilon import check_delta, check_epsilon, worst
+from jaxminimax.mechanism import Mechanism, Parallel, Repeat, Sequence, concrete, with_noise
 
+_CACHE: dict[tuple, float] = {}  # answers, by description
 _TOLERANCE = 2e-4  # relative, on the noise multiplier; the private side of the bracket is returned
 
 
@@ -29,40 +30,57 @@ def _bracket(value: Callable[[float], float], target: float, start: float,
     return low, high
 
 
-@functools.lru_cache(maxsize=1024)
-def _noise_scale(cost: Charge, fixed: Charge, epsilon: float, delta: float,
-                 neighbours: str) -> float:
-    """Factor on the noise multipliers of `cost` that reaches (epsilon, delta) beside `fixed`."""
-    factor = _curves.shift(neighbours)
-    if fixed != Charge():
-        already, _ = charged_epsilon(fixed, delta, neighbours)
+def _scale(at: Callable[[float], tuple[Charge, ...]], epsilon: float, delta: float,
+           neighbours: str) -> float:
+    """The factor on noise multipliers at which the charges `at(factor)` reach (epsilon, delta)."""
+    def value(scale: float, coarse: float = 1.0) -> float:
+        return worst(at(scale), delta, neighbours, coarse)[0]
+
+    def guess(scale: float) -> float:
+        return max(_curves.rdp_epsilon(cost, 0.99 * delta, neighbours) for cost in at(scale))
+
+    low, high = _bracket(guess, epsilon, 1.0, 4.0)
+    start = _secant(guess, low, high, epsilon, 0.02)
+    if not any(cost.losses for cost in at(1.0)):  # exact and quick
+        return _secant(value, *_bracket(value, epsilon, start, 1.1), epsilon, 1e-12)
+    # each stage brackets around the answer of the quicker one before it
+    for coarse, factor, tolerance in ((10.0, 1.15, 2e-3), (1.0, 1.002, _TOLERANCE)):
+        stage = functools.partial(value, coarse=coarse)
+        low, high = _bracket(stage, epsilon, start, factor)
+        start = _secant(stage, low, high, epsilon, tolerance)
+    return start
+
+
+def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
+           alongside: tuple[Mechanism, ...]) -> float:
+    """The factor at which `describe(factor)` beside `alongside` is (epsilon, delta)-private."""
+    check_epsilon(epsilon)
+    check_delta(delta)
+    epsilon, delta = float(epsilon), float(delta)
+    fixed = Sequence(parts=tuple(alongside))
+    known = (repr(describe(1.0)), repr(fixed), epsilon, delta, neighbours)
+    if known in _CACHE:
+        return _CACHE[known]
+    alone = charges(describe(1.0), neighbours)
+    if any(map(silent, alone)):
+        raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
+                         "give the ratio between the players, or leave it None.")
+    if alongside:
+        already, _ = worst(charges(fixed, neighbours), delta, neighbours)
         if already >= epsilon:
             raise ValueError(f"The other releases alone cost epsilon = {already:.4g} at delta = "
                              f"{delta:g}, and the target is {epsilon:g}: give them more noise.")
-    if not cost.sampled and not fixed.sampled:
-        room = (_curves.gaussian_mu(epsilon, delta) / factor) ** 2 - fixed.gaussian
-        return math.sqrt(cost.gaussian / room)
 
-    def total(scale: float) -> Charge:
-        return together(louder(cost, scale), fixed)
+    def at(scale: float) -> tuple[Charge, ...]:
+        return charges(Sequence(parts=(fixed, describe(scale))), neighbours)
 
-    def by_renyi(scale: float) -> float:
-        return _curves.rdp_epsilon(total(scale), 0.99 * delta, neighbours)
-
-    def value(scale: float, coarse: float) -> float:
-        return charged_epsilon(total(scale), delta, neighbours, coarse)[0]
-
-    # never more than without sampling, which is closed
-    squares = cost.gaussian + sum(times / z**2 for (_, z), times in cost.sampled)
-    unsampled = factor * math.sqrt(squares) / _curves.gaussian_mu(epsilon, 0.9 * delta)
-    low, high = _bracket(by_renyi, epsilon, 1e-2 * unsampled, 4.0)
-    start = _secant(by_renyi, low, high, epsilon, 0.02)
-    # each stage brackets around the answer of the quicker one before it
-    for coarse, factor, tolerance in ((10.0, 1.15, 2e-3), (1.0, 1.002, _TOLERANCE)):
-        at = functools.partial(value, coarse=coarse)
-        low, high = _bracket(at, epsilon, start, factor)
-        start = _secant(at, low, high, epsilon, tolerance)
-    return start
+    scale = _scale(at, epsilon, delta, neighbours)
+    if not worst(at(scale), delta, neighbours)[0] <= epsilon:
+        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    if len(_CACHE) > 4096:
+        _CACHE.clear()
+    _CACHE[known] = scale
+    return scale
 
 
 def _secant(value: Callable[[float], float], low: float, high: float, target: float,
@@ -111,20 +129,37 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
     Raises:
       ValueError: for numbers out of range, or a target that no noise reaches.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    base = _with_query(hyper, with_noise(hyper.query, 1.0))
-    cost = charge(algorithm.mechanism(base), neighbours)
-    fixed = charge(Sequence(parts=tuple(alongside)), neighbours)
-    if math.isinf(cost.gaussian) or any(z == 0 for (_, z), _ in cost.sampled):
-        raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
-                         "give the ratio between the players, or leave it None.")
-    scale = _noise_scale(cost, fixed, float(epsilon), float(delta), neighbours)
-    out = _with_query(hyper, with_noise(hyper.query, scale))
-    check = together(charge(algorithm.mechanism(out), neighbours), fixed)
-    if not charged_epsilon(check, float(delta), neighbours)[0] <= epsilon * (1 + 1e-9):
-        raise ArithmeticError("calibration ended on the wrong side of the target.")
-    return out
+    def described(scale: float) -> Any:
+        return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
+
+    scale = _solve(lambda scale: algorithm.mechanism(described(scale)), epsilon, delta, neighbours,
+                   alongside)
+    return described(scale)
+
+
+def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
+                    neighbours: str = "replace_one",
+                    alongside: tuple[Mechanism, ...] = ()) -> Mechanism:
+    """`mechanism` with all its noise multipliers times the factor that reaches the target.
+
+    For descriptions without an algorithm around them. To split a budget between gradients and group
+    losses, calibrate the losses to their share first, then the run with `alongside=(losses,)`: the
+    joint cost is far below the sum.
+
+    Args and errors as in `calibrate`; a multiplier that is not set counts as 1.
+    """
+    scale = _solve(lambda scale: _louder(mechanism, scale), epsilon, delta, neighbours, alongside)
+    return _louder(mechanism, scale)
+
+
+def _louder(mechanism: Any, scale: float) -> Any:
+    match mechanism:
+        case Repeat(query=query):
+            return dataclasses.replace(mechanism, query=with_noise(query, scale))
+        case Sequence(parts=parts) | Parallel(parts=parts):
+            return dataclasses.replace(mechanism, parts=tuple(_louder(p, scale) for p in parts))
+    z = 1.0 if mechanism.noise_multiplier is None else concrete(mechanism.noise_multiplier)
+    return dataclasses.replace(mechanism, noise_multiplier=scale * z)
 
 
 def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
@@ -136,19 +171,14 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
     """
     check_epsilon(epsilon)
     check_delta(delta)
-    fixed = charge(Sequence(parts=tuple(alongside)), neighbours)
-
-    def cost(iterations: int) -> Charge:
-        changed = dataclasses.replace(hyper, iterations=iterations)
-        return together(charge(algorithm.mechanism(changed), neighbours), fixed)
 
     def private(iterations: int) -> bool:
-        total = cost(iterations)
-        by_renyi = _curves.rdp_epsilon(total, 0.99 * delta, neighbours)
-        failures = total.overflow + (1 + math.exp(min(epsilon, 500.0))) * total.law_error
-        if by_renyi <= epsilon and failures <= 0.01 * delta:
-            return True  # the quick bound is enough
-        return charged_epsilon(total, float(delta), neighbours)[0] <= epsilon
+        changed = dataclasses.replace(hyper, iterations=iterations)
+        whole = Sequence(parts=(*alongside, algorithm.mechanism(changed)))
+        costs = charges(whole, neighbours)
+        if all(_quickly(cost, epsilon, delta, neighbours) for cost in costs):
+            return True
+        return worst(costs, float(delta), neighbours)[0] <= epsilon
 
     if not private(1):
         raise ValueError(f"Even one iteration costs more than epsilon = {epsilon:g} at delta = "
@@ -164,5 +194,10 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
     return dataclasses.replace(hyper, iterations=low)
 
 
-def _with_query(hyper: Any, query: Any) -> Any:
-    return dataclasses.replace(hyper, query=query)
+def _quickly(cost: Charge, epsilon: float, delta: float, neighbours: str) -> bool:
+    """Whether the quick bound already shows that a charge meets the target."""
+    if not {loss.kind for loss, _ in cost.losses} <= {"poisson", "laplace"}:
+        return False
+    failures = cost.overflow + (1 + math.exp(min(epsilon, 500.0))) * cost.law_error
+    return (failures <= 0.01 * delta
+            and _curves.rdp_epsilon(cost, 0.99 * delta, neighbours) <= epsilon)

@@ -11,6 +11,8 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   They read the same sample, so they are one release inside one sampling.
 * Without sampling, T adaptive releases are one Gaussian of parameter mu = (1 or 2) sqrt(T) / z_eff.
 * Disjoint batches read a record once a pass, so T counts passes, not releases.
+* Parts on disjoint data are alternatives: the differing record is in one of them, so epsilon is
+  the largest over the alternatives, each a `Charge` of its own.
 * P[a Poisson sample overflows] is added to delta. That is more than needed: given which other
   records were drawn, a sample overflows with the same probability on both data sets, so its NaN
   tells nothing, and where it cannot overflow the pair is the Poisson one.
@@ -18,28 +20,61 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   P'(S) <= P(S) + tau and Q'(S) >= Q(S) - tau for the realised P', Q'.
 """
 
+import dataclasses
+import itertools
 import math
 from typing import NamedTuple
 
 from jaxminimax import _check, sampling
 from jaxminimax import mechanism as words
-from jaxminimax.mechanism import Disjoint, Mechanism, Poisson, Query, Repeat, Sequence
+from jaxminimax.mechanism import (
+    Disjoint,
+    FixedSize,
+    GroupLosses,
+    Leaf,
+    Mechanism,
+    Parallel,
+    Poisson,
+    Query,
+    Repeat,
+    Sequence,
+    Solution,
+    Tree,
+)
 
 NEIGHBOURS = ("replace_one", "add_or_remove_one")
 
 
-class Charge(NamedTuple):
-    """What a mechanism costs.
+class Loss(NamedTuple):
+    """One kind of release whose privacy loss is not Gaussian.
 
     Attributes:
-      gaussian: sum of T / z_eff^2 over everything unsampled.
-      sampled: ((rate, z_eff), T) of the Poisson releases, merged and sorted.
+      kind: "poisson", "fixed" (without replacement), "replacement" or "laplace".
+      z: noise over clip norm, players combined; for "laplace" scale over replace-one sensitivity.
+      rate: q of a Poisson sample.
+      population: n of a fixed-size sample.
+      batch: m of a fixed-size sample.
+    """
+
+    kind: str
+    z: float
+    rate: float = 1.0
+    population: int = 0
+    batch: int = 0
+
+
+class Charge(NamedTuple):
+    """What a mechanism costs, if the differing record is in one given part of the data.
+
+    Attributes:
+      gaussian: sum of T / z_eff^2 over everything that is Gaussian without sampling.
+      losses: (loss, T) of the other releases, merged and sorted.
       overflow: total probability that a sample does not fit its capacity.
       law_error: total variation tau between the realised samples and the described ones.
     """
 
     gaussian: float = 0.0
-    sampled: tuple[tuple[tuple[float, float], int], ...] = ()
+    losses: tuple[tuple[Loss, int], ...] = ()
     overflow: float = 0.0
     law_error: float = 0.0
 
@@ -53,58 +88,108 @@ def effective_noise_multiplier(query: Query) -> float:
     return float(smallest / math.sqrt(sum((smallest / x) ** 2 for x in z)))
 
 
+def multiplier(leaf: Leaf) -> float:
+    """The one noise multiplier of a description, players combined.
+
+    Raises:
+      ValueError: if it was never set.
+    """
+    if isinstance(leaf, Repeat):
+        return effective_noise_multiplier(leaf.query)
+    if leaf.noise_multiplier is None:
+        raise ValueError(f"noise_multiplier of {type(leaf).__name__} is not set: calibrate_noise("
+                         "mechanism, epsilon=..., delta=...) sets it.")
+    return words.concrete(leaf.noise_multiplier)
+
+
 def first(mechanism: Mechanism, spent: int) -> Mechanism | None:
-    """`mechanism` stopped after `spent` releases; None if nothing was released."""
-    if isinstance(mechanism, Repeat):
-        times = min(spent, mechanism.times)
-        return Repeat(query=mechanism.query, times=times) if times else None
+    """`mechanism` stopped after `spent` releases; None if nothing was released.
+
+    Parts of a `Parallel` are taken to run one after the other, in their order.
+    """
+    match mechanism:
+        case Repeat() | GroupLosses():
+            times = min(spent, mechanism.times)
+            return dataclasses.replace(mechanism, times=times) if times else None
+        case Tree() | Solution():  # a tree's first node already involves its whole noise
+            return mechanism if spent else None
     parts = []
     for part in mechanism.parts:
         done = first(part, spent)
-        spent -= 0 if done is None else words.releases(done)
+        spent -= 0 if done is None else min(spent, words.releases(done))
         parts += [] if done is None else [done]
-    return Sequence(parts=tuple(parts)) if parts else None
+    return dataclasses.replace(mechanism, parts=tuple(parts)) if parts else None
 
 
-def charge(mechanism: Mechanism, neighbours: str) -> Charge:
-    """The cost of a mechanism.
+def charges(mechanism: Mechanism, neighbours: str) -> tuple[Charge, ...]:
+    """The cost of a mechanism, one charge for each place where the differing record may be.
 
     Raises:
       ValueError: for a description that is not valid, or a relation it has no guarantee for.
     """
     _check.one_of("neighbours", neighbours, NEIGHBOURS)
     words.check(mechanism)
-    gaussian, overflow, law_error = 0.0, 0.0, 0.0
-    sampled: dict[tuple[float, float], int] = {}
-    for part in words.leaves(mechanism):
-        query, times = part.query, part.times
-        z = effective_noise_multiplier(query)
-        if isinstance(query.sampling, Poisson):
-            rate = float(query.sampling.rate)
-            sampled[rate, z] = sampled.get((rate, z), 0) + times
-            overflow += times * words.overflow_probability(query)
-            law_error += times * sampling.law_error(query)
-        else:
-            if isinstance(query.sampling, Disjoint):
-                if neighbours != "replace_one":
-                    raise ValueError("add_or_remove_one is offered for Full() and Poisson(...) "
-                                     "only: use neighbours='replace_one' with Disjoint(...).")
-                times = math.ceil(times / (query.population // query.sampling.batch))
-            gaussian += math.inf if z == 0 else times / z**2
-    return Charge(gaussian, tuple(sorted(sampled.items())), overflow, law_error)
+    return tuple(dict.fromkeys(_alternatives(mechanism, neighbours)))
 
 
-def together(*charges: Charge) -> Charge:
+def _alternatives(mechanism: Mechanism, neighbours: str) -> list[Charge]:
+    if isinstance(mechanism, Parallel):
+        return [c for part in mechanism.parts for c in _alternatives(part, neighbours)]
+    if isinstance(mechanism, Sequence):
+        rows = [_alternatives(part, neighbours) for part in mechanism.parts]
+        if math.prod(map(len, rows)) > 1000:
+            raise ValueError("A Sequence of Parallel mechanisms has more than 1000 combinations of "
+                             "parts: put the Sequences inside one Parallel.")
+        return [together(*choice) for choice in itertools.product(*rows)]
+    if neighbours != "replace_one" and not (
+            isinstance(mechanism, Repeat)
+            and isinstance(mechanism.query.sampling, words.Full | Poisson)):
+        raise ValueError("add_or_remove_one is offered for releases on Full() and Poisson(...) "
+                         "samples only: use neighbours='replace_one'.")
+    return [_one(mechanism)]
+
+
+def _one(leaf: Leaf) -> Charge:
+    z = multiplier(leaf)
+    if isinstance(leaf, GroupLosses):
+        return Charge(losses=((Loss("laplace", z), leaf.times),))
+    if isinstance(leaf, Tree):  # Q leaves: a record is in this many nodes
+        return _gaussian(leaf.leaves.bit_length(), z)
+    if isinstance(leaf, Solution):  # z is over the replace-one sensitivity, not half of it
+        return _gaussian(1, 2 * z)
+    query, times = leaf.query, leaf.times
+    n = query.population
+    match query.sampling:
+        case Poisson(rate=rate):
+            return Charge(losses=((Loss("poisson", z, float(rate)), times),),
+                          overflow=times * words.overflow_probability(query),
+                          law_error=times * sampling.law_error(query))
+        case FixedSize(batch=batch, replacement=replacement):
+            if batch == n and not replacement:
+                return _gaussian(times, z)
+            kind = "replacement" if replacement else "fixed"
+            return Charge(losses=((Loss(kind, z, population=n, batch=batch), times),),
+                          overflow=times * sampling.failure(query),
+                          law_error=times * sampling.law_error(query))
+        case Disjoint(batch=batch):
+            return _gaussian(math.ceil(times / (n // batch)), z)
+    return _gaussian(times, z)
+
+
+def _gaussian(times: int, z: float) -> Charge:
+    return Charge(gaussian=math.inf if z == 0 else times / z**2)
+
+
+def together(*parts: Charge) -> Charge:
     """The cost of several mechanisms on the same data."""
-    sampled: dict[tuple[float, float], int] = {}
-    for one in charges:
-        for key, times in one.sampled:
-            sampled[key] = sampled.get(key, 0) + times
-    return Charge(sum(c.gaussian for c in charges), tuple(sorted(sampled.items())),
-                  sum(c.overflow for c in charges), sum(c.law_error for c in charges))
+    losses: dict[Loss, int] = {}
+    for one in parts:
+        for loss, times in one.losses:
+            losses[loss] = losses.get(loss, 0) + times
+    return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),
+                  sum(c.overflow for c in parts), sum(c.law_error for c in parts))
 
 
-def louder(cost: Charge, scale: float) -> Charge:
-    """`cost` with all its noise multipliers times `scale`."""
-    sampled = tuple(((rate, z * scale), times) for (rate, z), times in cost.sampled)
-    return cost._replace(gaussian=cost.gaussian / scale**2, sampled=sampled)
+def silent(cost: Charge) -> bool:
+    """Whether a release has no noise at all."""
+    return math.isinf(cost.gaussian) or any(loss.z == 0 for loss, _ in cost.losses)

@@ -10,10 +10,11 @@ import math
 
 import dp_accounting
 import numpy as np
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-from jaxminimax.accounting import _pld
-from jaxminimax.accounting._charge import Charge
+from jaxminimax.accounting import _pld, subsampling
+from jaxminimax.accounting._charge import Charge, Loss
 
 # Renyi orders: dense where ordinary budgets live, then far out for epsilon near 1e-3.
 _ORDERS = np.unique(np.concatenate([np.arange(1.25, 4.0, 0.25), np.arange(4.0, 16.0),
@@ -79,13 +80,27 @@ def _renyi(rate: float, z: float, neighbours: str) -> np.ndarray:
     return np.maximum(out, 0.0)
 
 
+def _laplace_renyi(z: float) -> np.ndarray:
+    """Renyi divergences of Laplace noise of scale z on a sensitivity of 1, at `_ORDERS`."""
+    a = _ORDERS
+    near = math.log(0.5) + np.log(2 * a / (2 * a - 1)) + (a - 1) / z
+    far = np.log((a - 1) / (2 * a - 1)) - a / z
+    return np.logaddexp(near, far) / (a - 1)
+
+
 def rdp_epsilon(charge: Charge, delta: float, neighbours: str) -> float:
-    """Epsilon from Renyi divergences: quick, some per cent too large, safe at any T."""
+    """Epsilon from Renyi divergences: quick, some per cent too large, safe at any T.
+
+    Fixed-size samples are read as Poisson ones, which makes the answer a guess, not a bound.
+    """
     total = 0.5 * _ORDERS * shift(neighbours) ** 2 * charge.gaussian
-    for (rate, z), times in charge.sampled:
-        if z == 0:
+    for loss, times in charge.losses:
+        if loss.z == 0:
             return math.inf
-        total = total + times * _renyi(rate, z, neighbours)
+        if loss.kind == "laplace":
+            total = total + times * _laplace_renyi(loss.z)
+        else:
+            total = total + times * _renyi(rate_of(loss), loss.z, neighbours)
     usable = np.isfinite(total)
     if not usable.any():
         return math.inf
@@ -93,18 +108,33 @@ def rdp_epsilon(charge: Charge, delta: float, neighbours: str) -> float:
     return max(float(epsilon), 0.0)
 
 
-def event(charge: Charge) -> dp_accounting.DpEvent:
-    """The dp-accounting event of a charge; multipliers are noise over clip norm, Python floats.
+def rate_of(loss: Loss) -> float:
+    """Expected share of the records that a release reads."""
+    return loss.batch / loss.population if loss.population else loss.rate
 
-    Its meaning under REPLACE_ONE is that of the PLD accountant, which doubles the sensitivity.
+
+def event(charge: Charge) -> dp_accounting.DpEvent:
+    """The dp-accounting event of a charge, for the record; multipliers are Python floats.
+
+    Gaussian multipliers are noise over clip norm, which is what that library's PLD accountant means
+    by them under REPLACE_ONE (its RDP accountant does not).
     """
     events = []
     if charge.gaussian:
         z = 0.0 if math.isinf(charge.gaussian) else charge.gaussian**-0.5
         events.append(dp_accounting.GaussianDpEvent(float(z)))
-    for (rate, z), times in charge.sampled:
-        one = dp_accounting.PoissonSampledDpEvent(float(rate),
-                                                  dp_accounting.GaussianDpEvent(float(z)))
+    for loss, times in charge.losses:
+        one = dp_accounting.GaussianDpEvent(float(loss.z))
+        match loss.kind:
+            case "poisson":
+                one = dp_accounting.PoissonSampledDpEvent(float(loss.rate), one)
+            case "fixed":
+                one = dp_accounting.SampledWithoutReplacementDpEvent(loss.population, loss.batch,
+                                                                     one)
+            case "replacement":
+                one = dp_accounting.SampledWithReplacementDpEvent(loss.population, loss.batch, one)
+            case "laplace":
+                one = dp_accounting.LaplaceDpEvent(float(loss.z))
         events.append(dp_accounting.SelfComposedDpEvent(one, int(times)))
     if not events:
         return dp_accounting.NoOpDpEvent()
@@ -116,18 +146,28 @@ def interval(charge: Charge, bracket: float, coarse: float = 1.0) -> float:
 
     A finer grid would save at most about 1 % of noise where epsilon is small.
     """
-    fine = min(min(1e-4, rate / z) for (rate, z), _ in charge.sampled)
+    fine = min(min(1e-4, rate_of(loss) / loss.z) for loss, _ in charge.losses)
     return max(coarse * fine, bracket / _CELLS)
+
+
+def _one(loss: Loss, grid: float, neighbours: str) -> _pld.PLD:
+    match loss.kind:
+        case "poisson":
+            return _pld.poisson_gaussian(loss.rate, loss.z, neighbours, grid)
+        case "laplace":
+            return privacy_loss_distribution.from_laplace_mechanism(
+                loss.z, value_discretization_interval=grid)
+    return subsampling.fixed_size_gaussian(loss.population, loss.batch, loss.z / 2,
+                                           loss.kind == "replacement", grid)
 
 
 @functools.lru_cache(maxsize=32)
 def _composed(charge: Charge, grid: float, neighbours: str) -> _pld.PLD:
-    parts = list(charge.sampled)
+    parts = list(charge.losses)
     if charge.gaussian:
-        parts.append(((1.0, charge.gaussian**-0.5), 1))
+        parts.append((Loss("poisson", charge.gaussian**-0.5), 1))
     with np.errstate(over="ignore"):  # in the library's bounds on tails, where it is harmless
-        plds = [_pld.poisson_gaussian(rate, z, neighbours, grid).self_compose(times)
-                for (rate, z), times in parts]
+        plds = [_one(loss, grid, neighbours).self_compose(times) for loss, times in parts]
         return functools.reduce(lambda a, b: a.compose(b), plds)
 
 
@@ -136,10 +176,10 @@ def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
     """Epsilon from the composed privacy loss distribution, rounded pessimistically.
 
     Args:
-      charge: with at least one sampled part and positive noise.
+      charge: with at least one loss that is not Gaussian, and positive noise.
       delta: less what rounding may be off by.
       neighbours: the relation.
-      bracket: an upper bound on epsilon, which limits the grid.
+      bracket: about the size of the answer, which limits the grid.
       coarse: factor on the grid; still an upper bound, quicker and looser.
 
     Returns:
@@ -151,8 +191,19 @@ def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
     except MemoryError:
         return math.inf
     value = _pld.epsilon_for_delta(composed, delta)
-    for (rate, z), _ in charge.sampled:
-        if value < _pld.attack(rate, z, neighbours, delta) * (1 - 1e-9) - 1e-12:
+    for loss, _ in charge.losses:
+        attained = _attained(loss, neighbours, delta)
+        if value < attained * (1 - 1e-9) - 1e-12:
             raise ArithmeticError(f"epsilon = {value} is less than an attack on one release "
-                                  f"attains (rate={rate}, noise multiplier={z}).")
+                                  f"attains: {attained} for {loss}.")
     return value
+
+
+def _attained(loss: Loss, neighbours: str, delta: float) -> float:
+    """A lower bound on epsilon of one release, from an explicit pair of neighbours."""
+    match loss.kind:
+        case "poisson":
+            return _pld.attack(loss.rate, loss.z, neighbours, delta)
+        case "fixed":  # all other records opposite: two clip norms apart
+            return _pld.attack(rate_of(loss), loss.z / 2, "add_or_remove_one", delta)
+    return 0.0

@@ -2,10 +2,11 @@
 
 import functools
 import math
+from collections.abc import Iterable
 
 from jaxminimax import _check
 from jaxminimax.accounting import _curves
-from jaxminimax.accounting._charge import NEIGHBOURS, Charge, charge, first
+from jaxminimax.accounting._charge import NEIGHBOURS, Charge, charges, first, silent
 from jaxminimax.mechanism import Mechanism
 
 _LONGEST_PLD = 10**7  # releases
@@ -17,7 +18,7 @@ def _rounding(cost: Charge) -> float:
     The library truncates 1e-15 of tail mass a convolution; powers of Fourier coefficients lose
     about one rounding error a release (8e-17 was the largest seen against closed forms).
     """
-    return 1e-14 + 5e-16 * sum(times for _, times in cost.sampled)
+    return 1e-14 + 5e-16 * sum(times for _, times in cost.losses)
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -42,24 +43,28 @@ def upper_bounds(cost: Charge, delta: float, neighbours: str,
                  coarse: float = 1.0) -> dict[str, float]:
     """Epsilon of a charge by every bound that applies to it, the sampler's own failures left out.
 
-    `gaussian` alone, and exact, without sampling. With sampling, `pld` and the brackets `rdp` and
-    `unsampled` (the same releases as if every record took part in all of them).
+    `gaussian` alone, and exact, if nothing else is released. Otherwise `pld`, with the brackets
+    `rdp`, which fixed-size samples do not have, and `unsampled` (the same Gaussian releases as if
+    every record took part in all of them), which draws with replacement do not have.
     """
     factor = _curves.shift(neighbours)
-    if not cost.sampled:
+    if not cost.losses:
         return {"gaussian": _curves.gaussian_epsilon(factor * math.sqrt(cost.gaussian), delta)}
-    if any(z == 0 for (_, z), _ in cost.sampled) or math.isinf(cost.gaussian):
+    if silent(cost):
         return {"gaussian": math.inf}
-    squares = cost.gaussian + sum(times / z**2 for (_, z), times in cost.sampled)
-    bounds = {
-        "unsampled": _curves.gaussian_epsilon(factor * math.sqrt(squares), delta),
-        "rdp": _curves.rdp_epsilon(cost, delta, neighbours),
-    }
+    bounds = {}
+    kinds = {loss.kind for loss, _ in cost.losses}
+    if kinds <= {"poisson", "fixed"}:
+        squares = cost.gaussian + sum(times / loss.z**2 for loss, times in cost.losses)
+        bounds["unsampled"] = _curves.gaussian_epsilon(factor * math.sqrt(squares), delta)
+    guess = _curves.rdp_epsilon(cost, delta, neighbours)
+    if kinds <= {"poisson", "laplace"}:
+        bounds["rdp"] = guess
     slack = _rounding(cost)
-    if slack <= delta / 2 and all(times <= _LONGEST_PLD for _, times in cost.sampled):
-        bracket = min(bounds.values())
+    if slack <= delta / 2 and all(times <= _LONGEST_PLD for _, times in cost.losses):
+        bracket = min([*bounds.values(), 4 * guess])
         bounds["pld"] = _curves.pld_epsilon(cost, delta - slack, neighbours, bracket, coarse)
-    return bounds
+    return bounds or {"pld": math.inf}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -82,12 +87,18 @@ def charged_epsilon(cost: Charge, delta: float, neighbours: str,
             return bounds[name], name
         if cost.overflow > delta / 2:
             raise ValueError(
-                f"Poisson samples outgrow their capacity with probability {cost.overflow:.3g} in "
-                f"all, which delta = {delta:g} cannot pay: give Poisson(...) a larger capacity.")
+                f"Samples outgrow their capacity with probability {cost.overflow:.3g} in all, "
+                f"which delta = {delta:g} cannot pay: give Poisson(...) a larger capacity.")
         if need > delta / 2:
             return math.inf, name
         reserved = 1.05 * need
     return math.inf, name
+
+
+def worst(costs: Iterable[Charge], delta: float, neighbours: str,
+          coarse: float = 1.0) -> tuple[float, str]:
+    """The largest epsilon over the alternatives, and the bound it is from."""
+    return max(charged_epsilon(cost, delta, neighbours, coarse) for cost in costs)
 
 
 def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
@@ -113,11 +124,11 @@ def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
     """
     check_delta(delta)
     _check.one_of("neighbours", neighbours, NEIGHBOURS)
-    cost = charge(mechanism, neighbours)
+    charges(mechanism, neighbours)  # refuses what is not valid, even if nothing was spent
     if spent is not None:
         _check.count("spent", spent, low=0)
         done = first(mechanism, int(spent))
         if done is None:
             return 0.0
-        cost = charge(done, neighbours)
-    return charged_epsilon(cost, float(delta), neighbours)[0]
+        mechanism = done
+    return worst(charges(mechanism, neighbours), float(delta), neighbours)[0]

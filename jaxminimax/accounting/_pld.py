@@ -24,7 +24,7 @@ from scipy import special
 
 PLD: TypeAlias = privacy_loss_distribution.PrivacyLossDistribution
 _TAIL = 1e-22  # divergence beyond the grid, charged as mass at infinity
-_LARGEST_LOSS = 600.0  # of one release; exponentials stay finite
+LARGEST_LOSS = 600.0  # of one release; exponentials stay finite
 MAX_CELLS = 4_000_000
 
 
@@ -144,10 +144,10 @@ def poisson_gaussian(rate: float, z: float, neighbours: str, grid: float) -> PLD
     """
     profile = _opposite if neighbours == "replace_one" else _removed
     top = 16 * grid
-    while top <= _LARGEST_LOSS and profile(np.array([top]), rate, z)[0] > _TAIL:
+    while top <= LARGEST_LOSS and profile(np.array([top]), rate, z)[0] > _TAIL:
         top *= 1.3
-    if top > _LARGEST_LOSS:
-        raise MemoryError(f"noise multiplier {z:g} has losses beyond {_LARGEST_LOSS:g}")
+    if top > LARGEST_LOSS:
+        raise MemoryError(f"noise multiplier {z:g} has losses beyond {LARGEST_LOSS:g}")
     if top / grid > MAX_CELLS:
         raise MemoryError(f"noise multiplier {z:g} is too small for cells of width {grid:g}")
     epsilon = np.arange(int(np.ceil(top / grid)) + 1) * grid

@@ -8,14 +8,20 @@ from typing import Any
 from jaxminimax import _check
 from jaxminimax import mechanism as words
 from jaxminimax.accounting import _curves
-from jaxminimax.accounting._charge import (
-    charge,
-    effective_noise_multiplier,
-    first,
-    together,
+from jaxminimax.accounting._charge import charges, first, multiplier
+from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, worst
+from jaxminimax.mechanism import (
+    Disjoint,
+    FixedSize,
+    GroupLosses,
+    Leaf,
+    Mechanism,
+    Poisson,
+    Repeat,
+    Sequence,
+    Solution,
+    Tree,
 )
-from jaxminimax.accounting._epsilon import charged_epsilon, check_delta
-from jaxminimax.mechanism import Disjoint, Mechanism, Poisson, Repeat, Sequence
 
 _BOUND = {
     "gaussian": "exact Gaussian composition",
@@ -113,13 +119,30 @@ def accountant_name(bound: str) -> str:
     return f"{_BOUND[bound]} (dp-accounting {importlib.metadata.version('dp-accounting')})"
 
 
-def describe(part: Repeat) -> str:
-    """The sampling and the releases of a mechanism, in one sentence."""
+def describe(part: Leaf) -> str:
+    """The releases of a mechanism, in one sentence."""
+    match part:
+        case GroupLosses():
+            what = "the index of the largest of" if part.only_argmax else "all of"
+            return (f"{part.times} release(s) of {what} the groups' mean losses in [0, "
+                    f"{words.concrete(part.bound):g}] with Laplace noise, groups of at least "
+                    f"{part.group_size} records.")
+        case Tree():
+            return (f"All prefix sums over {part.leaves} leaves by a binary tree of Gaussian sums; "
+                    f"a record is in {part.leaves.bit_length()} of its nodes.")
+        case Solution():
+            return (f"1 release of a certified solution with Gaussian noise, for a sensitivity of "
+                    f"{words.concrete(part.sensitivity):.6g} and a slack of "
+                    f"{words.concrete(part.slack):g}.")
+    assert isinstance(part, Repeat)
     n = part.query.population
     match part.query.sampling:
         case Poisson(rate=rate):
             how = (f"Poisson samples at rate {rate:.6g} of {n} records (expected batch "
                    f"{rate * n:.6g}, capacity {words.rows_read(part.query)})")
+        case FixedSize(batch=batch, replacement=replacement):
+            how = (f"samples of exactly {batch} of {n} records, "
+                   f"{'with' if replacement else 'without'} replacement")
         case Disjoint(batch=batch):
             how = (f"disjoint batches of {batch} of {n} records, {-(-part.times // (n // batch))} "
                    "pass(es)")
@@ -152,27 +175,29 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     spent = allowed if state is None else int(words.concrete(state.spent))
     _check.count("spent", spent, low=0)
     done = first(main, spent)
-    other = charge(Sequence(parts=tuple(alongside)), neighbours)
-    everything = together(charge(main, neighbours), other)
-    so_far = other if done is None else together(charge(done, neighbours), other)
-    value, bound = charged_epsilon(so_far, float(delta), neighbours)
+    everything = Sequence(parts=(*alongside, main))
+    so_far = Sequence(parts=(*alongside, *(() if done is None else (done,))))
+    costs = charges(so_far, neighbours)
+    value, bound = worst(costs, float(delta), neighbours)
+    dearest = max(costs, key=lambda cost: charged_epsilon(cost, float(delta), neighbours))
     parts = [leaf for m in (*alongside, main) for leaf in words.leaves(m)]
     return Statement(
         epsilon=value,
-        epsilon_allowed=charged_epsilon(everything, float(delta), neighbours)[0],
+        epsilon_allowed=worst(charges(everything, neighbours), float(delta), neighbours)[0],
         delta=float(delta),
         neighbours=neighbours,
         unit=unit,
         sampling=tuple(map(describe, parts)),
         spent=spent,
         allowed=allowed,
-        noise_multiplier=tuple(_numbers(p.query.noise_multiplier) for p in parts),
-        clip=tuple(_numbers(p.query.clip) for p in parts),
-        effective_noise_multiplier=tuple(effective_noise_multiplier(p.query) for p in parts),
+        noise_multiplier=tuple(_numbers(p.query.noise_multiplier) if isinstance(p, Repeat)
+                               else {"": multiplier(p)} for p in parts),
+        clip=tuple(_numbers(p.query.clip) if isinstance(p, Repeat) else {} for p in parts),
+        effective_noise_multiplier=tuple(map(multiplier, parts)),
         accountant=accountant_name(bound),
-        event=str(_curves.event(so_far)),
+        event=str(_curves.event(dearest)),
         enforced=ENFORCED,
-        assumed=(*ASSUMED, *assumed),
+        assumed=(*ASSUMED, *(p.because for p in parts if isinstance(p, Solution)), *assumed),
     )
 
 
