@@ -2,7 +2,7 @@
 
 For each epsilon, a scorer is trained on the AUC saddle problem under a real (epsilon, delta)
 guarantee, with several seeds, and its AUC is measured on held-out rows. The reference without
-privacy is the same algorithm without noise and without clipping.
+privacy is the same algorithm without noise (and, for the linear scorer, without clipping).
 """
 
 import collections
@@ -25,14 +25,13 @@ from tqdm import tqdm
 import jaxminimax as jmm
 from benchmarks import data, report, settings
 from jaxminimax import Saddle
-from jaxminimax.problems._auc import mlp_init
 
 _EPSILONS = (0.1, 0.5, 1.0, 5.0, 10.0)
 _SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer}
 _ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda}
 # Data sets whose training rows are the same for every seed, in another order.
 _FIXED = ("mnist", "fashion_mnist", "adult")
-_SLICE = 1024  # rows whose gradients are in memory together
+_SLICE = {"linear": 1024, "mlp": 128}  # rows whose gradients are in memory together
 # optimisers are hashed by identity, so there is one object each
 _OPTIMISER = {0.0: optax.sgd, 0.9: functools.partial(optax.sgd, momentum=0.9)}
 _ASSUMED = (
@@ -127,32 +126,30 @@ def _problem(scorer: str, prior: float, radius: float, dual: str) -> jmm.Problem
 
 def lane(args: Any, epsilon: float, dataset: data.Dataset) -> Lane:
     """Settings, problem and calibrated hyper-parameters of one epsilon; infinity: no privacy."""
-    s = settings.choose("csv" if args.csv else args.dataset, args.scorer, epsilon, args.iterations)
+    s = settings.choose("csv" if args.csv else args.dataset, args.scorer, epsilon,
+                        prior=dataset.prior, iterations=args.iterations)
     n = len(dataset.y_train)
     own = s.share is not None  # whether v moves by a gradient of its own
-    private = math.isfinite(epsilon)
-    clip = s.clip if private else math.inf
-    clip_v = (s.clip_v if private else math.inf) if own else None
+    clip = Saddle(s.clip, s.clip_v if own else None)
     noise = jmm.budget_split(w=s.share) if own else None
-    if not private:
+    if epsilon == math.inf:
         noise = Saddle(0.0, 0.0 if own else None)
     batch = n * (s.rate or math.inf) if args.batch is None else args.batch
     full = math.isinf(batch) or args.algorithm == "gda"
     if not full and batch > n:
         raise ValueError(f"--batch {batch:g} exceeds the {n} training records; give at most {n}, "
                          "or --batch full")
-    query = jmm.Query(clip=Saddle(clip, clip_v), noise_multiplier=noise, population=n,
+    query = jmm.Query(clip=clip, noise_multiplier=noise, population=n,
                       sampling=jmm.Full() if full else jmm.Poisson(rate=batch / n))
-    common = dict(query=query, iterations=s.iterations,
-                  averaging=jmm.Averaging(skip=s.skip), microbatch=_SLICE,
-                  strategy="microbatch" if args.scorer == "linear" else "two_pass")
+    common = dict(query=query, iterations=s.iterations, averaging=jmm.Averaging(skip=s.skip),
+                  strategy="microbatch", microbatch=_SLICE[args.scorer])
     if args.algorithm == "gda":
         offset = s.iterations / 2  # the steps fall from s.step to a third of it
         hyper = jmm.gda.Hyper(**common, modulus=1 / (s.step * offset), offset=offset)
     else:
         hyper = jmm.sgda.Hyper(**common, step=Saddle(s.step, s.step_v),
                                optimiser=Saddle(_OPTIMISER[s.momentum], optax.sgd))
-    if private:
+    if epsilon < math.inf:
         hyper = jmm.calibrate(_ALGORITHMS[args.algorithm], hyper, epsilon, args.delta,
                               neighbours=args.neighbours)
     problem = _problem(args.scorer, dataset.prior, s.radius, "ascent" if own else "best_response")
@@ -163,9 +160,14 @@ def start(args: Any, s: settings.Settings, dim: int, seed: int) -> Saddle:
     """The initial point: zero for the linear scorer, random weights for the MLP."""
     if args.scorer == "linear":
         return jmm.problems.auc_start(jnp.zeros(dim, jnp.float32))
-    theta = mlp_init(jax.random.fold_in(jax.random.key(seed), 1), dim, s.hidden, scale=s.scale)
+    theta = jmm.problems.mlp_init(jax.random.key(seed), dim, s.hidden, scale=s.scale)
     theta["W1"] = theta["W1"] / s.norm
     return jmm.problems.auc_start(jax.tree.map(lambda x: x.astype(jnp.float32), theta))
+
+
+def key(seed: int, epsilon: float) -> jax.Array:
+    """A key for every run: the difference of two runs with the same noise would give data away."""
+    return jax.random.fold_in(jax.random.key(seed), np.float32(epsilon).view(np.uint32))
 
 
 def groups(lanes: list[Lane]) -> list[list[int]]:
@@ -214,9 +216,10 @@ def measure(args: Any, lanes: list[Lane], first: data.Dataset) -> Result:
     for dataset, seeds in splits(args, first):
         rows = (jnp.asarray(dataset.x_train), jnp.asarray(dataset.y_train))
         test = jnp.asarray(dataset.x_test)
-        keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in seeds])
         for number, members in enumerate(plan):
             one = lanes[members[0]]
+            keys = jnp.stack([jnp.stack([key(seed, lanes[i].epsilon) for seed in seeds])
+                              for i in members])
             inputs = (keys, start(args, one.settings, dim, seeds[0]), rows,
                       jmm.stack([lanes[i].hyper for i in members]))
             clock = time.perf_counter()

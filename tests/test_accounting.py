@@ -345,7 +345,7 @@ def test_bad_noise_is_refused_never_called_private(value):
     (jmm.Repeat(query=jmm.Query(clip=Saddle(math.inf, None), noise_multiplier=Saddle(1.0, None),
                                 population=10), times=1), "no noise can cover"),
     (repeat(1.0, 2**31), "2\\*\\*31"),
-    ("sgda", "Repeat or a Sequence"),
+    ("sgda", "Repeat, a Sequence"),
 ])
 def test_a_bad_description_is_refused_with_the_fix(mechanism, message):
     with pytest.raises(ValueError, match=message):

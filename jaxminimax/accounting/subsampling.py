@@ -1,8 +1,8 @@
 """Privacy loss distributions of fixed-size samples, with and without replacement, replace-one.
 
 Setting. A release is f(batch) + N(0, sigma^2 I). The map f may depend on everything released before
-and moves by at most D (L2) when one slot of the batch is replaced, hence by k D at most for k slots.
-Neighbouring data sets differ in one of n records, n public. With z = sigma / D and
+and moves by at most D (L2) when one slot of the batch is replaced, hence by at most k D for k of
+them. Neighbouring data sets differ in one of n records, n public. With z = sigma / D and
 
     delta_k(g) = H_g(N(k / z, 1) || N(0, 1)),      H_a(P || Q) = integral of (P - a Q)_+,
 
