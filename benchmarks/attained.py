@@ -123,7 +123,8 @@ def main(argv: list[str] | None = None) -> int:
     worst = max(row["attained_over_claimed"] for row in rows)
     print(f"largest attained / claimed: {worst:.6f} over {len(rows)} cases")
     if args.json:
-        report.write_json(args.json, arguments=vars(args), rows=rows, statements=[])
+        report.write_json(args.json, {"environment": report.environment(),
+                                      "arguments": vars(args), "rows": rows, "statements": []})
     return 0 if worst <= 1 + 1e-4 else 1
 
 

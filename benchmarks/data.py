@@ -63,6 +63,10 @@ _PIXEL_MEAN = {"mnist": 0.1307, "fashion_mnist": 0.2860}
 _IMAGE_NORM = 8.0
 # An adult record has 14 attributes and switches on one bin for each, of 123 bins in all.
 _ADULT_CENTRE = 14 / 123
+# ijcnn1: ten phase indicators, two columns of their own, ten lagged values. The weights were chosen
+# on validation splits, by the AUC at epsilon 0.1.
+_IJCNN1_CENTRE = np.array([0.1] * 10 + [0, 0.3] + [0] * 10, np.float32)
+_IJCNN1_SCALE = np.array([0.7] * 10 + [0.5, 3] + [3] * 10, np.float32)
 _CSV_BUCKETS = 256
 _CSV_MIN_ROWS = 100
 
@@ -100,7 +104,9 @@ _ABOUT = {
         (
             "The prior 0.1 is the published share of positives (about 10 %).",
             "The ten phase indicators are centred at 0.1, since ten phases occur in turn.",
-            "Column 11 (counting from 0) is centred at 0.3 and columns 12-21 are multiplied by 3.",
+            "Column 11 (counting from 0) is centred at 0.3.",
+            "Columns 0-9 are multiplied by 0.7, column 10 by 0.5 and columns 11-21 by 3, weights "
+            + "chosen on validation splits of the published file without paying for it.",
             "The publishers of the file had scaled its values.",
         ),
     ),
@@ -334,11 +340,8 @@ def _load_ijcnn1(part: str, data_dir: str | os.PathLike | None) -> tuple[np.ndar
 
 
 def _ijcnn1_features(x: np.ndarray) -> np.ndarray:
-    x = x.copy()
-    x[:, :10] -= 0.1
-    x[:, 11] -= 0.3
-    x[:, 12:] *= 3.0  # The lagged values are small; a larger scale is a larger step size.
-    return x
+    """Centre the columns, and weigh them: a larger scale is a larger step along that column."""
+    return ((x - _IJCNN1_CENTRE) * _IJCNN1_SCALE).astype(np.float32)
 
 
 def _load_adult(part: str, data_dir: str | os.PathLike | None) -> tuple[np.ndarray, np.ndarray]:

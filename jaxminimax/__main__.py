@@ -9,34 +9,52 @@ from jaxminimax import _check, accounting, gda, sgda
 from jaxminimax import mechanism as words
 from jaxminimax._types import Saddle
 from jaxminimax.accounting import _charge, _curves, _epsilon, _statement
-from jaxminimax.mechanism import Full, Poisson, Query
+from jaxminimax.mechanism import (
+    Disjoint,
+    FixedSize,
+    Full,
+    GroupLosses,
+    Mechanism,
+    Poisson,
+    Query,
+    Sequence,
+)
 
 ALGORITHMS = {"sgda": sgda, "gda": gda}
+SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jaxminimax", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("calibrate", "noise multipliers for a target epsilon"),
-                       ("epsilon", "epsilon of given noise")):
+                       ("epsilon", "epsilon of given noise"),
+                       ("explain", "privacy statement of given noise, in words")):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("algorithm", choices=sorted(ALGORITHMS))
         if name == "calibrate":
             command.add_argument("--epsilon", type=float, required=True)
             command.add_argument("--share-w", type=float, default=None,
                                  help="player w's share of the budget (default: equal noise)")
+            command.add_argument("--laplace", type=float, default=None, metavar="SHARE",
+                                 help="release all groups' mean losses in every iteration too; the "
+                                      "share of epsilon that they cost alone")
         else:
             command.add_argument("--effective-noise-multiplier", type=float, required=True,
                                  help="noise on the clipped sum over the per-record norm bound, "
                                       "both players combined")
+            command.add_argument("--laplace-noise-multiplier", type=float, default=None,
+                                 metavar="Z", help="release all groups' mean losses in every "
+                                 "iteration too; Laplace scale over (loss bound / group size)")
             command.add_argument("--spent", type=int, default=None,
                                  help="releases made, for a run that stopped early")
         command.add_argument("--delta", type=float, required=True)
         command.add_argument("--population", type=int, required=True, help="n, public")
         command.add_argument("--batch", type=float, default=None,
-                             help="expected batch size; needed for Poisson sampling")
+                             help="batch size (expected, for Poisson sampling); "
+                                  "needed unless full")
         command.add_argument("--iterations", type=int, required=True)
-        command.add_argument("--sampling", choices=("full", "poisson"), default=None,
+        command.add_argument("--sampling", choices=SAMPLINGS, default=None,
                              help="default: full for gda, poisson for sgda")
         command.add_argument("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
         command.add_argument("--json", action="store_true", help="print JSON only")
@@ -52,38 +70,90 @@ def _hyper(args: argparse.Namespace, query: Query) -> Any:
 def _query(args: argparse.Namespace, noise_multiplier: Saddle | None, clip: Saddle) -> Query:
     _check.count("--population", args.population)
     sampling = args.sampling or ("full" if args.algorithm == "gda" else "poisson")
-    if sampling == "full":
-        if args.batch is not None:
-            raise ValueError("--batch goes with --sampling poisson; a full batch is all records.")
-        how: Full | Poisson = Full()
-    else:
-        if args.batch is None:
-            raise ValueError("--sampling poisson needs --batch, the expected batch size.")
-        _check.number("--batch", args.batch, low=0.0, high=args.population, closed=True)
-        how = Poisson(rate=args.batch / args.population)
-    return Query(clip=clip, noise_multiplier=noise_multiplier, sampling=how,
+    return Query(clip=clip, noise_multiplier=noise_multiplier, sampling=_sampling(args, sampling),
                  population=args.population)
+
+
+def _sampling(args: argparse.Namespace, name: str) -> Full | Poisson | FixedSize | Disjoint:
+    if name == "full":
+        if args.batch is not None:
+            raise ValueError("--batch goes with every --sampling but full; a full batch is all "
+                             "records.")
+        return Full()
+    if args.batch is None:
+        expected = ", the expected batch size" if name == "poisson" else ""
+        raise ValueError(f"--sampling {name} needs --batch{expected}.")
+    _check.number("--batch", args.batch, low=0.0, high=args.population, closed=True)
+    if name == "poisson":
+        return Poisson(rate=args.batch / args.population)
+    if args.batch != int(args.batch):
+        raise ValueError(f"--batch must be an integer for --sampling {name}, got {args.batch!r}.")
+    if name == "disjoint":
+        return Disjoint(batch=int(args.batch))
+    return FixedSize(batch=int(args.batch), replacement=name == "with_replacement")
+
+
+def _losses(args: argparse.Namespace, noise_multiplier: float | None) -> GroupLosses:
+    # the cost depends on the noise multiplier alone, not on the bound or the groups' size
+    return GroupLosses(bound=1.0, group_size=args.population, noise_multiplier=noise_multiplier,
+                       times=args.iterations)
+
+
+def _calibrated(args: argparse.Namespace) -> tuple[Any, Any]:
+    """The releases of operators and of losses that share a budget."""
+    algorithm = ALGORITHMS[args.algorithm]
+    ratio = None if args.share_w is None else words.budget_split(w=args.share_w)
+    hyper = _hyper(args, _query(args, ratio, Saddle(1.0, 1.0)))
+    losses: Any = None
+    if args.laplace is not None:
+        _check.number("--epsilon", args.epsilon, low=0.0)
+        _check.number("--laplace", args.laplace, low=0.0, high=1.0)
+        losses = accounting.calibrate_noise(_losses(args, None), args.laplace * args.epsilon,
+                                            args.delta, neighbours=args.neighbours)
+    hyper = accounting.calibrate(algorithm, hyper, args.epsilon, args.delta,
+                                 neighbours=args.neighbours,
+                                 alongside=() if losses is None else (losses,))
+    return algorithm.mechanism(hyper), losses
+
+
+def _given(args: argparse.Namespace) -> tuple[Any, Any]:
+    """The releases with the noise on the command line."""
+    _check.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
+    # one player with this noise is as strong as any two whose noise combines to it
+    query = _query(args, Saddle(args.effective_noise_multiplier, None), Saddle(1.0, None))
+    z = args.laplace_noise_multiplier
+    if z is not None:
+        _check.number("--laplace-noise-multiplier", z, low=0.0)
+    if args.spent is not None:
+        _check.count("--spent", args.spent, low=1)
+    return (ALGORITHMS[args.algorithm].mechanism(_hyper(args, query)),
+            None if z is None else _losses(args, z))
+
+
+def _together(*parts: Mechanism | None) -> Mechanism:
+    """What is there, as one mechanism."""
+    present = tuple(part for part in parts if part is not None)
+    return present[0] if len(present) == 1 else Sequence(parts=present)
+
+
+def explain(args: argparse.Namespace) -> _statement.Statement:
+    """The statement that `explain` prints."""
+    mechanism, losses = _given(args)
+    spent = args.iterations if args.spent is None else min(args.spent, args.iterations)
+    so_far = [None if part is None else _charge.first(part, spent) for part in (mechanism, losses)]
+    return _statement.state_of(_together(mechanism, losses), _together(*so_far), args.delta,
+                               spent=spent, allowed=args.iterations, neighbours=args.neighbours)
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
     """The record that a command prints."""
-    algorithm = ALGORITHMS[args.algorithm]
-    if args.command == "calibrate":
-        ratio = None if args.share_w is None else words.budget_split(w=args.share_w)
-        hyper = _hyper(args, _query(args, ratio, Saddle(1.0, 1.0)))
-        hyper = accounting.calibrate(algorithm, hyper, args.epsilon, args.delta,
-                                     neighbours=args.neighbours)
-        mechanism = algorithm.mechanism(hyper)
-    else:
-        _check.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
-        # one player with this noise is as strong as any two whose noise combines to it
-        query = _query(args, Saddle(args.effective_noise_multiplier, None), Saddle(1.0, None))
-        mechanism = algorithm.mechanism(_hyper(args, query))
-        if args.spent is not None:
-            _check.count("--spent", args.spent, low=1)
-            mechanism = _charge.first(mechanism, args.spent)
-    epsilon = accounting.epsilon(mechanism, args.delta, neighbours=args.neighbours)
-    (cost,) = _charge.charges(mechanism, args.neighbours)
+    mechanism, losses = _calibrated(args) if args.command == "calibrate" else _given(args)
+    if args.command == "epsilon" and args.spent is not None:
+        mechanism = _charge.first(mechanism, args.spent)
+        losses = None if losses is None else _charge.first(losses, args.spent)
+    whole = _together(mechanism, losses)
+    epsilon = accounting.epsilon(whole, args.delta, neighbours=args.neighbours)
+    (cost,) = _charge.charges(whole, args.neighbours)
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
     z = mechanism.query.noise_multiplier
     per_player = {name: x for name, x in z._asdict().items() if x is not None}
@@ -91,10 +161,11 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
         "effective_noise_multiplier": accounting.effective_noise_multiplier(mechanism.query),
+        "laplace_noise_multiplier": None if losses is None else losses.noise_multiplier,
         "epsilon": epsilon,
         "delta": args.delta,
         "neighbours": args.neighbours,
-        "sampling": _statement.describe(mechanism),
+        "sampling": " ".join(map(_statement.describe, words.leaves(whole))),
         "accountant": _statement.accountant_name(bound),
         "event": str(_curves.event(cost)),
     }
@@ -104,14 +175,17 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command; 0, or 2 with the reason on standard error."""
     args = _parser().parse_args(argv)
     try:
-        record = answer(args)
+        said = explain(args) if args.command == "explain" else answer(args)
     except ValueError as error:
         print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
         return 2
-    if args.json:
-        print(json.dumps(record))
+    if isinstance(said, _statement.Statement):
+        print(json.dumps(said.to_json()) if args.json else said)
         return 0
-    for name, value in record.items():
+    if args.json:
+        print(json.dumps(said))
+        return 0
+    for name, value in said.items():
         if isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}" for player, z in value.items())
         elif isinstance(value, float):

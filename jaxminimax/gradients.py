@@ -21,6 +21,7 @@ from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Saddle, SaddleOperator, Tree
 
 STRATEGIES = ("vmap", "microbatch", "two_pass")
+_WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
 
 
 def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
@@ -54,10 +55,13 @@ def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
     """sum_i weight_i g_i over `[b, ...]` leaves, in at least float32; weight 0 silences NaN."""
 
     def leaf(x: jax.Array) -> jax.Array:
-        dtype = at_least_float32(x.dtype)
-        scale = weight.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
-        # a product and a sum, not a dot: no reduced-precision matrix unit loosens the bound
-        return jnp.sum(jnp.where(scale > 0, scale * x.astype(dtype), 0), 0)
+        x = x.astype(at_least_float32(x.dtype))
+        scale = weight.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        if x.size // x.shape[0] < _WIDE:
+            return jnp.sum(jnp.where(scale > 0, scale * x, 0), 0)
+        # full precision: a reduced one in a matrix unit would loosen the bound
+        return jnp.tensordot(weight.astype(x.dtype), jnp.where(scale > 0, x, 0), 1,
+                             precision=jax.lax.Precision.HIGHEST)
 
     return jax.tree.map(leaf, g)
 

@@ -13,6 +13,9 @@ from jaxminimax.__main__ import main
 CALIBRATE = ["calibrate", "sgda", "--epsilon", "1", "--delta", "1e-5", "--population", "5000",
              "--iterations", "50", "--json"]
 
+GIVEN = ["--effective-noise-multiplier", "5", "--delta", "1e-5", "--population", "5000", "--batch",
+         "100", "--iterations", "50"]
+
 
 def printed(capsys, *arguments):
     assert main(list(arguments)) == 0
@@ -65,6 +68,69 @@ def test_a_share_of_the_budget_and_an_early_stop(capsys):
     (["--batch", "100", "--share-w", "1"], "w must lie in"),
 ])
 def test_a_bad_argument_ends_with_its_name_and_status_2(capsys, extra, message):
+    assert main([*CALIBRATE, *extra]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert not said.out
+
+
+@pytest.mark.parametrize(("sampling", "how"), [
+    ("fixed", jmm.FixedSize(batch=100)),
+    ("with_replacement", jmm.FixedSize(batch=100, replacement=True)),
+    ("disjoint", jmm.Disjoint(batch=100)),
+])
+def test_every_sampler_is_charged_as_itself(capsys, sampling, how):
+    said = printed(capsys, "epsilon", "sgda", *GIVEN, "--sampling", sampling, "--json")
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(5.0, None), sampling=how,
+                      population=5000)
+    assert said["epsilon"] == jmm.epsilon(jmm.Repeat(query=query, times=50), 1e-5)
+    assert said["laplace_noise_multiplier"] is None
+
+
+def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
+    full = [*CALIBRATE, "--sampling", "full"]
+    alone = printed(capsys, *full)
+    made = printed(capsys, *full, "--laplace", "0.2")
+    losses = jmm.GroupLosses(bound=1.0, group_size=100, times=50,
+                             noise_multiplier=made["laplace_noise_multiplier"])
+    assert 0.199 < jmm.epsilon(losses, 1e-5) <= 0.2
+    assert 0.999 < made["epsilon"] <= 1.0
+    z = made["effective_noise_multiplier"]
+    assert alone["effective_noise_multiplier"] < z < 1.1 * alone["effective_noise_multiplier"]
+    assert "Laplace" in made["sampling"]
+    assert "LaplaceDpEvent" in made["event"]
+    given = ["epsilon", "gda", "--effective-noise-multiplier", str(z), "--delta", "1e-5",
+             "--population", "5000", "--iterations", "50", "--laplace-noise-multiplier",
+             str(made["laplace_noise_multiplier"]), "--json"]
+    assert printed(capsys, *given)["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+    assert printed(capsys, *given, "--spent", "10")["epsilon"] < 0.6
+
+
+def test_explain_says_what_epsilon_computes(capsys):
+    given = ["sgda", *GIVEN, "--laplace-noise-multiplier", "80", "--sampling", "disjoint"]
+    for spent in ([], ["--spent", "10"]):
+        number = printed(capsys, "epsilon", *given, *spent, "--json")["epsilon"]
+        said = printed(capsys, "explain", *given, *spent, "--json")
+        assert said["epsilon"] == number
+        assert main(["explain", *given, *spent]) == 0
+        words = capsys.readouterr().out
+        assert words.startswith(f"({number:.4g}, 1e-05)-differential privacy")
+        assert f"Spent {said['spent']} of 50" in words
+        assert "disjoint batches of 100" in words
+        assert "Laplace" in words
+    assert said["spent"] == 10
+    assert said["epsilon"] < said["epsilon_allowed"]
+
+
+@pytest.mark.parametrize(("extra", "message"), [
+    (["--sampling", "fixed"], "--sampling fixed needs --batch"),
+    (["--sampling", "disjoint", "--batch", "1.5"], "--batch must be an integer"),
+    (["--sampling", "full", "--laplace", "1"], "--laplace must lie in"),
+    (["--sampling", "full", "--laplace", "0.2", "--neighbours", "add_or_remove_one"],
+     "add_or_remove_one"),
+    (["--sampling", "full", "--laplace", "0.2", "--epsilon", "nan"], "epsilon must lie in"),
+])
+def test_a_bad_sampler_or_share_ends_with_its_name_and_status_2(capsys, extra, message):
     assert main([*CALIBRATE, *extra]) == 2
     said = capsys.readouterr()
     assert message in said.err

@@ -210,8 +210,8 @@ def test_replacing_a_row_replaces_one_loaded_record(name, folder, monkeypatch):
 def test_ijcnn1_features():
     row = np.zeros((1, 22), np.float32)
     row[0, [2, 10, 11, 12, 21]] = [1, 0.5, 0.5, 0.5, -0.25]
-    expected = np.array([-0.1] * 10 + [0.5, 0.2, 1.5] + [0] * 8 + [-0.75])
-    expected[2] = 0.9
+    expected = np.array([-0.07] * 10 + [0.25, 0.6, 1.5] + [0] * 8 + [-0.75])
+    expected[2] = 0.63
     original = row.copy()
     np.testing.assert_allclose(data._ijcnn1_features(row)[0], expected, atol=1e-6)
     np.testing.assert_array_equal(row, original)

@@ -20,6 +20,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: x.__name__)
 SIZE, MICROBATCH = 7, 3  # the last slice is not a whole one
 DICTS = Saddle({"a": (3,), "b": ()}, {"c": {"d": (2, 2)}, "e": (1,)})
 NESTED = Saddle(((2,), [(3, 2), ()], (0, 4)), ())  # tuples, a list, an empty leaf; a scalar player
+LARGE = Saddle({"a": (70, 70), "b": ()}, (5000,))
 
 
 def linear(w, v, x):
@@ -97,7 +98,8 @@ def assert_equal_sums(actual, expected, rtol):
 @strategies
 @pytest.mark.parametrize(("shapes", "clip"), [
     (DICTS, Saddle(0.7, 2.0)), (DICTS, Saddle(1.5, None)), (DICTS, Saddle(None, 0.1)),
-    (NESTED, Saddle(0.7, 2.0))], ids=["both", "no v", "no w", "nested"])
+    (NESTED, Saddle(0.7, 2.0)), (LARGE, Saddle(0.7, 2.0))],
+    ids=["both", "no v", "no w", "nested", "large"])
 def test_every_strategy_is_the_definition(strategy, shapes, clip):
     rng = np.random.default_rng(7)
     x = draw(rng, shapes)
@@ -220,16 +222,30 @@ def test_one_clipped_example_is_never_longer_than_the_clip_norm(
 
 @strategies
 @dtypes
-@pytest.mark.parametrize("unit", [1e-15, 1.0, 1e15])
-def test_a_long_example_keeps_its_direction_and_attains_the_clip_norm(strategy, dtype, unit):
-    x = jax.tree.map(lambda a: np.asarray(a.astype(np.float64) * unit, dtype),
+@pytest.mark.parametrize(("size", "clip"), [(1e-15, 1e-19), (1.0, 1e-4), (1e15, 1e11),
+                                            (1e20, 1e-8)])
+def test_a_long_example_keeps_its_direction_and_attains_the_clip_norm(strategy, dtype, size, clip):
+    x = jax.tree.map(lambda a: np.asarray(a.astype(np.float64) * size, dtype),
                      draw(np.random.default_rng(5), dtype=dtype))
-    clip = Saddle(1e-4 * unit, 1e-3 * unit)
+    clip = Saddle(clip, 10 * clip)
     for i in (0, SIZE - 1):
         total = flat(summed(strategy, x, clip, alone(x, i)))
         for a, p, c in zip(total, x, clip, strict=True):
             g = rows(p, SIZE)[i]
             np.testing.assert_allclose(a / c, g / np.linalg.norm(g), rtol=1e-5)
+
+
+@strategies
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=lambda x: x.__name__)
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_the_bound_holds_and_is_attained_where_squares_overflow(strategy, dtype, size):
+    """Alone in a slice and of few numbers, an example is one that compilers rewrite most freely."""
+    limit = np.sqrt(np.finfo(dtype).max)
+    for factor in (0.6, 0.75, 0.95, 1.0, 1.5, 1e3, 1e6):
+        x = draw(np.random.default_rng(1), Saddle({"a": (), "b": (1,)}, ()), size, dtype)
+        x = jax.tree.map(lambda a, f=factor: np.asarray(np.sign(a) * limit * f, dtype), x)
+        total = summed(strategy, x, Saddle(1.0, 1.0), alone(x, size - 1))
+        assert -1e-4 < excess(total, (1.0, 1.0)) <= 0
 
 
 def largest_excess(dtype=jnp.float32):

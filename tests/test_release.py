@@ -13,6 +13,7 @@ from scipy import stats
 
 from jaxminimax import (
     Disjoint,
+    FixedSize,
     Full,
     Poisson,
     Problem,
@@ -172,6 +173,21 @@ def test_any_two_neighbours_are_within_the_sensitivity(sampling):
         assert (moved.max() > 0) == read
 
 
+@pytest.mark.parametrize("replacement", [False, True])
+def test_a_record_counts_as_often_as_a_fixed_size_sample_holds_it(replacement):
+    sampling = FixedSize(batch=4, replacement=replacement)
+    unit = 2 / effective_noise_multiplier(query(sampling))
+    data = records(1)
+    times = np.zeros(KEYS)
+    for i in range(N):
+        moved = distances(lambda x: _moves(sgda, sampling, "vmap", split(), x), sampling,
+                          with_record(data, i, 1e6), with_record(data, i, -1e6)) / unit
+        np.testing.assert_allclose(moved, np.round(moved), atol=1e-4)
+        assert moved.max() > 1.9 if replacement else moved.max() <= 1
+        times += np.round(moved)
+    np.testing.assert_array_equal(times, 4)
+
+
 def farthest():
     """The distance between the worst neighbours, in units of the bound: 1."""
     q, data = query(), records(1)
@@ -193,7 +209,7 @@ def test_the_sensitivity_catches_a_lifted_clip(bug):
 # --- the noise ---
 
 
-BIG = Saddle({"a": jnp.zeros(100_000), "b": jnp.zeros((500, 200))}, jnp.zeros(200_000))
+BIG = Saddle({"a": jnp.zeros(100_000), "b": jnp.zeros((500, 200))}, jnp.zeros(100_000))
 
 
 def noise_ratios(q, z=BIG):
@@ -224,7 +240,7 @@ def test_the_measured_noise_catches_half_of_it(bug):
 
 
 def test_players_leaves_and_releases_share_no_noise():
-    z = Saddle({"a": BIG.v, "b": BIG.v}, BIG.v)
+    z = Saddle({"a": jnp.zeros(50_000), "b": jnp.zeros(50_000)}, jnp.zeros(50_000))
     q = query(clip=Saddle(1.0, 1.0), noise=Saddle(1.0, 1.0))
     g = opened(q, jnp.zeros(N), same(9, 2), [0, 1], problem=ZERO, z=z)
     noises = [x[k] for x in jax.tree.leaves(g) for k in range(2)]

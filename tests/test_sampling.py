@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxminimax import Disjoint, Full, Poisson, Query, Saddle, sampling
+from jaxminimax import Disjoint, FixedSize, Full, Poisson, Query, Saddle, sampling
 from jaxminimax.mechanism import overflow_probability, rows_read
 
 SIGMAS = 4.5
@@ -26,14 +26,22 @@ def query(rate, population, capacity=None):
                  population=population)
 
 
-def keys(count, seed=0):
-    return jax.random.split(jax.random.key(seed), count)
+@jax.jit
+def _samples(keys, q):
+    return jax.lax.map(lambda key: sampling.draw(key, q, jnp.int32(0)), keys)
 
 
 def samples(q, count, seed=0):
     """`count` samples, as numpy arrays with a leading axis."""
-    f = jax.jit(lambda keys: jax.lax.map(lambda key: sampling.draw(key, q, jnp.int32(0)), keys))
-    return jax.tree.map(np.asarray, f(keys(count, seed)))
+    return jax.tree.map(np.asarray, _samples(jax.random.split(jax.random.key(seed), count), q))
+
+
+@pytest.fixture
+def bug(monkeypatch):
+    """To plant a bug: what was compiled before does not hide it, nor does it survive."""
+    _samples.clear_cache()
+    yield monkeypatch
+    _samples.clear_cache()
 
 
 def members(sample, population):
@@ -136,36 +144,37 @@ def subset_p(q, count, fits=True):
 
 @pytest.mark.parametrize(("rate", "population"), [(0.3, 6), (0.7, 5), (0.05, 4)])
 def test_sets_of_records_follow_the_product_law(rate, population):
-    assert subset_p(query(rate, population), 100_000) > 1e-3
+    assert subset_p(query(rate, population), 40_000) > 1e-3
 
 
 def test_samples_that_fit_follow_the_product_law_given_their_size():
     """Overflow leaves nothing out silently: given that a sample fits, it is the described one."""
-    assert subset_p(query(0.4, 6, capacity=3), 100_000) > 1e-3
+    assert subset_p(query(0.4, 6, capacity=3), 40_000) > 1e-3
 
 
-def test_the_product_law_catches_another_rate_and_a_dependence_on_neighbours(monkeypatch):
+def test_the_product_law_catches_another_rate_and_a_dependence_on_neighbours(bug):
     thresholds = sampling._thresholds
-    monkeypatch.setattr(sampling, "_thresholds", lambda q, n: thresholds(1.05 * q, n))
-    assert subset_p(query(0.3, 6), 100_000) < 1e-6
-    monkeypatch.setattr(sampling, "_thresholds", thresholds)
+    bug.setattr(sampling, "_thresholds", lambda q, n: thresholds(1.05 * q, n))
+    assert subset_p(query(0.3, 6), 40_000) < 1e-6
+    bug.setattr(sampling, "_thresholds", thresholds)
+    _samples.clear_cache()
     bits = jax.random.bits  # one gap again and again
-    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.broadcast_to(
+    bug.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.broadcast_to(
         bits(key, (*shape[:-1], 1), dtype), shape))
-    assert subset_p(query(0.3, 6), 100_000) < 1e-6
+    assert subset_p(query(0.3, 6), 40_000) < 1e-6
 
 
 def test_different_keys_draw_independently_and_equal_keys_equally():
-    q = query(0.3, 40)
-    one, two = (members(samples(q, 20_000, seed), 40) for seed in (1, 2))
-    assert sigmas((one & two).sum(0), len(one), 0.3**2).max() < SIGMAS
-    assert sigmas((one[1:] & one[:-1]).sum(0), len(one) - 1, 0.3**2).max() < SIGMAS
-    np.testing.assert_array_equal(one, members(samples(q, 20_000, 1), 40))
+    q, count = query(0.3, 40), 5000
+    one, again, two = (members(samples(q, count, seed), 40) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert sigmas((one & two).sum(0), count, 0.3**2).max() < SIGMAS
+    assert sigmas((one[1:] & one[:-1]).sum(0), count - 1, 0.3**2).max() < SIGMAS
 
 
 def test_a_large_population_is_sampled_evenly():
     """Indices near 2^29: no wraparound, no coarse grid."""
-    population, mean, trials = 2**29, 20.0, 20_000
+    population, mean, trials = 2**29, 20.0, 8000
     q = query(mean / population, population)
     sample = samples(q, trials)
     assert sample.fits.all()
@@ -364,6 +373,83 @@ def test_a_given_capacity_overflows_with_the_binomial_tail(capacity, read):
     q = query(0.07, 100, capacity)
     assert rows_read(q) == read
     np.testing.assert_allclose(overflow_probability(q), stats.binom.sf(read, 100, 0.07), rtol=1e-9)
+
+
+# --- fixed sizes ---
+
+
+def fixed(population, batch, replacement=False):
+    return Query(clip=Saddle(1.0, 1.0), population=population,
+                 sampling=FixedSize(batch=batch, replacement=replacement))
+
+
+def rows_drawn(q, count, seed=0):
+    sample = samples(q, count, seed)
+    assert sample.valid is None
+    assert sample.fits.all()
+    assert sample.rows.shape == (count, q.sampling.batch)
+    assert sample.rows.min() >= 0
+    assert sample.rows.max() < q.population
+    return np.sort(sample.rows, 1)
+
+
+@pytest.mark.parametrize(("population", "batch"), [(6, 3), (5, 1), (7, 6)])
+def test_every_subset_of_the_fixed_size_is_equally_likely(population, batch):
+    rows = rows_drawn(fixed(population, batch), 40_000)
+    subsets = list(itertools.combinations(range(population), batch))
+    code = (1 << rows).sum(1)
+    observed = np.bincount(code, minlength=2**population)
+    observed = observed[[sum(1 << i for i in s) for s in subsets]]
+    assert observed.sum() == len(rows)  # of distinct records
+    assert chi_square_p(observed, np.full(len(subsets), len(rows) / len(subsets))) > 1e-3
+
+
+def test_subsets_of_a_larger_population_are_even_in_records_and_in_pairs():
+    population, batch, count = 700, 9, 8000
+    rows = rows_drawn(fixed(population, batch), count)
+    assert (np.diff(rows, axis=1) > 0).all()
+    inside = np.zeros((count, population), bool)
+    np.put_along_axis(inside, rows, True, 1)
+    assert sigmas(inside.sum(0), count, batch / population).max() < SIGMAS
+    pair = batch * (batch - 1) / (population * (population - 1))
+    for apart in (1, 16, 699):
+        both = inside[:, apart:] & inside[:, :-apart]
+        assert sigmas(both.sum(0), count, pair).max() < 2 * SIGMAS  # a skewed law: few are expected
+        assert sigmas(both.sum(), count * both.shape[1], pair) < SIGMAS
+
+
+def test_a_fixed_size_of_everything_is_the_full_batch():
+    assert sampling.draw(jax.random.key(0), fixed(9, 9), jnp.int32(3)) == (None, None, True)
+
+
+@pytest.mark.parametrize(("population", "batch"), [(4, 3), (2, 5), (1, 3), (3, 1)])
+def test_draws_with_replacement_are_independent_and_even(population, batch):
+    rows = rows_drawn(fixed(population, batch, True), 40_000)
+    counts = np.stack([(rows == i).sum(1) for i in range(population)], 1)
+    cells = [c for c in itertools.product(range(batch + 1), repeat=population) if sum(c) == batch]
+    law = stats.multinomial.pmf(cells, batch, np.full(population, 1 / population))
+    observed = np.array([(counts == c).all(1).sum() for c in cells])
+    assert chi_square_p(observed, len(rows) * law) > 1e-3
+
+
+@pytest.mark.parametrize("population", [1, 2, 3, 65_535, 65_536, 65_537, 10**6 + 3, 2**30 - 1])
+def test_draws_with_replacement_are_products_of_96_bits_rounded_down(population, monkeypatch):
+    words = np.random.default_rng(0).integers(0, 2**32, (3, 200), np.uint32)
+    words[:, :4] = [[0, 2**32 - 1, 2**31, 1], [0, 2**32 - 1, 0, 0], [0, 2**32 - 1, 0, 0]]
+    sample = draw_from_words(monkeypatch, fixed(population, 200, True), words)
+    numbers = [a | b << 32 | c << 64 for a, b, c in words.T.tolist()]
+    np.testing.assert_array_equal(
+        sample.rows, sorted(u * population >> 96 for u in numbers))
+
+
+@pytest.mark.parametrize(("population", "batch", "replacement"), [
+    (6, 3, False), (700, 9, False), (60_000, 256, False), (2**29, 64, False), (9, 9, False),
+    (6, 8, True), (2**29, 512, True)])
+def test_fixed_sizes_fail_and_depart_from_their_law_negligibly(population, batch, replacement):
+    q = fixed(population, batch, replacement)
+    assert 0 <= sampling.law_error(q) < 1e-15
+    assert 0 <= sampling.failure(q) <= 2.1e-17
+    assert (rows_read(q), overflow_probability(q)) == (batch, 0.0)
 
 
 # --- the other samplings ---

@@ -175,12 +175,31 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     spent = allowed if state is None else int(words.concrete(state.spent))
     _check.count("spent", spent, low=0)
     done = first(main, spent)
-    everything = Sequence(parts=(*alongside, main))
-    so_far = Sequence(parts=(*alongside, *(() if done is None else (done,))))
+    so_far = (*alongside, *(() if done is None else (done,)))
+    return state_of(Sequence(parts=(*alongside, main)), Sequence(parts=so_far), delta, spent=spent,
+                    allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed)
+
+
+def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: int, allowed: int,
+             neighbours: str = "replace_one", unit: str = "one record",
+             assumed: tuple[str, ...] = ()) -> Statement:
+    """The privacy statement of a description, for `statement` and the command line.
+
+    Args:
+      everything: all that is allowed.
+      so_far: the part of it that was run.
+      delta: in (0, 1).
+      spent: releases made, to print.
+      allowed: releases allowed, to print.
+      neighbours: as in `epsilon`.
+      unit: as in `statement`.
+      assumed: as in `statement`.
+    """
+    check_delta(delta)
     costs = charges(so_far, neighbours)
     value, bound = worst(costs, float(delta), neighbours)
     dearest = max(costs, key=lambda cost: charged_epsilon(cost, float(delta), neighbours))
-    parts = [leaf for m in (*alongside, main) for leaf in words.leaves(m)]
+    parts = words.leaves(everything)
     return Statement(
         epsilon=value,
         epsilon_allowed=worst(charges(everything, neighbours), float(delta), neighbours)[0],

@@ -1,0 +1,421 @@
+"""Planted bugs: each is caught by a detector that is silent on the code as it stands.
+
+    python -m benchmarks.mutants [--markdown FILE]
+
+A bug is planted by replacing one function in the module that uses it, for the time of one check;
+no file is edited. A detector returns a number and the largest value that the number may have.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import itertools
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxminimax as jmm
+from benchmarks import report
+from jaxminimax import Saddle, gda, gradients, noise, sampling, sgda
+from jaxminimax import audit as auditor
+from jaxminimax import mechanism as words
+from jaxminimax.accounting import _calibrate, _charge, _curves, _epsilon
+
+door = importlib.import_module("jaxminimax.release")
+
+FULL = words.Full()
+DELTA = 1e-2
+RUNS = 40_000
+RESULT = pathlib.Path(__file__).parent / "results" / "mutants.md"
+
+
+class Finding(NamedTuple):
+    """What a detector measured; it fires above the limit.
+
+    Attributes:
+      value: measured.
+      limit: the most it may be.
+    """
+
+    value: float
+    limit: float
+
+    @property
+    def fires(self) -> bool:
+        """Whether a bug was found; a value that is no number is one."""
+        return not self.value <= self.limit
+
+
+class Mutant(NamedTuple):
+    """A planted bug and what must find it.
+
+    Attributes:
+      name: in a few words, unique.
+      breaks: what it takes away.
+      caught_by: the detector, in words, and what its number is.
+      plant: context manager that holds while the bug is there.
+      detector: run with and without the bug.
+    """
+
+    name: str
+    breaks: str
+    caught_by: str
+    plant: Callable[[], contextlib.AbstractContextManager]
+    detector: Callable[[], Finding]
+
+
+def _forget() -> None:
+    """Empties every cache that an answer of the mutant could stay in."""
+    _calibrate._CACHE.clear()
+    for cached in (_epsilon.charged_epsilon, _curves._composed, _curves._renyi,
+                   sampling._thresholds, sampling._wide):
+        cached.cache_clear()
+
+
+@contextlib.contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """Holds the bug in place, and leaves nothing of it behind."""
+    _forget()
+    try:
+        with mutant.plant():
+            yield
+    finally:
+        _forget()
+
+
+def _replace(where: Any, name: str, make: Callable[[Any], Any]) -> Callable:
+    """Plants `make(original)` as attribute `name` of `where`."""
+    return lambda: mock.patch.object(where, name, make(getattr(where, name)))
+
+
+# --- detectors ---
+
+
+def _query(where: words.Full | words.Poisson | words.FixedSize | words.Disjoint,
+           population: int = 20, **values: Any) -> words.Query:
+    return words.Query(**{"clip": Saddle(0.5, 2.0), "sampling": where, "population": population,
+                          **values})
+
+
+def _hyper(algorithm: Any, rounds: int, query: words.Query) -> Any:
+    own = {"modulus": 1.0} if algorithm is gda else {"step": Saddle(0.5, 0.5)}
+    return algorithm.Hyper(query=query, iterations=rounds, **own)
+
+
+def _audit(rounds: int, where: Any = FULL, epsilon: float = 4.0, algorithm: Any = sgda,
+           neighbours: str = "replace_one", **how: Any) -> Finding:
+    """Lower bound on epsilon; the limit is the claimed one."""
+    hyper = jmm.calibrate(algorithm, _hyper(algorithm, rounds, _query(where)), epsilon, DELTA,
+                          neighbours=neighbours)
+    found = auditor.audit(jax.random.key(11), algorithm, hyper, DELTA, runs=RUNS,
+                          neighbours=neighbours, **how)
+    return Finding(found.epsilon_lower, found.epsilon_claimed)
+
+
+def _distance() -> Finding:
+    """Largest distance of equal-key releases on neighbours; the limit is the charged 2 / z_eff.
+
+    Every operator but one is zero, and the samples differ in size from the expected one.
+    """
+    query = _query(words.Poisson(rate=0.1), noise_multiplier=Saddle(1.0, 1.0))
+    data = auditor.worst_pair(query, "replace_one")
+    once = words.Repeat(query=query, times=1)
+    start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
+    keys = jax.random.split(jax.random.key(5), 500)
+
+    def one(key: jax.Array, data: Saddle) -> Saddle:
+        return door.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data)
+
+    g = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(keys, data)
+    square = sum(((x[:, 0] - x[:, 1])[:, 0] * words.batch_size(query) / clip) ** 2
+                 for x, clip in zip(g, query.clip, strict=True))
+    limit = 2 / _charge.effective_noise_multiplier(query)
+    return Finding(float(jnp.sqrt(jnp.max(square))), limit * (1 + 1e-4))
+
+
+def _budget() -> Finding:
+    """Releases that are not NaN; the limit is what the mechanism allows."""
+    hyper = _hyper(sgda, 3, _query(FULL, noise_multiplier=Saddle(1.0, 1.0)))
+    data = Saddle(*(x[0] for x in auditor.worst_pair(hyper.query, "replace_one")))
+    state = sgda.init(Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32)), hyper)
+    finite = 0
+    for _ in range(5):
+        state = sgda.update(jax.random.key(2), state, data, hyper, auditor.PROBLEM)
+        finite += int(jnp.isfinite(state.z.w[0]))
+    return Finding(finite, hyper.iterations)
+
+
+def _places() -> Finding:
+    """How unequally often records are in releases that are not NaN, in standard deviations."""
+    n, rate, count = 12, 0.5, 20_000
+    query = _query(words.Poisson(rate=rate, capacity=6), n, clip=Saddle(1.0, None),
+                   noise_multiplier=Saddle(0.0, None))
+    once = words.Repeat(query=query, times=1)
+    data = Saddle(jnp.eye(n, dtype=jnp.float32), jnp.zeros((n, 1), jnp.float32))
+    start = Saddle(jnp.ones(n, jnp.float32), jnp.zeros(1, jnp.float32))
+
+    def one(key: jax.Array) -> jax.Array:
+        return door.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data).w
+
+    g = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), count)))
+    inside = np.round(g[np.isfinite(g).all(1)] * rate * n)
+    gap = inside[:, : n // 2].sum(1) - inside[:, n // 2:].sum(1)
+    return Finding(abs(gap.mean()) / (gap.std() / math.sqrt(len(gap))), 5.0)
+
+
+def _mass(one: Callable[[np.ndarray], np.ndarray], two: Callable[[np.ndarray], np.ndarray],
+          epsilon: float) -> float:
+    """Hockey-stick divergence of two densities, by a sum on a fine grid."""
+    x = np.linspace(-60, 60, 480_001)
+    return float(np.sum(np.maximum(one(x) - math.exp(epsilon) * two(x), 0)) * (x[1] - x[0]))
+
+
+def _one_sample() -> Finding:
+    """True delta at the claimed epsilon of both players on one Poisson sample, over the claimed."""
+    rate, z, delta = 0.1, 0.6, 1e-2
+    query = _query(words.Poisson(rate=rate), 1000, noise_multiplier=Saddle(z, z))
+    claimed = jmm.epsilon(words.Repeat(query=query, times=1), delta)
+    joint = math.sqrt(2) / z  # distance of both players' releases from 0, noise 1
+
+    def density(towards: float, x: np.ndarray) -> np.ndarray:
+        mixed = (1 - rate) * np.exp(-x**2 / 2) + rate * np.exp(-(x - towards) ** 2 / 2)
+        return mixed / math.sqrt(2 * math.pi)
+
+    true = _mass(functools.partial(density, joint), functools.partial(density, -joint), claimed)
+    return Finding(true / delta, 1.0 + 1e-6)
+
+
+def _laplace() -> Finding:
+    """True delta of one Laplace release at the claimed epsilon, over the claimed delta."""
+    z, delta = 0.5, 1e-3
+    losses = words.GroupLosses(bound=1.0, group_size=100, noise_multiplier=z, times=1)
+    gradient = words.Repeat(query=_query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
+    claimed = jmm.epsilon(words.Sequence(parts=(gradient, losses)), delta)
+    true = max(0.0, 1 - math.exp((claimed - 1 / z) / 2))
+    return Finding(true / delta, 1.0)
+
+
+# --- bugs ---
+
+
+def _of_one_player(change: Callable[..., Any]) -> Callable[[Any], Any]:
+    """`change` for the first of every two calls: the door blurs player w, then v."""
+    def make(original: Any) -> Any:
+        turn = itertools.cycle((True, False))
+        return lambda *args: change(original, *args) if next(turn) else original(*args)
+
+    return make
+
+
+def _half_the_noise(gaussian: Any, key: jax.Array, tree: Any, std: jax.Array) -> Any:
+    return gaussian(key, tree, std / 2)
+
+
+def _with_query(change: Callable[[Any, jax.Array], Any]) -> Callable[[Any], Any]:
+    """A door that opens on a query other than the described one."""
+    def make(release: Any) -> Any:
+        def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+            query = change(mechanism.query, spent)
+            return release(key, dataclasses.replace(mechanism, query=query), spent, *args, **how)
+
+        return changed
+
+    return make
+
+
+def _silent_once(query: words.Query, spent: jax.Array) -> words.Query:
+    loud = jnp.where(spent % 10 == 3, 0.0, 1.0)
+    scaled = jax.tree.map(lambda z: z * loud.astype(jnp.float32), query.noise_multiplier)
+    return dataclasses.replace(query, noise_multiplier=scaled)
+
+
+def _twice_the_rate(draw: Any) -> Any:
+    def changed(key: Any, query: Any, spent: Any) -> Any:
+        if not isinstance(query.sampling, words.Poisson):
+            return draw(key, query, spent)
+        capacity = words.rows_read(query)
+        more = words.Poisson(rate=min(1.0, 2 * query.sampling.rate), capacity=capacity)
+        return draw(key, dataclasses.replace(query, sampling=more), spent)
+
+    return changed
+
+
+def _by_realised_size(clipped_sum: Any) -> Any:
+    def changed(operator: Any, clip: Any, **how: Any) -> Any:
+        def total(z: Any, data: Any, mask: Any) -> Any:
+            factor = 2.0 / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
+            return jax.tree.map(lambda x: x * factor, clipped_sum(operator, clip, **how)(
+                z, data, mask))
+
+        return total
+
+    return changed
+
+
+def _same_key_in_two_rounds(release: Any) -> Any:
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        return release(key, mechanism, spent - spent % 2, *args, **how)
+
+    return changed
+
+
+def _one_key_for_both(blur: Any) -> Any:
+    keys: list[jax.Array] = []
+
+    def changed(key: Any, *args: Any) -> Any:
+        keys.append(key)  # of player w, then of player v
+        first = keys[0]
+        if len(keys) == 2:
+            keys.clear()
+        return blur(first, *args)
+
+    return changed
+
+
+def _not_advanced(update: Any) -> Any:
+    def changed(key: Any, state: Any, *args: Any) -> Any:
+        return update(key, state, *args)._replace(spent=state.spent)
+
+    return changed
+
+
+def _any_fits(draw: Any) -> Any:
+    return lambda key, query, spent: draw(key, query, spent)._replace(fits=jnp.array(True))
+
+
+def _first_batch_only(draw: Any) -> Any:
+    return lambda key, query, spent: draw(key, query, jnp.zeros_like(spent))
+
+
+def _players_apart(one: Any) -> Any:
+    def changed(leaf: Any) -> Any:
+        if not isinstance(leaf, words.Repeat):
+            return one(leaf)
+        w, v = leaf.query.noise_multiplier
+        return _charge.together(*(one(dataclasses.replace(leaf, query=dataclasses.replace(
+            leaf.query, noise_multiplier=z))) for z in (Saddle(w, None), Saddle(None, v))))
+
+    return changed
+
+
+def _one_release_free(one: Any) -> Any:
+    def changed(leaf: Any) -> Any:
+        return one(dataclasses.replace(leaf, times=max(1, leaf.times - 1)))
+
+    return changed
+
+
+def _laplace_free(one: Any) -> Any:
+    return lambda leaf: _charge.Charge() if isinstance(leaf, words.GroupLosses) else one(leaf)
+
+
+AUDIT = "audit: lower bound on epsilon"
+NOT_ADVANCED = _replace(sgda, "update", _not_advanced)
+
+MUTANTS = (
+    Mutant("noise of one player halved", "standard deviation of player w", AUDIT,
+           _replace(door, "gaussian", _of_one_player(_half_the_noise)),
+           functools.partial(_audit, 5)),
+    Mutant("noise skipped once in ten rounds", "one release is exact", AUDIT,
+           _replace(sgda, "release", _with_query(_silent_once)),
+           functools.partial(_audit, 10)),
+    Mutant("noise of a constant key", "noise differs in no run", AUDIT,
+           _replace(door, "gaussian", lambda gaussian: lambda key, tree, std: gaussian(
+               jax.random.key(0), tree, std)),
+           functools.partial(_audit, 1)),
+    Mutant("noise of bounded range", "tails of the noise: uniform, same variance", AUDIT,
+           _replace(noise, "standard_normal", lambda _: lambda key, shape, dtype: (
+               jax.random.uniform(key, shape, dtype, -(3**0.5), 3**0.5))),
+           functools.partial(_audit, 1)),
+    Mutant("clip norm doubled", "sensitivity", AUDIT,
+           _replace(gradients, "_weight", lambda weight: lambda clip, ratio, present: weight(
+               clip, ratio / 2, present)),
+           functools.partial(_audit, 1)),
+    Mutant("clip lifted", "sensitivity", AUDIT,
+           _replace(gradients, "_weight", lambda weight: lambda clip, ratio, present: weight(
+               clip, jnp.minimum(ratio, 0.5), present)),
+           functools.partial(_audit, 1)),
+    Mutant("division by the realised batch size", "sensitivity, where few records were drawn",
+           "distance of equal-key releases on neighbours",
+           _replace(door, "clipped_sum", _by_realised_size), _distance),
+    Mutant("one key for two rounds", "independence of releases", AUDIT,
+           _replace(sgda, "release", _same_key_in_two_rounds), functools.partial(_audit, 5)),
+    Mutant("one noise key for both players", "independence of players", AUDIT,
+           _replace(door, "_blur", _one_key_for_both), functools.partial(_audit, 1)),
+    Mutant("spent not advanced (noise)", "independence of releases", AUDIT, NOT_ADVANCED,
+           functools.partial(_audit, 5)),
+    Mutant("spent not advanced (budget)", "the end of the budget",
+           "releases that are not NaN", NOT_ADVANCED, _budget),
+    Mutant("overflow does not fail closed", "uniformity: the first records are kept",
+           "first against last records, standard deviations",
+           _replace(door, "draw", _any_fits), _places),
+    Mutant("sampling rate doubled", "amplification", AUDIT,
+           _replace(door, "draw", _twice_the_rate),
+           functools.partial(_audit, 5, words.Poisson(rate=0.1))),
+    Mutant("batches not disjoint", "one read a pass", AUDIT,
+           _replace(door, "draw", _first_batch_only),
+           functools.partial(_audit, 4, words.Disjoint(batch=5))),
+    Mutant("factor two of replace-one dropped", "accountant", AUDIT,
+           _replace(_curves, "shift", lambda _: lambda neighbours: 1.0),
+           functools.partial(_audit, 5, epsilon=1.0, algorithm=gda)),
+    Mutant("players charged as two samples", "accountant: one sample for both",
+           "true delta over the claimed one",
+           _replace(_charge, "_one", _players_apart), _one_sample),
+    Mutant("one release not charged", "accountant", AUDIT,
+           _replace(_charge, "_one", _one_release_free), functools.partial(_audit, 2)),
+    Mutant("group losses not charged", "accountant: Laplace releases",
+           "true delta over the claimed one",
+           _replace(_charge, "_one", _laplace_free), _laplace),
+)
+
+
+def check(mutant: Mutant) -> tuple[Finding, Finding]:
+    """What the detector measures without the bug and with it."""
+    _forget()
+    sound = mutant.detector()
+    with planted(mutant):
+        return sound, mutant.detector()
+
+
+def markdown(rows: list[tuple[Mutant, Finding, Finding]]) -> str:
+    """The table, in Markdown."""
+    lines = ["| planted bug | breaks | caught by | with the bug | limit | without | caught |",
+             "| --- | --- | --- | ---: | ---: | ---: | --- |"]
+    for mutant, sound, broken in rows:
+        verdict = "yes" if broken.fires and not sound.fires else "NO"
+        lines.append(f"| {mutant.name} | {mutant.breaks} | {mutant.caught_by} | "
+                     f"{broken.value:.4g} | {broken.limit:.4g} | "
+                     f"{sound.value:.4g} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = report.Parser(prog="python -m benchmarks.mutants", description=__doc__.split("\n")[0])
+    parser.add_argument("--markdown", type=report.output(".md"), help=f"default: {RESULT.name}")
+    args = parser.parse_args(argv)
+    rows = []
+    for mutant in MUTANTS:
+        rows.append((mutant, *check(mutant)))
+        report.say(markdown(rows[-1:]).splitlines()[-1])
+    text = ("# Planted bugs\n\nWritten by `python -m benchmarks.mutants`. Audits are at delta = "
+            f"{DELTA:g}, {RUNS} runs on each data set, confidence 0.999; their limit is the "
+            "claimed epsilon.\n\n" + markdown(rows))
+    if args.markdown is None:
+        RESULT.parent.mkdir(exist_ok=True)
+    (args.markdown or RESULT).write_text(text, encoding="utf-8")
+    caught = all(broken.fires and not sound.fires for _, sound, broken in rows)
+    if not caught:
+        report.say("A PLANTED BUG WAS NOT CAUGHT, or a detector fires without one: see the table.")
+    return 0 if caught else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
