@@ -5,11 +5,13 @@ guarantee, with several seeds, and its AUC is measured on held-out rows. The ref
 privacy is the same algorithm without noise (and, for the linear scorer, without clipping).
 """
 
+import argparse
 import collections
 import dataclasses
 import functools
 import math
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -31,7 +33,7 @@ _SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer
 _ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda}
 # Data sets whose training rows are the same for every seed, in another order.
 _FIXED = ("mnist", "fashion_mnist", "adult")
-_SLICE = {"linear": 1024, "mlp": 128}  # rows whose gradients are in memory together
+_SLICE = {"linear": 256, "mlp": 128}  # rows whose gradients are in memory together
 # optimisers are hashed by identity, so there is one object each
 _OPTIMISER = {0.0: optax.sgd, 0.9: functools.partial(optax.sgd, momentum=0.9)}
 _ASSUMED = (
@@ -40,7 +42,11 @@ _ASSUMED = (
 )
 
 
-class Diverged(RuntimeError):
+class Refused(Exception):
+    """Bad input that only the data reveal."""
+
+
+class Diverged(Exception):
     """A run ended in scores that are not finite."""
 
 
@@ -80,8 +86,12 @@ def parser() -> report.Parser:
     return p
 
 
-def _batch(text: str) -> float:
-    return math.inf if text == "full" else report.number(0, math.inf)(text)
+def _batch(text: str) -> float | str:
+    try:
+        return text if text == "full" else report.number(0, math.inf)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; give a positive number, or 'full'") from None
 
 
 def check(args: Any, p: report.Parser) -> None:
@@ -107,16 +117,19 @@ def check(args: Any, p: report.Parser) -> None:
     if args.algorithm == "gda" and args.scorer == "mlp":
         p.error("--algorithm gda needs a loss convex in w, and --scorer mlp is not; use "
                 "--scorer linear or --algorithm sgda")
-    if args.algorithm == "gda" and args.batch not in (None, math.inf):
+    if args.algorithm == "gda" and args.batch not in (None, "full"):
         p.error(f"--batch {args.batch:g}: gda reads all records in every round; use --batch full")
     args.epsilon = sorted(set(args.epsilon))
 
 
 def load(args: Any, seed: int) -> data.Dataset:
-    if args.csv is not None:
+    try:
+        if args.csv is None:
+            return data.load(args.dataset, data_dir=args.data_dir, seed=seed, split=args.split)
         return data.from_csv(args.csv, args.label, args.positive, prior=args.prior or 0.5,
                              seed=seed)
-    return data.load(args.dataset, data_dir=args.data_dir, seed=seed, split=args.split)
+    except (ValueError, OSError) as error:
+        raise Refused(str(error)) from error
 
 
 @functools.cache  # one object a problem: it is hashed by identity
@@ -134,24 +147,27 @@ def lane(args: Any, epsilon: float, dataset: data.Dataset) -> Lane:
     noise = jmm.budget_split(w=s.share) if own else None
     if epsilon == math.inf:
         noise = Saddle(0.0, 0.0 if own else None)
-    batch = n * (s.rate or math.inf) if args.batch is None else args.batch
-    full = math.isinf(batch) or args.algorithm == "gda"
-    if not full and batch > n:
-        raise ValueError(f"--batch {batch:g} exceeds the {n} training records; give at most {n}, "
-                         "or --batch full")
+    rate = s.rate if args.batch is None else None if args.batch == "full" else args.batch / n
+    if rate is not None and rate > 1:
+        raise Refused(f"--batch {args.batch:g} exceeds the {n} training records; give at most {n}, "
+                      "or --batch full")
     query = jmm.Query(clip=clip, noise_multiplier=noise, population=n,
-                      sampling=jmm.Full() if full else jmm.Poisson(rate=batch / n))
+                      sampling=jmm.Full() if rate is None else jmm.Poisson(rate=rate))
     common = dict(query=query, iterations=s.iterations, averaging=jmm.Averaging(skip=s.skip),
                   strategy="microbatch", microbatch=_SLICE[args.scorer])
     if args.algorithm == "gda":
-        offset = s.iterations / 2  # the steps fall from s.step to a third of it
-        hyper = jmm.gda.Hyper(**common, modulus=1 / (s.step * offset), offset=offset)
+        offset = s.iterations / 2  # so the steps fall to a third of the first one
+        hyper = jmm.gda.Hyper(**common, modulus=1 / ((s.first_step or s.step) * offset),
+                              offset=offset)
     else:
         hyper = jmm.sgda.Hyper(**common, step=Saddle(s.step, s.step_v),
                                optimiser=Saddle(_OPTIMISER[s.momentum], optax.sgd))
     if epsilon < math.inf:
-        hyper = jmm.calibrate(_ALGORITHMS[args.algorithm], hyper, epsilon, args.delta,
-                              neighbours=args.neighbours)
+        try:
+            hyper = jmm.calibrate(_ALGORITHMS[args.algorithm], hyper, epsilon, args.delta,
+                                  neighbours=args.neighbours)
+        except ValueError as error:
+            raise Refused(f"--epsilon {epsilon:g}, --delta {args.delta:g}: {error}") from error
     problem = _problem(args.scorer, dataset.prior, s.radius, "ascent" if own else "best_response")
     return Lane(epsilon, hyper, problem, s)
 
@@ -246,6 +262,35 @@ def measure(args: Any, lanes: list[Lane], first: data.Dataset) -> Result:
     return result
 
 
+def record(args: Any, name: str, one: Lane, auc: list[float], nonprivate: float,
+           seconds: float) -> dict[str, Any]:
+    """One row of the results, flat."""
+    return {
+        "dataset": name,
+        "algorithm": args.algorithm,
+        "scorer": args.scorer,
+        "epsilon": one.epsilon,
+        "delta": args.delta,
+        "auc_mean": statistics.fmean(auc),
+        "auc_std": statistics.stdev(auc) if len(auc) > 1 else 0.0,
+        "auc_nonprivate": nonprivate,
+        "noise_multiplier": jmm.effective_noise_multiplier(one.hyper.query),
+        "seconds": seconds,
+        "split": args.split,
+        "neighbours": args.neighbours,
+        "seeds": args.seeds,
+        "iterations": one.settings.iterations,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    header = ("algorithm", "scorer", "epsilon", "AUC", "+-", "non-private", "noise", "seconds")
+    return report.table(header, [
+        (r["algorithm"], r["scorer"], f"{r['epsilon']:g}", f"{r['auc_mean']:.4f}",
+         f"{r['auc_std']:.4f}", f"{r['auc_nonprivate']:.4f}", f"{r['noise_multiplier']:.4g}",
+         f"{r['seconds']:.2f}") for r in rows])
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark; 0, 1 if a run diverged, or 2 after a refusal."""
     began = time.perf_counter()
@@ -256,57 +301,41 @@ def main(argv: list[str] | None = None) -> int:
         first = load(args, 0)
         clock = time.perf_counter()
         lanes = [lane(args, epsilon, first) for epsilon in (*args.epsilon, math.inf)]
-    except (ValueError, OSError) as error:
-        p.error(str(error))
-    calibration = time.perf_counter() - clock
-    try:
+        calibration = time.perf_counter() - clock
         result = measure(args, lanes, first)
+    except Refused as error:
+        p.error(str(error))
     except Diverged as error:
         report.say(f"{p.prog}: {error}")
         return 1
 
-    algorithm = _ALGORITHMS[args.algorithm]
-    nonprivate = statistics.fmean(result.auc.pop())
-    rows, statements = [], []
-    for one, auc, seconds, state in zip(lanes, result.auc, result.seconds, result.state,
-                                        strict=False):
-        rows.append({
-            "dataset": first.name, "algorithm": args.algorithm, "scorer": args.scorer,
-            "epsilon": one.epsilon, "delta": args.delta,
-            "auc_mean": statistics.fmean(auc),
-            "auc_std": statistics.stdev(auc) if len(auc) > 1 else 0.0,
-            "auc_nonprivate": nonprivate,
-            "noise_multiplier": jmm.effective_noise_multiplier(one.hyper.query),
-            "seconds": seconds, "split": args.split, "neighbours": args.neighbours,
-            "seeds": args.seeds, "iterations": one.settings.iterations,
-        })
-        chosen = settings.ASSUMED_CSV if args.csv else settings.ASSUMED
-        statements.append(jmm.statement(
-            algorithm, one.hyper, state, delta=args.delta, neighbours=args.neighbours,
-            unit=first.unit, assumed=(*first.public, chosen, *_ASSUMED)))
+    nonprivate = statistics.fmean(result.auc[-1])  # the reference is the last lane
+    rows = [record(args, first.name, one, result.auc[i], nonprivate, result.seconds[i])
+            for i, one in enumerate(lanes[:-1])]
+    chosen = settings.ASSUMED_CSV if args.csv else settings.ASSUMED
+    statements = [
+        jmm.statement(_ALGORITHMS[args.algorithm], one.hyper, result.state[i], delta=args.delta,
+                      neighbours=args.neighbours, unit=first.unit,
+                      assumed=(*first.public, chosen, *_ASSUMED))
+        for i, one in enumerate(lanes[:-1])]
 
     print(f"{first.name}: {len(first.y_train)} training and {len(first.y_test)} test rows, "
           f"{first.x_train.shape[1]} features; delta {args.delta:g}, {args.neighbours}, "
           f"{args.seeds} seed(s)\n")
-    print(report.table(
-        ("algorithm", "scorer", "epsilon", "AUC", "+-", "non-private", "noise", "seconds"),
-        [(r["algorithm"], r["scorer"], f"{r['epsilon']:g}", f"{r['auc_mean']:.4f}",
-          f"{r['auc_std']:.4f}", f"{nonprivate:.4f}", f"{r['noise_multiplier']:.4g}",
-          f"{r['seconds']:.2f}") for r in rows]))
-    print("\nAUC: mean over the seeds and standard deviation; noise: effective noise multiplier; "
-          "\nseconds: training with all seeds, without compilation.\n")
+    print(table(rows))
+    print("\nAUC: mean and standard deviation over the seeds; noise: effective noise multiplier;\n"
+          "seconds: training with all seeds, without compilation.\n")
     print(report.paragraphs([str(s) for s in statements]))
-    print(f"\nCalibration {calibration:.1f} s, compilation {result.compile_seconds:.1f} s, "
-          f"everything {time.perf_counter() - began:.1f} s.")
     if args.json:
+        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
         report.write_json(args.json, {
-            "environment": report.environment(),
-            "arguments": {k: str(v) if k in ("json", "plot") and v else v
-                          for k, v in vars(args).items()},
-            "rows": rows, "statements": [s.to_json() for s in statements]})
+            "environment": report.environment(), "arguments": arguments, "rows": rows,
+            "statements": [s.to_json() for s in statements]})
     if args.plot:
         report.plot_auc(args.plot, rows, f"{first.name}, {args.scorer} scorer, {args.algorithm}, "
                                          f"delta {args.delta:g}")
+    print(f"\nCalibration {calibration:.1f} s, compilation {result.compile_seconds:.1f} s, "
+          f"everything {time.perf_counter() - began:.1f} s.")
     return 0
 
 

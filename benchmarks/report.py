@@ -18,6 +18,7 @@ class Parser(argparse.ArgumentParser):
     """Refuses a bad argument in one line on standard error, with exit status 2."""
 
     def error(self, message: str) -> NoReturn:
+        """Prints the reason and leaves."""
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 

@@ -19,12 +19,13 @@ class Settings:
 
     Attributes:
         clip: Clip norm of one record's gradient in w = (theta, a, b).
-        step: Step of w; under gda the first of its falling steps.
+        step: Step of w.
         iterations: Rounds.
         share: Player w's share of the budget. None: v = b - a, which reads no data, so all of it.
         clip_v: Clip norm of player v, where it moves by its own gradient.
         step_v: Step of player v, likewise.
-        momentum: Heavy-ball momentum of w, 0 or 0.9. Not under gda.
+        momentum: Heavy-ball momentum of w, 0 or 0.9.
+        first_step: The first of gda's falling steps, which have no momentum. None: `step`.
         skip: Share of the rounds left out of the average that is scored.
         rate: Expected share of the records in a batch. None: all of them, without sampling.
         radius: Of the balls that hold (theta, a, b), and v.
@@ -40,6 +41,7 @@ class Settings:
     clip_v: float = 0.5
     step_v: float = 0.2
     momentum: float = 0.0
+    first_step: float | None = None
     skip: float = 0.5
     rate: float | None = None
     radius: float = 10.0
@@ -74,25 +76,25 @@ _TABLE: dict[tuple[str, str], Choices] = {
         (_LARGEST, dict(clip=16, step=0.2, iterations=100)),
     ),
     ("ijcnn1", "linear"): _linear(
-        (0.3, dict(clip=14, step=0.5, iterations=25, share=0.98, skip=0.1)),
-        (_LARGEST, dict(clip=14, step=0.5, iterations=250)),
+        (0.3, dict(clip=9, step=0.5, iterations=25, share=0.98, skip=0.1)),
+        (_LARGEST, dict(clip=18, step=0.25, iterations=100, skip=0.3)),
     ),
     ("adult", "linear"): _linear(
         (0.3, dict(clip=10, step=0.03, iterations=100, skip=0.2)),
         (2.0, dict(clip=20, step=0.08, iterations=100, skip=0.2)),
-        (_LARGEST, dict(clip=50, step=0.01, iterations=100, momentum=0.9)),
+        (_LARGEST, dict(clip=50, step=0.01, iterations=100, momentum=0.9, first_step=0.1)),
     ),
     ("mnist", "linear"): _linear(
-        (0.3, dict(clip=5, step=0.012, iterations=80, momentum=0.9)),
-        (_LARGEST, dict(clip=14, step=0.02, iterations=200, momentum=0.9)),
+        (0.3, dict(clip=5, step=0.012, iterations=80, momentum=0.9, first_step=0.1)),
+        (_LARGEST, dict(clip=14, step=0.02, iterations=200, momentum=0.9, first_step=0.03)),
     ),
     ("fashion_mnist", "linear"): _linear(
-        (0.3, dict(clip=7, step=0.02, iterations=60, momentum=0.9)),
-        (_LARGEST, dict(clip=28, step=0.02, iterations=200, momentum=0.9)),
+        (0.3, dict(clip=7, step=0.02, iterations=60, momentum=0.9, first_step=0.1)),
+        (_LARGEST, dict(clip=28, step=0.02, iterations=200, momentum=0.9, first_step=0.02)),
     ),
     ("csv", "linear"): _linear(  # clip norms at prior 0.5, see `choose`
         (0.3, dict(clip=3, step=0.2, iterations=60)),
-        (_LARGEST, dict(clip=4, step=0.04, iterations=100, momentum=0.9)),
+        (_LARGEST, dict(clip=4, step=0.04, iterations=100, momentum=0.9, first_step=0.2)),
     ),
     ("randhie", "mlp"): _mlp(
         (0.3, dict(clip=7, step=0.1, iterations=60, hidden=16, norm=4, scale=1)),
@@ -100,10 +102,9 @@ _TABLE: dict[tuple[str, str], Choices] = {
         (_LARGEST, dict(clip=25, step=0.25, iterations=300, norm=2)),
     ),
     ("ijcnn1", "mlp"): _mlp(
-        (0.3, dict(clip=15, step=0.01, iterations=100, share=0.98, hidden=16, norm=4,
-                   scale=1)),
-        (2.0, dict(clip=40, step=0.05, iterations=200, norm=3)),
-        (_LARGEST, dict(clip=60, step=0.08, iterations=400, norm=3)),
+        (0.3, dict(clip=15, step=0.01, iterations=60, share=0.98, hidden=16, norm=6, scale=1)),
+        (2.0, dict(clip=25, step=0.05, iterations=200, norm=3)),
+        (_LARGEST, dict(clip=40, step=0.08, iterations=400, norm=3)),
         momentum=0.9, share=0.95, rate=0.05,
     ),
     ("adult", "mlp"): _mlp(
@@ -113,12 +114,12 @@ _TABLE: dict[tuple[str, str], Choices] = {
     ),
     ("mnist", "mlp"): _mlp(
         (0.3, dict(clip=2.4, step=0.6, iterations=60, scale=1)),
-        (_LARGEST, dict(clip=8, step=0.3, iterations=300)),
+        (_LARGEST, dict(clip=8, step=0.3, iterations=200)),
         norm=8,
     ),
     ("fashion_mnist", "mlp"): _mlp(
         (0.3, dict(clip=6, step=0.2, iterations=40, hidden=16, scale=0.1)),
-        (_LARGEST, dict(clip=5, step=0.25, iterations=300, scale=0.1)),
+        (_LARGEST, dict(clip=10, step=0.25, iterations=200)),
         norm=8,
     ),
     ("csv", "mlp"): _mlp(
@@ -147,4 +148,6 @@ def choose(dataset: str, scorer: str, epsilon: float, *, prior: float = 0.5,
     if iterations is None:
         return found
     shrink = min(1.0, (found.iterations / iterations) ** 0.8)
-    return dataclasses.replace(found, iterations=iterations, step=found.step * shrink)
+    first = None if found.first_step is None else found.first_step * shrink
+    return dataclasses.replace(found, iterations=iterations, step=found.step * shrink,
+                               first_step=first)

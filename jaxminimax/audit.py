@@ -19,6 +19,7 @@ fixed size.
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -259,8 +260,8 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
                 confidence: float = 0.999) -> tuple[float, str, tuple[int, int], int]:
     """A lower bound on epsilon from statistics of independent runs on two data sets.
 
-    The first half of the runs chooses the statistic, the order of the pair and the threshold; only
-    the second half enters the bound. Nothing is assumed about the distributions.
+    The first half of the runs chooses the statistic, its sign, the order of the pair and the
+    threshold; only the second half enters the bound. Nothing is assumed about the distributions.
 
     Args:
       one: statistics of the runs on one data set, each `[runs]`, by name.
@@ -272,22 +273,22 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
       The bound, the statistic's name, how often its event was seen on each side, and among how
       many runs.
     """
-    best: tuple[float, str, float, float] = (-1.0, next(iter(one)), 1.0, math.inf)
+    pair = (one, two)
     half = len(next(iter(one.values()))) // 2
-    for name in one:
-        for sign in (1.0, -1.0):  # for -1 the other data set is likelier above the threshold
-            a, b = ((sign * x[name][:half]) for x in ((one, two) if sign > 0 else (two, one)))
-            cuts = np.unique(np.quantile(np.concatenate([a, b]), np.linspace(0, 1, _THRESHOLDS)))
-            above, other = (half - np.searchsorted(np.sort(x), cuts) for x in (a, b))
-            value = _bound(above, other, half, delta, confidence)
-            if value.max() > best[0]:
-                best = (float(value.max()), name, sign, float(cuts[np.argmax(value)]))
-    _, name, sign, cut = best
-    order = (one, two) if sign > 0 else (two, one)
-    p, q = (int(np.sum(sign * x[name][half:] >= cut)) for x in order)
+    best, chosen = -1.0, (0, 1.0, next(iter(one)), math.inf)
+    for likelier, sign, name in itertools.product((0, 1), (1.0, -1.0), one):
+        p, q = (sign * pair[i][name][:half] for i in (likelier, 1 - likelier))
+        cuts = np.unique(np.quantile(np.concatenate([p, q]), np.linspace(0, 1, _THRESHOLDS)))
+        hits, other = (half - np.searchsorted(np.sort(x), cuts) for x in (p, q))
+        values = _bound(hits, other, half, delta, confidence)
+        if values.max() > best:
+            best = float(values.max())
+            chosen = (likelier, sign, name, float(cuts[np.argmax(values)]))
+    likelier, sign, name, cut = chosen
+    seen = [int(np.sum(sign * x[name][half:] >= cut)) for x in pair]
     trials = len(one[name]) - half
-    attained = float(_bound(p, q, trials, delta, confidence))
-    return attained, name, (p, q) if sign > 0 else (q, p), trials
+    attained = float(_bound(seen[likelier], seen[1 - likelier], trials, delta, confidence))
+    return attained, name, (seen[0], seen[1]), trials
 
 
 def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, runs: int = 100_000,

@@ -46,6 +46,7 @@ from jaxminimax.accounting._pld import LARGEST_LOSS, MAX_CELLS, PLD
 
 _TAIL = 1e-22  # divergence beyond the grid, charged as mass at infinity
 _MULTIPLICITY_TAIL = 1e-24  # probability of multiplicities left out, charged in full
+_MOST_WORK = 12_000_000  # cells times multiplicities, about ten seconds
 
 
 def _log_delta(mu: float, log_g: np.ndarray) -> np.ndarray:
@@ -133,7 +134,7 @@ def fixed_size_gaussian(population: int, batch: int, z: float, replacement: bool
     while top <= LARGEST_LOSS and (
             profile(np.array([top]), population, batch, z, replacement)[0] > 1.01 * tail):
         top *= 1.25
-    if top > LARGEST_LOSS or top / grid * len(k) > MAX_CELLS:
+    if top > LARGEST_LOSS or top / grid > MAX_CELLS or top / grid * len(k) > _MOST_WORK:
         raise MemoryError(f"noise multiplier {z:g} is too small for cells of width {grid:g}")
     cells = math.ceil(top / grid)
     epsilon = np.arange(cells + 1) * grid

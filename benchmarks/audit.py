@@ -1,0 +1,206 @@
+"""Audits the algorithms: what an attack attains of the epsilon that the accountant claims.
+
+    python -m benchmarks.audit [--json FILE] [--quick]
+
+Every algorithm with every way of sampling, calibrated to epsilon = 1 and 4 at delta = 0.01, run
+hundreds of thousands of times on two neighbouring data sets. Exit status 1 if an attack attains
+more than the claim.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import pathlib
+import pkgutil
+import sys
+import time
+from typing import Any
+
+import jax
+
+import jaxminimax as jmm
+from benchmarks import report
+from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, algorithms
+from jaxminimax.audit import audit
+
+DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
+RUNS, QUICK = 200_000, 40_000
+EPSILONS = (1.0, 4.0)
+POPULATION = 20
+CLIP = Saddle(0.5, 2.0)
+BOTH = ("replace_one", "add_or_remove_one")
+REPLACED = ("replace_one",)
+
+# What an algorithm's Hyper needs beside the query and the iterations.
+OWN: dict[str, dict[str, Any]] = {
+    "sgda": {"step": Saddle(0.5, 0.25)},
+    "gda": {"modulus": 1.0},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One mechanism to attack.
+
+    Attributes:
+      sampling: which records a release reads.
+      rounds: releases.
+      relations: neighbours.
+      pair: of data sets.
+      values: further fields of the Hyper.
+      quick: whether --quick runs it.
+    """
+
+    sampling: Any
+    rounds: int
+    relations: tuple[str, ...] = REPLACED
+    pair: str = "worst"
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        """The mechanism in words."""
+        match self.sampling:
+            case Poisson(rate=rate):
+                how = f"Poisson, rate {rate:g}"
+            case Disjoint(batch=batch):
+                how = f"disjoint batches of {batch}"
+            case FixedSize(batch=batch, replacement=replacement):
+                how = f"{batch} {'with' if replacement else 'without'} replacement"
+            case _:
+                how = "full batch"
+        strategy = "".join(f", {value}" for key, value in self.values.items() if key == "strategy")
+        return f"{how}, {self.rounds} release{'s' * (self.rounds > 1)}{strategy}"
+
+
+CASES = (
+    Case(Full(), 1, quick=True),
+    Case(Full(), 5, BOTH, quick=True),
+    Case(Full(), 5, values={"strategy": "two_pass"}),
+    Case(Full(), 5, values={"strategy": "microbatch", "microbatch": 6}),
+    Case(Full(), 5, pair="random"),
+    Case(Poisson(rate=0.25), 1, quick=True),
+    Case(Poisson(rate=0.25), 5, BOTH),
+    Case(Poisson(rate=0.25, capacity=12), 5),
+    Case(Poisson(rate=0.25), 5, pair="random"),
+    Case(Disjoint(batch=6), 7, quick=True),
+    Case(FixedSize(batch=5), 1, quick=True),
+    Case(FixedSize(batch=5), 5),
+    Case(FixedSize(batch=5, replacement=True), 5),
+)
+
+
+def modules() -> dict[str, Any]:
+    """Every algorithm of the package, by name.
+
+    Raises:
+      LookupError: for one that `OWN` does not know yet.
+    """
+    names = sorted(found.name for found in pkgutil.iter_modules(algorithms.__path__))
+    known = {name: importlib.import_module(f"jaxminimax.algorithms.{name}") for name in names}
+    new = {name for name, module in known.items() if hasattr(module, "update")} - set(OWN)
+    if new:
+        raise LookupError(f"say in benchmarks.audit.OWN how to build the Hyper of {sorted(new)}")
+    return {name: known[name] for name in OWN}
+
+
+def hyper_of(name: str, module: Any, case: Case) -> Any | None:
+    """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
+    query = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION)
+    hyper = module.Hyper(query=query, iterations=case.rounds, **OWN[name], **case.values)
+    try:
+        module.mechanism(hyper)
+    except ValueError:
+        return None
+    return hyper
+
+
+def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbours: str,
+        runs: int, seed: int) -> tuple[dict[str, Any], Any]:
+    """Calibrates and attacks one case: a row of the table, and the hyper that was run."""
+    start = time.perf_counter()
+    hyper = jmm.calibrate(module, hyper, epsilon, DELTA, neighbours=neighbours)
+    found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs, neighbours=neighbours,
+                  pair=case.pair)
+    return {
+        "algorithm": name,
+        "mechanism": case.name,
+        "neighbours": neighbours,
+        "pair": case.pair,
+        "epsilon_claimed": found.epsilon_claimed,
+        "epsilon_lower": found.epsilon_lower,
+        "share": found.epsilon_lower / found.epsilon_claimed,
+        "violated": found.violated,
+        "delta": DELTA,
+        "confidence": found.confidence,
+        "statistic": found.statistic,
+        "hits": list(found.hits),
+        "trials": found.trials,
+        "runs": runs,
+        "seconds": round(time.perf_counter() - start, 2),
+    }, hyper
+
+
+def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows, and the privacy statement of each."""
+    rows: list[dict[str, Any]] = []
+    statements: list[dict[str, Any]] = []
+    for name, module in modules().items():
+        for case in CASES:
+            hyper = hyper_of(name, module, case)
+            if hyper is None or (quick and not case.quick):
+                continue
+            for neighbours in case.relations[: 1 if quick else None]:
+                for epsilon in EPSILONS:
+                    one, used = row(name, module, case, hyper, epsilon, neighbours, runs,
+                                    len(rows))
+                    rows.append(one)
+                    statements.append(jmm.statement(module, used, delta=DELTA,
+                                                    neighbours=neighbours).to_json())
+                    report.say(f"{name}, {case.name}, {neighbours}, {case.pair}: "
+                               f"{one['epsilon_lower']:.3f} of {one['epsilon_claimed']:.3f} "
+                               f"({one['seconds']:.1f} s)")
+    return rows, statements
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = report.Parser(prog="python -m benchmarks.audit", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=report.output(".json"), help="file for rows and statements")
+    parser.add_argument("--quick", action="store_true", help="fewer cases and runs")
+    parser.add_argument("--runs", type=report.count, help="on each of the two data sets")
+    args = parser.parse_args(argv)
+    runs = args.runs or (QUICK if args.quick else RUNS)
+    if runs < 1000:
+        parser.error(f"--runs {runs} shows nothing; give 1000 or more")
+    start = time.perf_counter()
+    rows, statements = everything(runs, args.quick)
+    seconds = time.perf_counter() - start
+    print(report.table(
+        ("algorithm", "mechanism", "neighbours", "pair", "claimed", "lower", "share", "runs"),
+        [(r["algorithm"], r["mechanism"], r["neighbours"], r["pair"],
+          f"{r['epsilon_claimed']:.3f}", f"{r['epsilon_lower']:.3f}", f"{r['share']:.2f}",
+          str(r["runs"])) for r in rows]))
+    print(f"\nLower bounds on epsilon at delta = {DELTA:g} and confidence 0.999 a row; "
+          f"{len(rows)} rows, {seconds:.0f} s.")
+    if args.json is not None:
+        write(args.json, args, rows, statements, seconds)
+    broken = [r for r in rows if r["violated"]]
+    for r in broken:
+        report.say(f"VIOLATED: {r['algorithm']}, {r['mechanism']}, {r['neighbours']}: an attack "
+                   f"attains epsilon = {r['epsilon_lower']:.4g} at delta = {DELTA:g}, and the "
+                   f"accountant claims {r['epsilon_claimed']:.4g}. Do not use this release.")
+    return 1 if broken else 0
+
+
+def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
+          statements: list[dict[str, Any]], seconds: float) -> None:
+    """The JSON file."""
+    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
+    report.write_json(path, {"environment": report.environment(), "arguments": arguments,
+                             "seconds": round(seconds, 1), "rows": rows,
+                             "statements": statements})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
