@@ -62,8 +62,9 @@ class Case:
     def name(self) -> str:
         """The mechanism in words."""
         match self.sampling:
-            case Poisson(rate=rate):
-                how = f"Poisson, rate {rate:g}"
+            case Poisson(rate=rate, capacity=capacity):
+                how = f"Poisson, rate {rate:g}" + ("" if capacity is None else
+                                                   f", capacity {capacity}")
             case Disjoint(batch=batch):
                 how = f"disjoint batches of {batch}"
             case FixedSize(batch=batch, replacement=replacement):

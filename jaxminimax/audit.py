@@ -225,7 +225,8 @@ def likelihood_ratio(released: np.ndarray, query: Query, neighbours: str) -> np.
     for sign, own in ((1.0, 1.0), (-1.0, away)):
         mean = (own * k + _rest(query) * (size - k)) / joint
         logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
-        total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
+        with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
+            total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
     return total
 
 

@@ -42,8 +42,9 @@ def records(key: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
 # %% [markdown]
 # ## One run
 #
-# `Query` says what a round does to the data: clip norms (here above every gradient, so that clipping
-# changes nothing) and, after `calibrate`, the noise. The statement is computed from the same object.
+# `Query` says what a round does to the data: clip norms (here above every gradient, so that
+# clipping changes nothing) and, after `calibrate`, the noise. The statement is computed from the
+# same object.
 
 # %%
 n = 1000

@@ -122,7 +122,8 @@ def test_rate_one_is_no_sampling():
 
 
 @pytest.mark.parametrize("neighbours", [RO, AR])
-@pytest.mark.parametrize(("rate", "z", "times"), [(0.01, 0.7, 300), (0.2, 5.0, 100), (1e-3, 1.0, 1)])
+@pytest.mark.parametrize(("rate", "z", "times"), [(0.01, 0.7, 300), (0.2, 5.0, 100),
+                                                  (1e-3, 1.0, 1)])
 def test_bounds_are_ordered(neighbours, rate, z, times):
     cost = poisson(rate, z, times=times)
     bounds = _epsilon.upper_bounds(cost, 1e-5, neighbours)
@@ -404,11 +405,13 @@ def test_tripwire_pld_doubles_the_sensitivity_of_replace_one_and_rdp_does_not():
         return accountant(neighboring_relation=relation).compose(event).get_epsilon(1e-6)
 
     relation, event = dpa.NeighboringRelation, dpa.GaussianDpEvent(4.0)
-    assert by(pld.PLDAccountant, relation.ADD_OR_REMOVE_ONE, event) == pytest.approx(1.06070, abs=1e-4)
-    assert by(pld.PLDAccountant, relation.REPLACE_ONE, event) == pytest.approx(2.25408, abs=1e-4)
-    for rel in (relation.REPLACE_ONE, relation.ADD_OR_REMOVE_ONE):
-        assert by(lambda neighboring_relation: rdp.RdpAccountant(
-            neighboring_relation=neighboring_relation), rel, event) == pytest.approx(1.14317, abs=1e-4)
+    add, replace = relation.ADD_OR_REMOVE_ONE, relation.REPLACE_ONE
+    assert by(pld.PLDAccountant, add, event) == pytest.approx(1.06070, abs=1e-4)
+    assert by(pld.PLDAccountant, replace, event) == pytest.approx(2.25408, abs=1e-4)
+    for rel in (add, replace):
+        value = by(lambda neighboring_relation: rdp.RdpAccountant(
+            neighboring_relation=neighboring_relation), rel, event)
+        assert value == pytest.approx(1.14317, abs=1e-4)
 
 
 def test_tripwire_rdp_drops_players_of_a_sampled_composition_given_as_int_or_float32():

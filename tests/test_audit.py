@@ -26,6 +26,12 @@ def hyper_of(algorithm, sampling, rounds, epsilon, neighbours=RO, clip=CLIP):
     return jmm.calibrate(algorithm, hyper, epsilon, DELTA, neighbours=neighbours)
 
 
+def loud(sampling, rounds, z=1.5):
+    """Not calibrated, which takes seconds for some samplings."""
+    query = jmm.Query(clip=CLIP, noise_multiplier=Saddle(z, z), sampling=sampling, population=20)
+    return sgda.Hyper(query=query, iterations=rounds, step=Saddle(0.5, 0.25))
+
+
 # --- the bound ---
 
 
@@ -114,7 +120,7 @@ SAMPLINGS = [Full(), Poisson(rate=0.25), Disjoint(batch=6), FixedSize(batch=5),
 def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
     """E_Q[P/Q] = E_P[Q/P] = 1: so the releases have the laws that the accountant charges."""
     runs, rounds = 20_000, 2
-    hyper = hyper_of(sgda, sampling, rounds, 1.0)
+    hyper = loud(sampling, rounds, 6.0)
     data = audit.worst_pair(hyper.query, RO)
     both = audit.releases(jax.random.key(3), sgda, hyper, data, runs)
     assert both.shape == (2, runs, rounds, 2, 1)
@@ -148,40 +154,38 @@ def test_a_player_without_a_clip_norm_takes_no_part():
 # --- whole audits ---
 
 
-def shown(algorithm, sampling, rounds, epsilon, *, runs=20_000, neighbours=RO, **how):
-    hyper = hyper_of(algorithm, sampling, rounds, epsilon, neighbours)
-    found = audit.audit(jax.random.key(20240), algorithm, hyper, DELTA, runs=runs,
-                        neighbours=neighbours, **how)
-    assert 0.99 * epsilon < found.epsilon_claimed <= epsilon
-    assert not found.violated
-    assert (found.runs, found.trials) == (runs, runs // 2)
-    return found.epsilon_lower / found.epsilon_claimed
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 @pytest.mark.parametrize(("algorithm", "sampling", "rounds"), [
     (sgda, Full(), 1), (sgda, Full(), 5), (gda, Full(), 1), (gda, Full(), 5),
-    (sgda, Poisson(rate=0.25), 1), (sgda, FixedSize(batch=5), 1), (sgda, Disjoint(batch=5), 1),
+    (sgda, Poisson(rate=0.25), 1), (sgda, Disjoint(batch=5), 1),
 ], ids=lambda x: getattr(x, "__name__", str(x)))
 def test_most_of_the_claim_is_attained_and_no_more(algorithm, sampling, rounds, epsilon):
-    assert 0.6 <= shown(algorithm, sampling, rounds, epsilon, runs=60_000) <= 1
+    hyper = hyper_of(algorithm, sampling, rounds, epsilon)
+    found = audit.audit(jax.random.key(20240), algorithm, hyper, DELTA, runs=60_000)
+    assert 0.99 * epsilon < found.epsilon_claimed <= epsilon
+    assert not found.violated
+    assert (found.runs, found.trials) == (60_000, 30_000)
+    assert found.epsilon_lower >= 0.6 * found.epsilon_claimed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sampling", "rounds", "neighbours", "pair"), [
-    (Poisson(rate=0.25), 3, RO, "worst"),
-    (Poisson(rate=0.25), 3, AR, "worst"),
-    (Poisson(rate=0.25), 3, RO, "random"),
-    (Full(), 5, AR, "worst"),
-    (Full(), 5, RO, "random"),
-    (Disjoint(batch=6), 7, RO, "worst"),
-    (FixedSize(batch=5), 3, RO, "worst"),
-    (FixedSize(batch=5, replacement=True), 3, RO, "worst"),
+@pytest.mark.parametrize(("sampling", "rounds", "neighbours", "pair", "share"), [
+    (FixedSize(batch=5), 1, RO, "worst", 0.6),
+    (FixedSize(batch=5), 3, RO, "worst", 0.4),
+    (FixedSize(batch=5, replacement=True), 1, RO, "worst", 0.4),
+    (Poisson(rate=0.25), 3, AR, "worst", 0.4),
+    (Poisson(rate=0.25, capacity=11), 3, RO, "worst", 0.4),
+    (Poisson(rate=0.25), 3, RO, "random", 0.1),
+    (Full(), 5, AR, "worst", 0.6),
+    (Full(), 5, RO, "random", 0.2),
+    (Disjoint(batch=6), 7, RO, "worst", 0.6),
 ], ids=str)
-def test_what_composes_stays_below_its_claim(sampling, rounds, neighbours, pair):
-    share = shown(sgda, sampling, rounds, 1.0, neighbours=neighbours, pair=pair)
-    assert 0.2 < share <= 1
+def test_what_composes_stays_below_its_claim(sampling, rounds, neighbours, pair, share):
+    found = audit.audit(jax.random.key(5), sgda, loud(sampling, rounds), DELTA, runs=20_000,
+                        neighbours=neighbours, pair=pair)
+    assert share * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed
+    assert math.isfinite(found.epsilon_claimed)
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_csv(table, tmp_path):
 
 
 def test_mlp(table, tmp_path):
-    out = run(tmp_path, *csv(table), "--prior", 0.2, "--epsilon", 100, "--seeds", 2,
+    out = run(tmp_path, *csv(table), "--prior", 0.2, "--epsilon", 20, "--seeds", 2,
               "--scorer", "mlp")
     check_schema(out, rows=1)
     assert "Poisson samples at rate 0.04 of 480" in out["statements"][0]["sampling"][0]

@@ -24,7 +24,8 @@ def test_the_quadratic_games_gap_is_the_squared_distance_to_its_saddle(coupling)
     z = Saddle(jnp.array([1.0, -2.0, 0.5]), jnp.array([0.3, 0.1, -1.0]))
     factor = (mu**2 + coupling**2) / (2 * mu)
     distance = jnp.sum((z.w - star.w) ** 2), jnp.sum((z.v - star.v) ** 2)
-    assert jmm.metrics.strong_gap(game, z, data) == pytest.approx(float(factor * sum(distance)), rel=1e-9)
+    gap = jmm.metrics.strong_gap(game, z, data)
+    assert gap == pytest.approx(float(factor * sum(distance)), rel=1e-9)
     assert jmm.metrics.strong_gap(game, star, data) == pytest.approx(0.0, abs=1e-12)
     excess = jmm.metrics.primal_risk(game, z.w, data) - jmm.metrics.primal_risk(game, star.w, data)
     assert excess == pytest.approx(float(factor * distance[0]), rel=1e-9)
@@ -74,8 +75,9 @@ def test_no_feasible_point_beats_the_best_responses(make):
     z = game.project(Saddle(jax.random.normal(k[0], (3,)), jax.random.normal(k[1], (3,))))
     w, v = game.best_response.w(z.v, data), game.best_response.v(z.w, data)
     best = game.value(Saddle(w, z.v), data), game.value(Saddle(z.w, v), data)
-    for k in jax.random.split(k[2], 200):
-        other = game.project(Saddle(*(2 * jax.random.normal(x, (3,)) for x in jax.random.split(k))))
+    for one in jax.random.split(k[2], 200):
+        w, v = (2 * jax.random.normal(x, (3,)) for x in jax.random.split(one))
+        other = game.project(Saddle(w, v))
         assert game.value(Saddle(other.w, z.v), data) >= best[0] - 1e-12
         assert game.value(Saddle(z.w, other.v), data) <= best[1] + 1e-12
 

@@ -45,7 +45,7 @@ from scipy import special, stats
 from jaxminimax.accounting._pld import LARGEST_LOSS, MAX_CELLS, PLD
 
 _TAIL = 1e-22  # divergence beyond the grid, charged as mass at infinity
-_MULTIPLICITY_TAIL = 1e-24  # probability of multiplicities left out, charged in full
+_MULTIPLICITY_TAIL = 1e-19  # probability of multiplicities left out, charged in full
 _MOST_WORK = 12_000_000  # cells times multiplicities, about ten seconds
 
 
@@ -97,7 +97,7 @@ def profile(epsilon: np.ndarray, population: int, batch: int, z: float,
             total += p * np.maximum(np.expm1(np.minimum(m * x - m * m / 2 - epsilon, 600.0)), 0.0)
         return total
 
-    for _ in range(70):
+    for _ in range(48):
         middle = 0.5 * (low + high)
         over = used(middle) > mass
         high, low = np.where(over, middle, high), np.where(over, low, middle)
