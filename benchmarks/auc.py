@@ -33,7 +33,7 @@ _SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer
 _ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda}
 # Data sets whose training rows are the same for every seed, in another order.
 _FIXED = ("mnist", "fashion_mnist", "adult")
-_SLICE = {"linear": 256, "mlp": 128}  # rows whose gradients are in memory together
+_SLICE = {"linear": 256, "mlp": 32}  # rows whose gradients are in memory together
 # optimisers are hashed by identity, so there is one object each
 _OPTIMISER = {0.0: optax.sgd, 0.9: functools.partial(optax.sgd, momentum=0.9)}
 _ASSUMED = (

@@ -124,7 +124,7 @@ _TABLE: dict[tuple[str, str], Choices] = {
     ),
     ("csv", "mlp"): _mlp(
         (0.3, dict(clip=4, step=0.2, iterations=60, hidden=16)),
-        (_LARGEST, dict(clip=5, step=0.2, iterations=200)),
+        (_LARGEST, dict(clip=6, step=0.2, iterations=200, hidden=32)),
     ),
 }
 

@@ -11,6 +11,7 @@ with a mask m in {0, 1} and one clip norm C_p a player. Three strategies give th
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -25,21 +26,29 @@ _WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
 
 
 def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
-    """Norm of each example in units of the clip norm, `[b]`; not finite if an entry is not.
+    """Norm of each example in units of the clip norm, `[b]`.
 
-    A second, scaled-down sum of squares takes over where the first one overflows, so that no
-    magnitude between the smallest and the largest float escapes.
+    Squares are taken of entries over the largest one, so none overflows or vanishes, and the rest
+    is a product that ends in infinity, a weight of 0, if a factor overflows, in whatever order the
+    compiler takes it. (Choosing between two sums by whether one overflowed is no alternative: it
+    was rewritten, and an example far above the clip norm came out unclipped.)
     """
-    leaves = jax.tree.leaves(g)
+    leaves = [x for x in jax.tree.leaves(g) if x.size]
+    if not leaves:
+        return jnp.zeros(jax.tree.leaves(g)[0].shape[:1])
     dtype = at_least_float32(jnp.result_type(*leaves))
-    down = 2.0 ** -(jnp.finfo(dtype).maxexp * 5 // 8)
-    near = far = jnp.zeros(leaves[0].shape[:1], dtype)
-    for x in leaves:
-        unit = x.astype(dtype) / jnp.asarray(clip, dtype)
-        axes = tuple(range(1, x.ndim))
-        near += jnp.sum(jnp.square(unit), axes)
-        far += jnp.sum(jnp.square(unit * down), axes)
-    return jnp.where(jnp.isfinite(near), jnp.sqrt(near), jnp.sqrt(far) / down)
+    rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
+    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x), 1) for x in rows])
+    scale = jnp.maximum(largest, jnp.finfo(dtype).tiny)
+    squares = functools.reduce(
+        jnp.add, [jnp.sum(jnp.square(x / scale[:, None]), 1) for x in rows])
+    return largest * jnp.sqrt(squares) / jnp.asarray(clip, dtype)
+
+
+def _finite(_: jax.typing.ArrayLike, g: Tree) -> jax.Array:
+    """Which examples have no NaN and no infinity, bool `[b]`."""
+    rows = [x.reshape(x.shape[0], -1) for x in jax.tree.leaves(g)]
+    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x), 1) for x in rows])
 
 
 def _weight(_: jax.typing.ArrayLike, ratio: jax.Array, present: jax.Array) -> jax.Array:
@@ -48,7 +57,8 @@ def _weight(_: jax.typing.ArrayLike, ratio: jax.Array, present: jax.Array) -> ja
     A margin of 32 rounding errors keeps the clipped norm at or below the clip norm.
     """
     margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
-    return jnp.where(present, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
+    known = present & (ratio >= 0)  # not for a NaN clip norm
+    return jnp.where(known, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
 
 
 def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
@@ -137,8 +147,8 @@ class ClippedSum:
     def _weights(self, g: Saddle, mask: jax.Array) -> tuple[Saddle, jax.Array]:
         """Each player's weights of the examples, and which examples are present, `[b]`."""
         ratio = self._players(_ratio, g)
-        for x in jax.tree.leaves(ratio):
-            mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
+        for finite in jax.tree.leaves(self._players(_finite, g)):
+            mask = mask & finite  # a non-finite example counts as absent, for both
         return self._players(lambda c, r: _weight(c, r, mask), ratio), mask
 
     def _at_once(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:

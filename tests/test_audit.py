@@ -179,7 +179,7 @@ def test_most_of_the_claim_is_attained_and_no_more(algorithm, sampling, rounds, 
     (Poisson(rate=0.25), 3, RO, "random", 0.1),
     (Full(), 5, AR, "worst", 0.6),
     (Full(), 5, RO, "random", 0.2),
-    (Disjoint(batch=6), 7, RO, "worst", 0.6),
+    (Disjoint(batch=6), 7, RO, "worst", 0.4),
 ], ids=str)
 def test_what_composes_stays_below_its_claim(sampling, rounds, neighbours, pair, share):
     found = audit.audit(jax.random.key(5), sgda, loud(sampling, rounds), DELTA, runs=20_000,
