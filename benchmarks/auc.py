@@ -191,8 +191,7 @@ def groups(lanes: list[Lane]) -> list[list[int]]:
     found = collections.defaultdict(list)
     for i, one in enumerate(lanes):
         s = one.settings
-        key = (jax.tree.structure(one.hyper), one.problem, s.hidden, s.norm, s.scale)
-        found[key].append(i)
+        found[jax.tree.structure(one.hyper), one.problem, s.hidden, s.norm, s.scale].append(i)
     return list(found.values())
 
 
@@ -256,7 +255,7 @@ def measure(args: Any, lanes: list[Lane], first: data.Dataset) -> Result:
                                        "not finite, the run diverged; try fewer --iterations or "
                                        "a larger --batch")
                     result.auc[i].append(jmm.metrics.auc(scores, dataset.y_test))
-                    result.state[i] = state if result.state[i] is None else result.state[i]
+                    result.state[i] = result.state[i] or state
             bar.update(len(seeds))
     bar.close()
     return result

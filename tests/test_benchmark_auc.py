@@ -1,5 +1,6 @@
 """The AUC benchmark on the embedded table and on small CSV files; no data folder needed."""
 
+import functools
 import json
 import math
 import re
@@ -138,7 +139,7 @@ def test_csv(table, tmp_path):
 
 def test_mlp(table, tmp_path):
     out = run(tmp_path, *csv(table), "--prior", 0.2, "--epsilon", 20, "--seeds", 2,
-              "--scorer", "mlp")
+              "--scorer", "mlp", "--iterations", 100)
     check_schema(out, rows=1)
     assert "Poisson samples at rate 0.04 of 480" in out["statements"][0]["sampling"][0]
     assert out["rows"][0]["auc_mean"] > 0.6
@@ -215,6 +216,7 @@ def test_bad_arguments_read_no_data(monkeypatch):
 def test_diverged_runs_are_reported(monkeypatch, capsys):
     monkeypatch.setattr(auc.jmm.metrics, "auc", lambda *_: pytest.fail("NaN was scored"))
     monkeypatch.setitem(auc._SCORERS, "linear", lambda theta, x: x @ theta * np.nan)
+    monkeypatch.setattr(auc, "_problem", functools.cache(auc._problem.__wrapped__))
     assert auc.main(["--epsilon", "1", "--seeds", "1", "--iterations", "2"]) == 1
     out, error = capsys.readouterr()
     assert "epsilon 1, seed 0: the scores are not finite" in error
