@@ -48,6 +48,7 @@ class Case:
       relations: neighbours.
       pair: of data sets.
       values: further fields of the Hyper.
+      joint: whether one clip holds both players.
       quick: whether --quick runs it.
     """
 
@@ -56,6 +57,7 @@ class Case:
     relations: tuple[str, ...] = REPLACED
     pair: str = "worst"
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    joint: bool = False
     quick: bool = False
 
     @property
@@ -72,7 +74,8 @@ class Case:
             case _:
                 how = "full batch"
         strategy = "".join(f", {value}" for key, value in self.values.items() if key == "strategy")
-        return f"{how}, {self.rounds} release{'s' * (self.rounds > 1)}{strategy}"
+        clip = ", joint clip" if self.joint else ""
+        return f"{how}, {self.rounds} release{'s' * (self.rounds > 1)}{strategy}{clip}"
 
 
 CASES = (
@@ -80,6 +83,7 @@ CASES = (
     Case(Full(), 5, BOTH, quick=True),
     Case(Full(), 5, values={"strategy": "two_pass"}),
     Case(Full(), 5, values={"strategy": "microbatch", "microbatch": 6}),
+    Case(Full(), 5, joint=True, quick=True),
     Case(Full(), 5, pair="random"),
     Case(Poisson(rate=0.25), 1, quick=True),
     Case(Poisson(rate=0.25), 5, BOTH),
@@ -108,7 +112,7 @@ def modules() -> dict[str, Any]:
 
 def hyper_of(name: str, module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
-    query = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION)
+    query = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION, joint=case.joint)
     hyper = module.Hyper(query=query, iterations=case.rounds, **OWN[name], **case.values)
     try:
         module.mechanism(hyper)

@@ -111,10 +111,10 @@ def _hyper(algorithm: Any, rounds: int, query: words.Query) -> Any:
 
 
 def _audit(rounds: int, where: Any = FULL, epsilon: float = 4.0, algorithm: Any = sgda,
-           neighbours: str = "replace_one", **how: Any) -> Finding:
+           neighbours: str = "replace_one", joint: bool = False, **how: Any) -> Finding:
     """Lower bound on epsilon; the limit is the claimed one."""
-    hyper = jmm.calibrate(algorithm, _hyper(algorithm, rounds, _query(where)), epsilon, DELTA,
-                          neighbours=neighbours)
+    hyper = _hyper(algorithm, rounds, _query(where, joint=joint))
+    hyper = jmm.calibrate(algorithm, hyper, epsilon, DELTA, neighbours=neighbours)
     found = auditor.audit(jax.random.key(11), algorithm, hyper, DELTA, runs=RUNS,
                           neighbours=neighbours, **how)
     return Finding(found.epsilon_lower, found.epsilon_claimed)
@@ -344,6 +344,9 @@ MUTANTS = (
            _replace(gradients, "_weight", lambda weight: lambda clip, ratio, present: weight(
                clip, jnp.minimum(ratio, 0.5), present)),
            ONE),
+    Mutant("joint clip of each player alone", "sensitivity, one clip for both", AUDIT,
+           _replace(gradients, "_together", lambda _: lambda ratio: ratio),
+           functools.partial(_audit, 1, joint=True)),
     Mutant("division by the realised batch size", "sensitivity, where few records were drawn",
            "distance of equal-key releases on neighbours",
            _replace(door, "clipped_sum", _by_realised_size), _distance),

@@ -36,6 +36,8 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--epsilon", type=float, required=True)
             command.add_argument("--share-w", type=float, default=None,
                                  help="player w's share of the budget (default: equal noise)")
+            command.add_argument("--joint-clip", action="store_true",
+                                 help="one clip for both players together instead of one each")
             command.add_argument("--laplace", type=float, default=None, metavar="SHARE",
                                  help="release all groups' mean losses in every iteration too; the "
                                       "share of epsilon that they cost alone")
@@ -71,7 +73,7 @@ def _query(args: argparse.Namespace, noise_multiplier: Saddle | None, clip: Sadd
     _check.count("--population", args.population)
     sampling = args.sampling or ("full" if args.algorithm == "gda" else "poisson")
     return Query(clip=clip, noise_multiplier=noise_multiplier, sampling=_sampling(args, sampling),
-                 population=args.population)
+                 population=args.population, joint=getattr(args, "joint_clip", False))
 
 
 def _sampling(args: argparse.Namespace, name: str) -> Full | Poisson | FixedSize | Disjoint:

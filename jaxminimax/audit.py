@@ -89,17 +89,31 @@ def _rest(query: Query) -> float:
     return -1.0 if isinstance(query.sampling, FixedSize) else 0.0
 
 
+def _share(query: Query) -> tuple[float, float]:
+    """Clip norms that each player's operator has left in the worst pair, once it is clipped.
+
+    All of it under two clips. One joint clip spends it on the player with less noise.
+    """
+    if not query.joint:
+        return 1.0, 1.0
+    w, v = (words.concrete(z) for z in words.check_noise(query))
+    if w == v:
+        return math.sqrt(0.5), math.sqrt(0.5)
+    return float(w < v), float(v < w)
+
+
 def worst_pair(query: Query, neighbours: str, record: int = 0) -> Saddle:
     """Two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
     n, away = query.population, -1.0 if neighbours == "replace_one" else math.nan
     sign = np.full((2, n, 1), _rest(query))
     sign[:, record, 0] = (1.0, away)
 
-    def leaf(clip: Any, towards: float) -> jax.Array:
+    def leaf(clip: Any, towards: float, share: float) -> jax.Array:
         size = 0.0 if clip is None else _GIANT * words.concrete(clip)
-        return jnp.asarray(towards * size * sign, jnp.float32)
+        return jnp.asarray(towards * size * share * sign, jnp.float32)
 
-    return Saddle(leaf(query.clip.w, 1.0), leaf(query.clip.v, -1.0))
+    w, v = _share(query)
+    return Saddle(leaf(query.clip.w, 1.0, w), leaf(query.clip.v, -1.0, v))
 
 
 def random_pair(seed: int, query: Query, neighbours: str) -> Saddle:
@@ -175,7 +189,7 @@ def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Sa
     query = hyper.query
     zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
-        query, noise_multiplier=zero, sampling=Full(), population=1))
+        query, noise_multiplier=zero, sampling=Full(), population=1, joint=False))
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
         _GIANT * words.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
     state = algorithm.init(jax.tree.map(lambda x: jnp.zeros_like(x[0]), unit), plain)
@@ -213,7 +227,8 @@ def likelihood_ratio(released: np.ndarray, query: Query, neighbours: str) -> np.
     """
     z = [words.concrete(x) for x in words.check_noise(query) if x is not None]
     joint = effective_noise_multiplier(query)
-    towards = [s for s, c in zip((1.0, -1.0), query.clip, strict=True) if c is not None]
+    w, v = _share(query)
+    towards = [s for s, c in zip((w, -v), query.clip, strict=True) if c is not None]
     direction = joint * np.array(towards) / np.square(z)
     u = released[..., 0] @ direction  # [runs, rounds], N(sum of contributions / joint, 1)
     if isinstance(query.sampling, Disjoint):

@@ -2,7 +2,8 @@
 
     sum_i  m_i * g_p(z; x_i) * min(1, C_p / ||g_p(z; x_i)||),        p = w, v,
 
-with a mask m in {0, 1} and one clip norm C_p a player. Three strategies give the same number:
+with a mask m in {0, 1} and one clip norm C_p a player, or, for a joint clip, with the factor
+min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the same number:
 
     vmap         all per-example operators at once; [batch, parameters] memory
     microbatch   a scan over contiguous slices of the batch; [microbatch, parameters] memory
@@ -39,10 +40,28 @@ def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
     dtype = at_least_float32(jnp.result_type(*leaves))
     rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
     largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x), 1) for x in rows])
-    scale = jnp.maximum(largest, jnp.finfo(dtype).tiny)
+    scale = _unit(largest)
     squares = functools.reduce(
         jnp.add, [jnp.sum(jnp.square(x / scale[:, None]), 1) for x in rows])
-    return largest * jnp.sqrt(squares) / jnp.asarray(clip, dtype)
+    return jnp.maximum(scale * jnp.sqrt(squares), largest) / jnp.asarray(clip, dtype)
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    """A number near x > 0 whose reciprocal is neither infinite nor, flushed as a subnormal, 0.
+
+    Compilers multiply by reciprocals: over 1e38 itself, float32 entries all became 0.
+    """
+    limits = jnp.finfo(x.dtype)
+    return jnp.clip(x, limits.tiny, limits.max / 8)
+
+
+def _together(ratio: Saddle) -> Saddle:
+    """Each player's ratio replaced by the norm of both, free of overflow as in `_ratio`."""
+    largest = jnp.maximum(*ratio)
+    scale = _unit(largest)
+    squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
+    both = jnp.maximum(scale * jnp.sqrt(squares), largest)
+    return Saddle(both, both)
 
 
 def _finite(_: jax.typing.ArrayLike, g: Tree) -> jax.Array:
@@ -88,14 +107,17 @@ class ClippedSum:
 
     Guarantees, for every input: one example adds a vector of L2 norm at most `clip.p` to the sum
     of player p (two examples swapped move it by at most twice that, up to the rounding of the sum
-    itself, a few units in its last place); an example with a non-finite operator counts as absent;
-    an empty batch gives zeros. Sums are at least float32 whatever the parameters are.
+    itself, a few units in its last place), and with `joint` a pair of vectors whose norms in units
+    of the clip norms have squares that sum to at most 1; an example with a non-finite operator
+    counts as absent; an empty batch gives zeros. Sums are at least float32 whatever the parameters
+    are.
     """
 
     operator: Callable[[Saddle, Tree], Saddle]
     clip: Saddle
     strategy: str
     microbatch: int
+    joint: bool = False
 
     def sensitivity(self, neighbours: str = "replace_one") -> Saddle:
         """Per player, the most that the sum can move between neighbouring data sets (L2).
@@ -147,6 +169,8 @@ class ClippedSum:
     def _weights(self, g: Saddle, mask: jax.Array) -> tuple[Saddle, jax.Array]:
         """Each player's weights of the examples, and which examples are present, `[b]`."""
         ratio = self._players(_ratio, g)
+        if self.joint:
+            ratio = _together(ratio)
         for finite in jax.tree.leaves(self._players(_finite, g)):
             mask = mask & finite  # a non-finite example counts as absent, for both
         return self._players(lambda c, r: _weight(c, r, mask), ratio), mask
@@ -194,7 +218,8 @@ class ClippedSum:
 
 
 def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,
-                strategy: str = "vmap", microbatch: int = 32) -> ClippedSum:
+                strategy: str = "vmap", microbatch: int = 32,
+                joint: bool = False) -> ClippedSum:
     """The clipped sum of `operator`, a callable that knows its sensitivity; see `ClippedSum`.
 
     Args:
@@ -203,13 +228,16 @@ def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,
         pytree; None for a player whose operator is not wanted.
       strategy: "vmap", "microbatch" or "two_pass" (needs `saddle_operator(loss)`).
       microbatch: examples in a slice of the "microbatch" strategy.
+      joint: one clip for both players together, in units of their clip norms.
 
     Raises:
-      ValueError: for an unknown strategy, or two passes without a loss.
+      ValueError: for an unknown strategy, two passes without a loss, or a joint clip of one player.
     """
     _check.one_of("strategy", strategy, STRATEGIES)
     _check.count("microbatch", microbatch)
     if strategy == "two_pass" and not isinstance(operator, SaddleOperator):
         raise ValueError("strategy 'two_pass' takes a backward pass of the loss: give the operator "
                          "as saddle_operator(loss), or use 'vmap' or 'microbatch'.")
-    return ClippedSum(operator, clip, strategy, microbatch)
+    if joint and None in clip:
+        raise ValueError(f"joint=True needs a clip norm for both players, got {clip!r}.")
+    return ClippedSum(operator, clip, strategy, microbatch, joint)

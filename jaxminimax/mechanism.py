@@ -84,12 +84,16 @@ class Query:
         the players. None altogether: not calibrated yet, and `release` refuses.
       sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
+      joint: one clip for both players: a record's operator g is scaled so that
+        sum_p (||g_p|| / C_p)^2 <= 1, instead of ||g_p|| <= C_p for each p. It costs as much as the
+        player with the smaller noise multiplier alone, and keeps the operator's direction.
     """
 
     clip: Saddle
     noise_multiplier: Saddle | None = None
     sampling: Full | Poisson | FixedSize | Disjoint = Full()
     population: int = jax.tree.static()
+    joint: bool = jax.tree.static(default=False)
 
 
 @record
@@ -327,6 +331,9 @@ def _check_query(query: Query) -> None:
                              f"Disjoint(batch=...), got {other!r}.")
     if query.clip.w is None and query.clip.v is None:
         raise ValueError("clip is None for both players: nothing would be released.")
+    if query.joint and None in query.clip:
+        raise ValueError(f"joint=True needs a clip norm for both players, got {query.clip!r}: "
+                         "leave joint out where one player reads no data.")
     for name, clip in query.clip._asdict().items():
         if clip is not None:
             _check.number(f"clip.{name}", clip, low=1e-28, high=1e28, closed=True, infinite=True)

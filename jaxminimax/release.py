@@ -40,7 +40,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         g_p = (sum_{i in B} clip(g_p(z; x_i), C_p) + N(0, (C_p z_p)^2 I)) / m,
 
     with B the sample that the mechanism describes, one for both players, and m the public batch
-    size: n, q n or b, never the realised one.
+    size: n, q n or b, never the realised one. A joint clip scales both players' g by one factor.
 
     Args:
       key: root key of the run, a secret. Sample and noise are functions of it and `spent`
@@ -74,8 +74,8 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         ordered = not isinstance(query.sampling, FixedSize)
         data = jax.tree.map(lambda x: x.at[sample.rows].get(
             mode="clip", indices_are_sorted=ordered), data)
-    total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch)(
-        z, data, sample.valid)
+    total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
+                        joint=query.joint)(z, data, sample.valid)
     key = jax.random.fold_in(key, _NOISE)
     allowed = sample.fits & (spent < mechanism.times)
 

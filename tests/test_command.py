@@ -35,6 +35,14 @@ def test_calibrate_and_epsilon_are_inverse(capsys):
     assert back["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
 
 
+def test_one_joint_clip_costs_as_much_as_one_player(capsys):
+    two = printed(capsys, *CALIBRATE, "--sampling", "full")
+    one = printed(capsys, *CALIBRATE, "--sampling", "full", "--joint-clip")
+    assert one["effective_noise_multiplier"] == pytest.approx(two["effective_noise_multiplier"])
+    assert one["noise_multiplier"]["w"] == one["effective_noise_multiplier"]
+    assert "one clip for both" in one["sampling"]
+
+
 def test_full_batches_and_the_other_relation(capsys):
     replace = printed(capsys, *CALIBRATE, "--sampling", "full")
     add = printed(capsys, *CALIBRATE, "--sampling", "full", "--neighbours", "add_or_remove_one")

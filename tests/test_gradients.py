@@ -248,6 +248,19 @@ def test_the_bound_holds_and_is_attained_where_squares_overflow(strategy, dtype,
         assert -1e-4 < excess(total, (1.0, 1.0)) <= 0
 
 
+@strategies
+@dtypes
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_the_bound_holds_up_to_the_largest_float(strategy, dtype, size):
+    """Where the reciprocal of an entry is subnormal, which compilers round to 0."""
+    for factor in (0.02, 0.05, 0.2, 0.3, 0.5, 1.0):
+        x = draw(np.random.default_rng(1), size=size)
+        x = jax.tree.map(lambda a, f=factor: np.asarray(
+            np.sign(a) * f * float(jnp.finfo(dtype).max), dtype), x)
+        for clip in (Saddle(1.0, 1.0), Saddle(1e-20, 1e20)):
+            assert excess(summed(strategy, x, clip, alone(x, size - 1)), clip) <= 0
+
+
 def largest_excess(dtype=jnp.float32):
     """Among a hundred examples longer than the clip norm."""
     rng = np.random.default_rng(11)

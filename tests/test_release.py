@@ -46,8 +46,8 @@ def linear(w, v, x):
     return jnp.sum(w * x.w) - jnp.sum(v * x.v)
 
 
-def zero(z, x):
-    return jax.tree.map(jnp.zeros_like, z)
+def scaled(z, x):
+    return jax.tree.map(lambda a: a * x.astype(a.dtype), z)
 
 
 def only_w(z, x):
@@ -55,7 +55,7 @@ def only_w(z, x):
 
 
 ITSELF = Problem(saddle_operator(linear))
-ZERO, ONLY_W = Problem(zero), Problem(only_w)
+SCALED, ONLY_W = Problem(scaled), Problem(only_w)
 
 
 def query(sampling=SAMPLINGS[0], population=N, clip=CLIP, noise=NOISE):
@@ -214,7 +214,7 @@ BIG = Saddle({"a": jnp.zeros(100_000), "b": jnp.zeros((500, 200))}, jnp.zeros(10
 
 def noise_ratios(q, z=BIG):
     """Standard deviation of every leaf's noise over clip * noise multiplier / batch size: 1."""
-    g = opened(q, jnp.zeros(q.population), split(1, 1), problem=ZERO, z=z)
+    g = opened(q, jnp.zeros(q.population), split(1, 1), problem=SCALED, z=z)
     out = []
     for player, clip, z in zip(g, q.clip, q.noise_multiplier, strict=True):
         for x in jax.tree.leaves(player):
@@ -242,7 +242,7 @@ def test_the_measured_noise_catches_half_of_it(bug):
 def test_players_leaves_and_releases_share_no_noise():
     z = Saddle({"a": jnp.zeros(50_000), "b": jnp.zeros(50_000)}, jnp.zeros(50_000))
     q = query(clip=Saddle(1.0, 1.0), noise=Saddle(1.0, 1.0))
-    g = opened(q, jnp.zeros(N), same(9, 2), [0, 1], problem=ZERO, z=z)
+    g = opened(q, jnp.zeros(N), same(9, 2), [0, 1], problem=SCALED, z=z)
     noises = [x[k] for x in jax.tree.leaves(g) for k in range(2)]
     for x, y in itertools.combinations(noises, 2):
         for a, b in ((x, y), (x**2, y**2)):

@@ -8,7 +8,9 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 
       z_eff = (sum_p z_p^-2)^(-1/2).
 
-  They read the same sample, so they are one release inside one sampling.
+  They read the same sample, so they are one release inside one sampling. With one joint clip a
+  record's vector d has sum_p (||d_p|| / C_p)^2 <= 1, so its length in units of the noise,
+  (sum_p (||d_p|| / (C_p z_p))^2)^(1/2), is at most 1 / z_eff with z_eff = min_p z_p.
 * Without sampling, T adaptive releases are one Gaussian of parameter mu = (1 or 2) sqrt(T) / z_eff.
 * Disjoint batches read a record once a pass, so T counts passes, not releases.
 * Parts on disjoint data are alternatives: the differing record is in one of them, so epsilon is
@@ -80,11 +82,15 @@ class Charge(NamedTuple):
 
 
 def effective_noise_multiplier(query: Query) -> float:
-    """z_eff = (sum_p z_p^-2)^(-1/2): one Gaussian as strong as both players' together."""
+    """z_eff: one Gaussian as strong as both players' together.
+
+    (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
+    """
     z = [words.concrete(x) for x in words.check_noise(query) if x is not None]
-    if min(z) == 0:
-        return 0.0
-    smallest = min(z)  # scaled, so that squares neither overflow nor underflow
+    smallest = min(z)
+    if smallest == 0 or query.joint:
+        return smallest
+    # scaled, so that squares neither overflow nor underflow
     return float(smallest / math.sqrt(sum((smallest / x) ** 2 for x in z)))
 
 

@@ -30,7 +30,8 @@ _BOUND = {
     "pld": "privacy loss distribution, rounded pessimistically",
 }
 ENFORCED = (
-    "Each record's operator is clipped to the stated norm, per player, before it is summed.",
+    "Each record's operator is clipped to the stated norms, per player or jointly as stated, "
+    "before it is summed.",
     "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
     "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
 )
@@ -148,7 +149,8 @@ def describe(part: Leaf) -> str:
                    "pass(es)")
         case _:
             how = f"all {n} records, without sampling"
-    return f"{part.times} release(s) on {how}."
+    clip = ", one clip for both players together" if part.query.joint else ""
+    return f"{part.times} release(s) on {how}{clip}."
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
