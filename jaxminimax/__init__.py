@@ -1,6 +1,6 @@
 """Differentially private minimax optimisation, as pure functions on JAX."""
 
-from jaxminimax import averaging, metrics, noise, problems, schedules
+from jaxminimax import averaging, metrics, noise, problems, schedules, solvers
 from jaxminimax._types import (
     Algorithm,
     Problem,
@@ -18,7 +18,7 @@ from jaxminimax.accounting import (
     epsilon,
     statement,
 )
-from jaxminimax.algorithms import gda, sgda
+from jaxminimax.algorithms import extragradient, gda, proximal, sgda
 from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
 from jaxminimax.drivers import run, stack, sweep
 from jaxminimax.fit import fit
@@ -32,6 +32,7 @@ from jaxminimax.mechanism import (
     Poisson,
     Query,
     Repeat,
+    Resolvent,
     Sequence,
     Solution,
     Tree,
@@ -58,6 +59,7 @@ __all__ = [
     "Problem",
     "Query",
     "Repeat",
+    "Resolvent",
     "Saddle",
     "SaddleOperator",
     "Sequence",
@@ -72,11 +74,13 @@ __all__ = [
     "clipped_sum",
     "effective_noise_multiplier",
     "epsilon",
+    "extragradient",
     "fit",
     "gda",
     "metrics",
     "noise",
     "problems",
+    "proximal",
     "record",
     "release",
     "run",
@@ -84,6 +88,7 @@ __all__ = [
     "schedules",
     "secret_key",
     "sgda",
+    "solvers",
     "stack",
     "statement",
     "sweep",

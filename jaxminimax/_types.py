@@ -81,6 +81,8 @@ class Problem(NamedTuple):
       best_response: `Saddle((v, data) -> argmin_w L(w, v), (w, data) -> argmax_v L(w, v))`, where
         they have closed forms, None where not. Only metrics call them.
       saddle_point: `data -> z`, the exact solution, where it has a closed form.
+      support: `g -> argmin_{z in W x V} <g, z>`, for gaps of variational inequalities.
+      furthest: `(z, data) -> argmax_u <F(u), z - u>`, where it is known.
     """
 
     operator: Callable[[Saddle, Tree], Saddle]
@@ -89,6 +91,8 @@ class Problem(NamedTuple):
     value: Callable[[Saddle, Tree], jax.Array] | None = None
     best_response: Saddle = Saddle(None, None)
     saddle_point: Callable[[Tree], Saddle] | None = None
+    support: Callable[[Saddle], Saddle] | None = None
+    furthest: Callable[[Saddle, Tree], Saddle] | None = None
 
 
 class Algorithm(Protocol):

@@ -64,7 +64,12 @@ def start(z: Saddle) -> Mean:
 
 def include(mean: Mean, z: Saddle, averaging: Averaging, t: jax.Array, rounds: int) -> Mean:
     """`mean` with the iterate z of round t (from 1) of `rounds`."""
-    new = averaging.weight(t, rounds, mean.weight.dtype)
+    return weigh(mean, z, averaging.weight(t, rounds, mean.weight.dtype))
+
+
+def weigh(mean: Mean, z: Saddle, weight: jax.Array) -> Mean:
+    """`mean` with the point z at the given weight, `[]`, at least 0."""
+    new = weight.astype(mean.weight.dtype)
     total = mean.weight + new
     share = jnp.where(total > 0, new / jnp.where(total > 0, total, 1), 1)
     return Mean(lerp(mean.value, z, share), total)

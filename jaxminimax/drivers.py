@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import mechanism as words
+from jaxminimax import _valid
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 
 
@@ -36,7 +36,7 @@ def run(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     Raises:
       ValueError: for a description that is not valid or does not fit the data.
     """
-    words.check(algorithm.mechanism(hyper))
+    _valid.check(algorithm.mechanism(hyper))
 
     def step(state: Any, _: None) -> tuple[Any, Tree]:
         state = algorithm.update(key, state, data, hyper, problem)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import _check
+from jaxminimax import _check, _valid
 from jaxminimax import mechanism as words
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 from jaxminimax.accounting import Statement, statement
@@ -72,7 +72,7 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
     """
     described = algorithm.mechanism(hyper)
-    words.check(described)
+    _valid.check(described)
     total = hyper.iterations
     every = max(1, total // 100) if every is None else every
     _check.count("every", every)

@@ -36,7 +36,7 @@ def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
     """
     leaves = [x for x in jax.tree.leaves(g) if x.size]
     if not leaves:
-        return jnp.zeros(jax.tree.leaves(g)[0].shape[:1])
+        return jnp.zeros(())  # for every example
     dtype = at_least_float32(jnp.result_type(*leaves))
     rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
     largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x), 1) for x in rows])
@@ -66,8 +66,9 @@ def _together(ratio: Saddle) -> Saddle:
 
 def _finite(_: jax.typing.ArrayLike, g: Tree) -> jax.Array:
     """Which examples have no NaN and no infinity, bool `[b]`."""
-    rows = [x.reshape(x.shape[0], -1) for x in jax.tree.leaves(g)]
-    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x), 1) for x in rows])
+    rows = [x.reshape(x.shape[0], -1) for x in jax.tree.leaves(g) if x.size]
+    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x), 1) for x in rows],
+                            jnp.array(True))
 
 
 def _weight(_: jax.typing.ArrayLike, ratio: jax.Array, present: jax.Array) -> jax.Array:
@@ -215,6 +216,23 @@ class ClippedSum:
             total = self.operator.weighted_sum(z, jax.tree.map(stand_in, examples), weight)
         some = jnp.any(present)
         return jax.tree.map(lambda x: jnp.where(some, x, 0), total)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClippedOperator:
+    """One example's operator, clipped to `bound` in the norm of both players together.
+
+    For solvers that ask for bounded operators. A clipped operator keeps a Lipschitz constant, and
+    loses monotonicity.
+    """
+
+    operator: Callable[[Saddle, Tree], Saddle]
+    bound: float
+
+    def __call__(self, z: Saddle, example: Tree) -> Saddle:
+        """The clipped operator of one example."""
+        total = clipped_sum(self.operator, Saddle(self.bound, self.bound), joint=True)
+        return total(z, jax.tree.map(lambda x: jnp.asarray(x)[None], example))
 
 
 def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,

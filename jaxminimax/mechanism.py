@@ -6,7 +6,6 @@ the same ones. Neither has another source.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -97,10 +96,53 @@ class Query:
 
 
 @record
+class Resolvent:
+    """Release the solution of a regularised problem over a sample, plus Gaussian noise.
+
+        u in W solves the variational inequality of  G(u) = (1/m) sum_{i in B} F_i(u) + lambda (u-w)
+
+    up to a certified residual of rho M / m. With G mu-strongly monotone and ||F_i|| <= M, replacing
+    a record moves what is released by at most 2 (1 + rho) M / (m mu), in the norm of both players
+    together: by strong monotonicity of the two perturbed problems, added up. The noise is
+    `noise_multiplier` times half of that; see `displacement`.
+
+    `assumes` says where mu comes from. It is part of the privacy argument, so statements print it:
+
+      "monotone"   every record's operator is monotone on W and of norm at most M, as it is: records
+                   must be sanitised so that this holds for whatever they contain. mu = lambda.
+                   Clipped operators are refused: clipping destroys monotonicity.
+      "lipschitz"  every record's operator is L-Lipschitz on W; the code clips it to norm M, which
+                   keeps L, and needs lambda > L. mu = lambda - L.
+
+    Attributes:
+      bound: M, on the norm of one record's operator, both players together [gradient units].
+      prox: lambda, weight of the proximal term.
+      lipschitz: L, of one record's operator, public terms included; 0 for constant operators.
+      slack: rho, certified residual over M / m.
+      noise_multiplier: as in `Query`, one number for all coordinates.
+      sampling: as in `Query`.
+      population: n, the number of records; public.
+      assumes: "monotone" or "lipschitz".
+
+    Source: Boob and Guzman, arXiv:2104.02988, Propositions 9 and 10, with the sensitivity of the
+    residual in place of theirs (which is twice as large) and the Lipschitz mode added.
+    """
+
+    bound: float | jax.Array
+    prox: float | jax.Array
+    lipschitz: float | jax.Array
+    slack: float | jax.Array = 0.01
+    noise_multiplier: float | jax.Array | None = None
+    sampling: Full | Poisson | FixedSize | Disjoint = Full()
+    population: int = jax.tree.static()
+    assumes: str = jax.tree.static()
+
+
+@record
 class Repeat:
     """`times` adaptive uses of `query`, each on a fresh sample with fresh noise."""
 
-    query: Query
+    query: Query | Resolvent
     times: int = jax.tree.static()
 
 
@@ -205,7 +247,7 @@ def leaves(mechanism: Mechanism) -> list[Leaf]:
     return [mechanism]
 
 
-def batch_size(query: Query) -> float:
+def batch_size(query: Query | Resolvent) -> float:
     """The public number that a sum is divided by: n, q n or b; never the realised batch size."""
     match query.sampling:
         case Poisson(rate=rate):
@@ -215,7 +257,7 @@ def batch_size(query: Query) -> float:
     return float(query.population)
 
 
-def rows_read(query: Query) -> int:
+def rows_read(query: Query | Resolvent) -> int:
     """Rows of the fixed-shape batch that a release works on."""
     match query.sampling:
         case Poisson(capacity=int() as capacity):
@@ -230,7 +272,7 @@ def rows_read(query: Query) -> int:
     return query.population
 
 
-def overflow_probability(query: Query) -> float:
+def overflow_probability(query: Query | Resolvent) -> float:
     """P[a Poisson sample does not fit], for one release; 0 for the other samplings."""
     n = query.population
     if not isinstance(query.sampling, Poisson) or rows_read(query) >= n:
@@ -238,9 +280,28 @@ def overflow_probability(query: Query) -> float:
     return float(special.bdtrc(rows_read(query), n, query.sampling.rate))
 
 
-def with_noise(query: Query, scale: float) -> Query:
+def modulus(query: Resolvent) -> Any:
+    """mu, of strong monotonicity of the regularised problem."""
+    return query.prox - query.lipschitz if query.assumes == "lipschitz" else query.prox
+
+
+def displacement(query: Resolvent) -> Any:
+    """The length that a resolvent's noise multiplier is a multiple of; a clip norm's counterpart.
+
+    Half of the replace-one sensitivity, (1 + rho) M / (m mu). For Poisson and full batches it is
+    (1 + 2 rho) M / (m mu), which also bounds what adding or removing a record does: both solutions
+    are inexact.
+    """
+    inexact = 1 if isinstance(query.sampling, FixedSize | Disjoint) else 2
+    return (1 + inexact * query.slack) * query.bound / (batch_size(query) * modulus(query))
+
+
+def with_noise(query: Query | Resolvent, scale: float) -> Query | Resolvent:
     """`query` with its noise multipliers (1 each if not set) times `scale`, as Python floats."""
     ratio = query.noise_multiplier
+    if isinstance(query, Resolvent):
+        one = 1.0 if ratio is None else concrete(ratio)
+        return dataclasses.replace(query, noise_multiplier=one * scale)
     if ratio is None:
         ratio = Saddle(*(None if c is None else 1.0 for c in query.clip))
     scaled = jax.tree.map(lambda x: float(x) * scale, ratio)
@@ -260,102 +321,8 @@ def budget_split(w: float) -> Saddle:
     return Saddle(w**-0.5, (1.0 - w) ** -0.5)
 
 
-def check(mechanism: Mechanism) -> None:
-    """Refuses a description that no run or charge should start from.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
-    match mechanism:
-        case Sequence(parts=parts) | Parallel(parts=parts):
-            for part in parts:
-                check(part)
-        case Repeat(query=query, times=times):
-            _check_times("times (the number of releases)", times)
-            _check_query(query)
-        case GroupLosses():
-            _check_times("times (the number of releases)", mechanism.times)
-            _check.count("group_size", mechanism.group_size)
-            _check.number("bound", mechanism.bound, low=1e-28, high=1e28, closed=True)
-            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
-        case Tree():
-            _check_times("leaves", mechanism.leaves)
-            _check.number("clip", mechanism.clip, low=1e-28, high=1e28, closed=True)
-            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
-        case Solution():
-            _check.number("sensitivity", mechanism.sensitivity, low=0.0)
-            _check.number("slack", mechanism.slack, low=0.0, high=1e6, closed=True)
-            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
-            if not mechanism.because:
-                raise ValueError("because must name the assumptions that the sensitivity rests on.")
-        case other:
-            raise ValueError("A mechanism is a Repeat, a Sequence or another description of "
-                             f"jaxminimax.mechanism, got {type(other).__name__}; pass "
-                             "algorithm.mechanism(hyper).")
-
-
-def _check_times(name: str, times: int) -> None:
-    _check.count(name, times)
-    if times >= 2**31:
-        raise ValueError(f"{name} must be below 2**31, got {times}: the counter of releases has 32 "
-                         "bits.")
-
-
-def _check_multiplier(name: str, z: Any) -> None:
-    if z is None:
-        return
-    _check.number(name, z, low=0.0, high=1e15, closed=True)
-    if _is(z, lambda x: 0 < x < 1e-4):
-        raise ValueError(f"{name} must be 0 (no privacy) or at least 1e-4, got {z!r}.")
-
-
-def _check_query(query: Query) -> None:
-    _check.count("population", query.population)
-    n = query.population
-    if n >= 2**30:
-        raise ValueError(f"population must be below 2**30, got {n}: indices are 32-bit.")
-    match query.sampling:
-        case Full():
-            pass
-        case Poisson(rate=rate, capacity=capacity):
-            _check.number("rate", rate, low=0.0, high=math.nextafter(1.0, 2.0))
-            _check.number("rate * population", rate * n, low=1e-6)
-            if capacity is not None:
-                _check.count("capacity", capacity)
-        case Disjoint(batch=batch) | FixedSize(batch=batch):
-            _check.count("batch", batch)
-            if batch > n and not getattr(query.sampling, "replacement", False):
-                raise ValueError(f"batch must be at most population={n}, got {batch}.")
-        case other:
-            raise ValueError("sampling must be Full(), Poisson(rate=...), FixedSize(batch=...) or "
-                             f"Disjoint(batch=...), got {other!r}.")
-    if query.clip.w is None and query.clip.v is None:
-        raise ValueError("clip is None for both players: nothing would be released.")
-    if query.joint and None in query.clip:
-        raise ValueError(f"joint=True needs a clip norm for both players, got {query.clip!r}: "
-                         "leave joint out where one player reads no data.")
-    for name, clip in query.clip._asdict().items():
-        if clip is not None:
-            _check.number(f"clip.{name}", clip, low=1e-28, high=1e28, closed=True, infinite=True)
-    if query.noise_multiplier is not None:
-        for name, clip in query.clip._asdict().items():
-            z = getattr(query.noise_multiplier, name)
-            if (z is None) != (clip is None):
-                raise ValueError(f"clip.{name} is {clip!r} but noise_multiplier.{name} is {z!r}: "
-                                 "a player is released with both or with neither.")
-            if z is not None:
-                _check_multiplier(f"noise_multiplier.{name}", z)
-                if _is(z, lambda x: x > 0) and _is(clip, math.isinf):
-                    raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
-                                     f"finite clip norm, or noise_multiplier.{name}=0.0.")
-
-
-def _is(x: Any, true: Callable[[float], bool]) -> bool:
-    return not isinstance(x, jax.core.Tracer) and np.ndim(x) == 0 and true(float(x))
-
-
-def check_noise(query: Query) -> Saddle:
-    """The noise multipliers of `query`.
+def check_noise(query: Query | Resolvent) -> Any:
+    """The noise multipliers of `query`: a `Saddle`, or one number of a `Resolvent`.
 
     Raises:
       ValueError: if they were never set.

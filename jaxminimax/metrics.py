@@ -65,6 +65,73 @@ def primal_risk(problem: Problem, w: Tree, data: Tree) -> jax.Array:
     return value(Saddle(w, problem.best_response.v(w, data)), data)
 
 
+def mean_operator(problem: Problem, z: Saddle, data: Tree) -> Saddle:
+    """Reads the data; not private. F(z): the records' mean operator, and the public terms."""
+    each = jax.vmap(problem.operator, (None, 0))(z, data)
+    mean = jax.tree.map(lambda x: jnp.mean(x, 0), each)
+    return mean if problem.public is None else jax.tree.map(jnp.add, mean, problem.public(z))
+
+
+def _dot(x: Saddle, y: Saddle) -> jax.Array:
+    return sum((jnp.sum(a * b) for a, b in zip(*map(jax.tree.leaves, (x, y)), strict=True)),
+               start=jnp.zeros(()))
+
+
+def _minus(x: Saddle, y: Saddle) -> Saddle:
+    return jax.tree.map(jnp.subtract, x, y)
+
+
+def vi_gap(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+    """Reads the data; not private. max over u in W of <F(u), z - u>, 0 at solutions only.
+
+    Its expectation over runs is the strong gap of the variational inequality.
+
+    Raises:
+      ValueError: if the problem does not know the maximiser.
+    """
+    if problem.furthest is None:
+        raise ValueError("The problem has no maximiser in closed form: give Problem(furthest=...) "
+                         "one, or use vi_gap_bound.")
+    u = problem.furthest(z, data)
+    return _dot(mean_operator(problem, u, data), _minus(z, u))
+
+
+def vi_gap_bound(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+    """Reads the data; not private. max over u in W of <F(z), z - u>.
+
+    At least `vi_gap`, by monotonicity, and equal to it for skew operators such as those of bilinear
+    games, where both are the strong gap.
+
+    Raises:
+      ValueError: if the problem has no linear minimiser.
+    """
+    if problem.support is None:
+        raise ValueError("The problem has no linear minimiser: give Problem(support=...) one.")
+    g = mean_operator(problem, z, data)
+    return _dot(g, _minus(z, problem.support(g)))
+
+
+def weak_vi_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
+    """Reads the data; not private. max over u in W of <F(u), E z - u>, E over samples.
+
+    <F(u), z - u> is affine in z, so the expectation over the samples moves inside. The one over the
+    algorithm's coins stays outside: give outputs for one key, and average over keys.
+
+    Args:
+      problem: as in `vi_gap`.
+      zs: outputs of runs with one key, each on its own sample; leaves `[R, ...]`.
+      data: stands for the population.
+    """
+    return vi_gap(problem, jax.tree.map(lambda x: jnp.mean(x, 0), zs), data)
+
+
+def natural_residual(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+    """Reads the data; not private. ||z - P_W(z - F(z))||, 0 at solutions only, for any operator."""
+    moved = problem.project(_minus(z, mean_operator(problem, z, data)))
+    gap = _minus(z, moved)
+    return jnp.sqrt(_dot(gap, gap))
+
+
 def auc(scores: jax.Array, y: jax.Array) -> float:
     """Reads the data; not private. Area under the ROC curve, by scikit-learn.
 

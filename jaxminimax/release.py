@@ -1,9 +1,10 @@
-"""The one door to the data: sample, clip per example, add, blur, normalise.
+"""The one door to the data: sample, clip per example, add or solve, blur, normalise.
 
 Nothing else in the library's algorithms touches `data`. The standard deviation of the noise is one
 product, clip * noise multiplier, of the numbers that the accountant reads.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -11,10 +12,20 @@ import jax.numpy as jnp
 
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Problem, Saddle, Tree
-from jaxminimax.gradients import clipped_sum
-from jaxminimax.mechanism import FixedSize, Repeat, batch_size, check_noise
+from jaxminimax.gradients import ClippedOperator, clipped_sum
+from jaxminimax.mechanism import (
+    FixedSize,
+    Query,
+    Repeat,
+    Resolvent,
+    batch_size,
+    check_noise,
+    displacement,
+    modulus,
+)
 from jaxminimax.noise import gaussian
-from jaxminimax.sampling import draw
+from jaxminimax.sampling import Sample, draw
+from jaxminimax.solvers import certify, operator_extrapolation
 
 # What keys are folded with: releases keep apart from whatever else is made from the run's key
 # (split(key)[i] is fold_in(key, i)), and samples from noise.
@@ -29,6 +40,22 @@ def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
     std = jnp.where(noise_multiplier == 0, 0.0, clip * noise_multiplier)
     noise = gaussian(key, total, std)
     return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
+
+
+def _sampled(key: jax.Array, query: Query | Resolvent, spent: jax.Array,
+             data: Tree) -> tuple[jax.Array, Sample, Tree]:
+    """The key of a release's noise, its sample, and the rows of the sample."""
+    rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
+    if rows != {(query.population,)}:
+        raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
+                         f"population={query.population}.")
+    key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
+    sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent)
+    if sample.rows is not None:
+        ordered = not isinstance(query.sampling, FixedSize)
+        data = jax.tree.map(lambda x: x.at[sample.rows].get(
+            mode="clip", indices_are_sorted=ordered), data)
+    return jax.random.fold_in(key, _NOISE), sample, data
 
 
 def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
@@ -63,20 +90,13 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         multipliers were never set.
     """
     query = mechanism.query
+    if not isinstance(query, Query):
+        raise ValueError(f"release answers a Query, got {type(query).__name__}: use the algorithm "
+                         "that this mechanism belongs to.")
     noise_multiplier = check_noise(query)
-    rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
-    if rows != {(query.population,)}:
-        raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
-                         f"population={query.population}.")
-    key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
-    sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent)
-    if sample.rows is not None:
-        ordered = not isinstance(query.sampling, FixedSize)
-        data = jax.tree.map(lambda x: x.at[sample.rows].get(
-            mode="clip", indices_are_sorted=ordered), data)
+    key, sample, data = _sampled(key, query, spent, data)
     total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
                         joint=query.joint)(z, data, sample.valid)
-    key = jax.random.fold_in(key, _NOISE)
     allowed = sample.fits & (spent < mechanism.times)
 
     def player(number: int, x: Tree, total: Tree, clip: Any, noise_multiplier: Any) -> Tree:
@@ -87,3 +107,67 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
 
     return Saddle(*map(player, (0, 1), z, total, query.clip, noise_multiplier))
+
+
+def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
+                      z: Saddle, data: Tree, *, steps: int) -> Saddle:
+    """A noisy proximal point of the problem's operator around z, or NaN once the budget is spent.
+
+        v + N(0, (noise multiplier * displacement)^2 I),
+
+    v the certified solution in W of G(u) = (1/m) sum_{i in B} F_i(u) + r(u) + prox (u - z), with r
+    the public terms. It is found by `steps` steps of operator extrapolation in float64 from P_W(z),
+    which tells nothing but what was released before. NaN also if the residual exceeds what the
+    noise pays for: under the assumptions that the mechanism names and with enough steps it cannot,
+    and without them nothing is promised. The residual itself stays inside.
+
+    Args:
+      key: as in `release`.
+      mechanism: repeats a `Resolvent`.
+      spent: as in `release`.
+      problem: `operator`, `public` (monotone) and `project` (on W, Euclidean) are used.
+      z: the centre, public or released before; it may lie outside W.
+      data: as in `release`.
+      steps: of operator extrapolation, see `solvers.certifying_steps`.
+
+    Returns:
+      A `Saddle` like z in at least float32, not projected.
+
+    Raises:
+      ValueError: as `release`; for a clipped operator that is assumed to be monotone.
+    """
+    query = mechanism.query
+    if not isinstance(query, Resolvent):
+        raise ValueError(f"release_resolvent answers a Resolvent, got {type(query).__name__}.")
+    if query.assumes == "monotone" and isinstance(problem.operator, ClippedOperator):
+        raise ValueError("The operator is clipped, and clipping destroys monotonicity: use "
+                         "assumes='lipschitz', or sanitise the records instead of the operator.")
+    noise_multiplier = check_noise(query)
+    key, sample, batch = _sampled(key, query, spent, data)
+    size, mu = batch_size(query), modulus(query)
+    bound = query.bound if query.assumes == "lipschitz" else math.inf
+    total = clipped_sum(problem.operator, Saddle(bound, bound), joint=True)
+
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: x.astype(jnp.float64), z)
+        weight = jnp.asarray(query.prox, jnp.float64)
+        lipschitz = jnp.asarray(query.lipschitz, jnp.float64) + weight
+
+        def operator(u: Saddle) -> Saddle:
+            g = jax.tree.map(lambda s, a, c: s / size + weight * (a - c),
+                             total(u, batch, sample.valid), u, wide)
+            return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
+
+        u = operator_extrapolation(operator, problem.project, problem.project(wide),
+                                   lipschitz=lipschitz, modulus=mu, steps=steps)
+        found = certify(operator, problem.project, u, lipschitz=lipschitz)
+        exact = found.residual <= query.slack * query.bound / size
+        v = jax.tree.map(lambda a, x: a.astype(at_least_float32(x.dtype)), found.point, z)
+    allowed = sample.fits & (spent < mechanism.times) & exact & (mu > 0)
+
+    def player(number: int, x: Tree) -> Tree:
+        noisy = _blur(jax.random.fold_in(key, number), x, displacement(query), noise_multiplier,
+                      1.0)
+        return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), noisy)
+
+    return Saddle(*map(player, (0, 1), v))

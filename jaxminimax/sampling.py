@@ -21,7 +21,15 @@ import numpy as np
 from scipy import special
 
 from jaxminimax._types import Saddle
-from jaxminimax.mechanism import OVERFLOW, Disjoint, FixedSize, Poisson, Query, rows_read
+from jaxminimax.mechanism import (
+    OVERFLOW,
+    Disjoint,
+    FixedSize,
+    Poisson,
+    Query,
+    Resolvent,
+    rows_read,
+)
 
 
 class Sample(NamedTuple):
@@ -61,14 +69,20 @@ def _thresholds(rate: float, population: int) -> np.ndarray:
     return np.array(words, np.uint32)
 
 
-def law_error(query: Query) -> float:
+def _is_one_by_one(query: Query | Resolvent) -> bool:
+    """Whether rows are drawn independently: with replacement, or a single one."""
+    return isinstance(query.sampling, FixedSize) and (
+        query.sampling.replacement or query.sampling.batch == 1 < query.population)
+
+
+def law_error(query: Query | Resolvent) -> float:
     """Total variation between the realised batch of one release and the described law."""
     n = query.population
     match query.sampling:
         case Poisson(rate=rate) if rate < 1:
             # every threshold is rounded down by less than 2^-96
             return (rows_read(query) + 1) * len(_thresholds(rate, n)) * 15 * 2.0**-96
-        case FixedSize(batch=batch, replacement=True):
+        case FixedSize(batch=batch) if _is_one_by_one(query):
             return batch * n * 2.0**-96  # floor(96 bits * n / 2^96)
         case FixedSize(batch=batch) if batch < n:
             rate, capacity = _wide(batch, n)
@@ -87,9 +101,9 @@ def _wide(batch: int, population: int) -> tuple[float, int]:
     return rate, rows_read(wide)
 
 
-def failure(query: Query) -> float:
+def failure(query: Query | Resolvent) -> float:
     """P[a fixed-size sample without replacement cannot be drawn], for one release."""
-    if not isinstance(query.sampling, FixedSize) or query.sampling.replacement:
+    if not isinstance(query.sampling, FixedSize) or _is_one_by_one(query):
         return 0.0
     batch, n = query.sampling.batch, query.population
     if batch == n:
@@ -149,7 +163,7 @@ def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sam
     return Sample(jnp.where(valid, index, population - 1), valid, ~inside[-1])
 
 
-def draw(key: jax.Array, query: Query, release: jax.Array) -> Sample:
+def draw(key: jax.Array, query: Query | Resolvent, release: jax.Array) -> Sample:
     """The sample of release number `release`.
 
     Args:
@@ -160,7 +174,7 @@ def draw(key: jax.Array, query: Query, release: jax.Array) -> Sample:
     match query.sampling:
         case Poisson(rate=rate):
             return _poisson(key, rate, query.population, rows_read(query))
-        case FixedSize(batch=batch, replacement=True):
+        case FixedSize(batch=batch) if _is_one_by_one(query):
             return _with_replacement(key, batch, query.population)
         case FixedSize(batch=batch):
             return _fixed_size(key, batch, query.population)

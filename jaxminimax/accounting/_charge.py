@@ -27,7 +27,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from jaxminimax import _check, sampling
+from jaxminimax import _check, _valid, sampling
 from jaxminimax import mechanism as words
 from jaxminimax.mechanism import (
     Disjoint,
@@ -39,6 +39,7 @@ from jaxminimax.mechanism import (
     Poisson,
     Query,
     Repeat,
+    Resolvent,
     Sequence,
     Solution,
     Tree,
@@ -81,11 +82,13 @@ class Charge(NamedTuple):
     law_error: float = 0.0
 
 
-def effective_noise_multiplier(query: Query) -> float:
+def effective_noise_multiplier(query: Query | Resolvent) -> float:
     """z_eff: one Gaussian as strong as both players' together.
 
     (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
     """
+    if isinstance(query, Resolvent):  # one vector, and one multiplier of its displacement
+        return words.concrete(words.check_noise(query))
     z = [words.concrete(x) for x in words.check_noise(query) if x is not None]
     smallest = min(z)
     if smallest == 0 or query.joint:
@@ -134,7 +137,7 @@ def charges(mechanism: Mechanism, neighbours: str) -> tuple[Charge, ...]:
       ValueError: for a description that is not valid, or a relation it has no guarantee for.
     """
     _check.one_of("neighbours", neighbours, NEIGHBOURS)
-    words.check(mechanism)
+    _valid.check(mechanism)
     return tuple(dict.fromkeys(_alternatives(mechanism, neighbours)))
 
 

@@ -17,7 +17,9 @@ from jaxminimax.mechanism import (
     Leaf,
     Mechanism,
     Poisson,
+    Query,
     Repeat,
+    Resolvent,
     Sequence,
     Solution,
     Tree,
@@ -29,9 +31,10 @@ _BOUND = {
     "rdp": "Renyi divergences of the worst pair",
     "pld": "privacy loss distribution, rounded pessimistically",
 }
+_CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
+            "stated, before it is summed.")
+_CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 ENFORCED = (
-    "Each record's operator is clipped to the stated norms, per player or jointly as stated, "
-    "before it is summed.",
     "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
     "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
 )
@@ -149,6 +152,14 @@ def describe(part: Leaf) -> str:
                    "pass(es)")
         case _:
             how = f"all {n} records, without sampling"
+    if isinstance(part.query, Resolvent):
+        query = part.query
+        return (f"{part.times} release(s) of certified proximal points on {how}: prox weight "
+                f"{words.concrete(query.prox):.6g}, modulus "
+                f"{words.concrete(words.modulus(query)):.6g}, residual at most "
+                f"{words.concrete(query.slack):g} of the bound {words.concrete(query.bound):.6g} "
+                "over the batch size, operators "
+                + ("clipped to the bound." if query.assumes == "lipschitz" else "as they are."))
     clip = ", one clip for both players together" if part.query.joint else ""
     return f"{part.times} release(s) on {how}{clip}."
 
@@ -211,16 +222,43 @@ def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: i
         sampling=tuple(map(describe, parts)),
         spent=spent,
         allowed=allowed,
-        noise_multiplier=tuple(_numbers(p.query.noise_multiplier) if isinstance(p, Repeat)
-                               else {"": multiplier(p)} for p in parts),
-        clip=tuple(_numbers(p.query.clip) if isinstance(p, Repeat) else {} for p in parts),
+        noise_multiplier=tuple(_numbers(p, "noise_multiplier") or {"": multiplier(p)}
+                               for p in parts),
+        clip=tuple(_numbers(p, "clip") for p in parts),
         effective_noise_multiplier=tuple(map(multiplier, parts)),
         accountant=accountant_name(bound),
         event=str(_curves.event(dearest)),
-        enforced=ENFORCED,
-        assumed=(*ASSUMED, *(p.because for p in parts if isinstance(p, Solution)), *assumed),
+        enforced=(*_guarantees(parts), *ENFORCED),
+        assumed=(*ASSUMED, *(x for p in parts for x in _assumptions(p)), *assumed),
     )
 
 
-def _numbers(players: Any) -> dict[str, float]:
-    return {k: words.concrete(x) for k, x in players._asdict().items() if x is not None}
+def _guarantees(parts: list[Leaf]) -> list[str]:
+    """What the code does to operators and solutions."""
+    queries = [part.query for part in parts if isinstance(part, Repeat)]
+    solved = [query for query in queries if isinstance(query, Resolvent)]
+    clipped = any(isinstance(query, Query) or query.assumes == "lipschitz" for query in queries)
+    return [_CLIPPED] * clipped + [_CERTIFIED] * bool(solved)
+
+
+def _assumptions(part: Leaf) -> tuple[str, ...]:
+    """What a certified solution's sensitivity rests on."""
+    match part:
+        case Solution(because=because):
+            return (because,)
+        case Repeat(query=Resolvent() as query):
+            bound, lipschitz = (words.concrete(x) for x in (query.bound, query.lipschitz))
+            if query.assumes == "lipschitz":
+                return (f"Every record's operator is {lipschitz:g}-Lipschitz on the feasible set, "
+                        "whatever the record contains.",)
+            return (f"Every record's operator is monotone on the feasible set and of norm at most "
+                    f"{bound:g}, whatever the record contains; operators are not clipped.",)
+    return ()
+
+
+def _numbers(part: Leaf, name: str) -> dict[str, float]:
+    """Both players' numbers of that name in a `Query`; nothing of other mechanisms."""
+    if not (isinstance(part, Repeat) and isinstance(part.query, Query)):
+        return {}
+    players = getattr(part.query, name)._asdict()
+    return {k: words.concrete(x) for k, x in players.items() if x is not None}

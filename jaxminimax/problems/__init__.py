@@ -9,14 +9,39 @@ from jaxminimax.problems._auc import (
     release_prior,
 )
 from jaxminimax.problems._games import bilinear_game, quadratic_game
+from jaxminimax.problems._regression import bounded_glm, robust_regression
+from jaxminimax.problems._sets import Set, ball, box, product, simplex
+from jaxminimax.problems._vi import (
+    Bounded,
+    affine,
+    bounded_bilinear,
+    cournot,
+    matrix_game,
+    sanitise,
+    variational_inequality,
+)
 
 __all__ = [
+    "Bounded",
+    "Set",
+    "affine",
     "auc",
     "auc_start",
+    "ball",
     "bilinear_game",
+    "bounded_bilinear",
+    "bounded_glm",
+    "box",
+    "cournot",
     "linear_scorer",
+    "matrix_game",
     "mlp_init",
     "mlp_scorer",
+    "product",
     "quadratic_game",
     "release_prior",
+    "robust_regression",
+    "sanitise",
+    "simplex",
+    "variational_inequality",
 ]

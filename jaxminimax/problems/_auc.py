@@ -129,8 +129,9 @@ def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
     Raises:
       ValueError: for another clip norm, which would bias the estimate.
     """
-    if mechanism.query.clip != Saddle(0.5, None):
-        raise ValueError(f"clip must be Saddle(0.5, None), got {mechanism.query.clip!r}.")
+    clip = getattr(mechanism.query, "clip", None)
+    if clip != Saddle(0.5, None):
+        raise ValueError(f"clip must be Saddle(0.5, None), got {clip!r}.")
     count = Problem(operator=lambda z, y: Saddle(jnp.asarray(y, z.w.dtype) - 0.5, None))
     z = Saddle(jnp.zeros(()), ())
     key = jax.random.fold_in(key, 0x7072)  # apart from a run that was given the same key

@@ -1,0 +1,143 @@
+"""Descriptions that no run or charge should start from are refused, before any data are read."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxminimax import _check
+from jaxminimax.mechanism import (
+    Disjoint,
+    FixedSize,
+    Full,
+    GroupLosses,
+    Mechanism,
+    Parallel,
+    Poisson,
+    Query,
+    Repeat,
+    Resolvent,
+    Sequence,
+    Solution,
+    Tree,
+)
+
+ASSUMES = ("monotone", "lipschitz")
+
+
+def check(mechanism: Mechanism) -> None:
+    """Refuses a description that no run or charge should start from.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    match mechanism:
+        case Sequence(parts=parts) | Parallel(parts=parts):
+            for part in parts:
+                check(part)
+        case Repeat(query=query, times=times):
+            _check_times("times (the number of releases)", times)
+            _check_sampling(query)
+            if isinstance(query, Resolvent):
+                _check_resolvent(query)
+            else:
+                _check_query(query)
+        case GroupLosses():
+            _check_times("times (the number of releases)", mechanism.times)
+            _check.count("group_size", mechanism.group_size)
+            _check.number("bound", mechanism.bound, low=1e-28, high=1e28, closed=True)
+            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
+        case Tree():
+            _check_times("leaves", mechanism.leaves)
+            _check.number("clip", mechanism.clip, low=1e-28, high=1e28, closed=True)
+            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
+        case Solution():
+            _check.number("sensitivity", mechanism.sensitivity, low=0.0)
+            _check.number("slack", mechanism.slack, low=0.0, high=1e6, closed=True)
+            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
+            if not mechanism.because:
+                raise ValueError("because must name the assumptions that the sensitivity rests on.")
+        case other:
+            raise ValueError("A mechanism is a Repeat, a Sequence or another description of "
+                             f"jaxminimax.mechanism, got {type(other).__name__}; pass "
+                             "algorithm.mechanism(hyper).")
+
+
+def _check_times(name: str, times: int) -> None:
+    _check.count(name, times)
+    if times >= 2**31:
+        raise ValueError(f"{name} must be below 2**31, got {times}: the counter of releases has 32 "
+                         "bits.")
+
+
+def _check_multiplier(name: str, z: Any) -> None:
+    if z is None:
+        return
+    _check.number(name, z, low=0.0, high=1e15, closed=True)
+    if _is(z, lambda x: 0 < x < 1e-4):
+        raise ValueError(f"{name} must be 0 (no privacy) or at least 1e-4, got {z!r}.")
+
+
+def _check_sampling(query: Query | Resolvent) -> None:
+    _check.count("population", query.population)
+    n = query.population
+    if n >= 2**30:
+        raise ValueError(f"population must be below 2**30, got {n}: indices are 32-bit.")
+    match query.sampling:
+        case Full():
+            pass
+        case Poisson(rate=rate, capacity=capacity):
+            _check.number("rate", rate, low=0.0, high=math.nextafter(1.0, 2.0))
+            _check.number("rate * population", rate * n, low=1e-6)
+            if capacity is not None:
+                _check.count("capacity", capacity)
+        case Disjoint(batch=batch) | FixedSize(batch=batch):
+            _check.count("batch", batch)
+            if batch > n and not getattr(query.sampling, "replacement", False):
+                raise ValueError(f"batch must be at most population={n}, got {batch}.")
+        case other:
+            raise ValueError("sampling must be Full(), Poisson(rate=...), FixedSize(batch=...) or "
+                             f"Disjoint(batch=...), got {other!r}.")
+
+
+def _check_resolvent(query: Resolvent) -> None:
+    _check.one_of("assumes", query.assumes, ASSUMES)
+    _check.number("bound", query.bound, low=1e-28, high=1e28, closed=True)
+    _check.number("prox", query.prox, low=0.0, high=1e28)
+    _check.number("lipschitz", query.lipschitz, low=0.0, high=1e28, closed=True)
+    _check.number("slack", query.slack, low=0.0, high=1e6)
+    known = not any(isinstance(x, jax.core.Tracer) for x in (query.prox, query.lipschitz))
+    if query.assumes == "lipschitz" and known and not np.all(
+            np.asarray(query.prox) > np.asarray(query.lipschitz)):
+        raise ValueError(f"prox must exceed lipschitz={query.lipschitz!r}, got {query.prox!r}: "
+                         "otherwise the regularised problem need not be strongly monotone. Raise "
+                         "prox, or sanitise the records and use assumes='monotone'.")
+    _check_multiplier("noise_multiplier", query.noise_multiplier)
+
+
+def _check_query(query: Query) -> None:
+    if query.clip.w is None and query.clip.v is None:
+        raise ValueError("clip is None for both players: nothing would be released.")
+    if query.joint and None in query.clip:
+        raise ValueError(f"joint=True needs a clip norm for both players, got {query.clip!r}: "
+                         "leave joint out where one player reads no data.")
+    for name, clip in query.clip._asdict().items():
+        if clip is not None:
+            _check.number(f"clip.{name}", clip, low=1e-28, high=1e28, closed=True, infinite=True)
+    if query.noise_multiplier is not None:
+        for name, clip in query.clip._asdict().items():
+            z = getattr(query.noise_multiplier, name)
+            if (z is None) != (clip is None):
+                raise ValueError(f"clip.{name} is {clip!r} but noise_multiplier.{name} is {z!r}: "
+                                 "a player is released with both or with neither.")
+            if z is not None:
+                _check_multiplier(f"noise_multiplier.{name}", z)
+                if _is(z, lambda x: x > 0) and _is(clip, math.isinf):
+                    raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
+                                     f"finite clip norm, or noise_multiplier.{name}=0.0.")
+
+
+def _is(x: Any, true: Callable[[float], bool]) -> bool:
+    return not isinstance(x, jax.core.Tracer) and np.ndim(x) == 0 and true(float(x))

@@ -1,0 +1,224 @@
+"""Noisy stochastic extragradient (NSEG) for monotone variational inequalities and saddle points.
+
+    find z* in W with <F(z*), z - z*> >= 0 for all z in W,      F(z) = (1/n) sum_i F(z; x_i) + r(z).
+
+A round asks for the operator twice, at the point and at the point ahead of it, and steps from the
+point along the second answer; each answer is a private release with its own sample and noise:
+
+    g_t  = release at z_t,      w_t     = P_W(z_t - step_t g_t)
+    h_t  = release at w_t,      z_{t+1} = P_W(z_t - step_t h_t),           t = 1, ..., T,
+
+output sum_t step_t w_t / sum_t step_t. Private for any operator whatsoever: each record's operator
+is clipped, and nothing else about it is assumed.
+
+Source: Boob and Guzman, "Optimal algorithms for differentially private stochastic monotone
+variational inequalities and saddle-point problems", arXiv:2104.02988, Algorithm 1. Departures: all
+2T releases are charged (Proposition 7 pays for T), and the second has noise of its own (the listing
+prints the first's twice); the noise is calibrated to the sampling instead of by Propositions 5 and
+7; clipping replaces the bound on the operator; the terms r that read no data are neither clipped
+nor noised; the players may take steps of a constant ratio, which rescales one of them. The last
+release moves only z_{T+1}, which the output does not use; it is charged, because the state has it.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import _check, _tree, averaging, schedules
+from jaxminimax._types import Problem, Saddle, Tree, record
+from jaxminimax.mechanism import Query, Repeat, batch_size, check_noise, concrete
+from jaxminimax.release import release
+
+
+@record
+class Hyper:
+    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+
+    Attributes:
+      query: clip norms, noise multipliers, sampling, population. With `Disjoint(batch=B)` the two
+        releases of a round read different batches, and n // (2 B) rounds are one pass.
+      step: per player, a number or a schedule `t -> step` (`schedules.Decay`)
+        [parameter units / gradient units]; the theory has one for both, at most 1 / (sqrt(3) L).
+      iterations: T, the number of rounds, two releases each.
+      strategy: how clipped sums are computed, see `clipped_sum`.
+      microbatch: see `clipped_sum`.
+    """
+
+    query: Query
+    step: Saddle
+    iterations: int = jax.tree.static()
+    strategy: str = jax.tree.static(default="vmap")
+    microbatch: int = jax.tree.static(default=32)
+
+
+class State(NamedTuple):
+    """Everything here is private output: it may be published and stored.
+
+    Attributes:
+      z: the point that the next round starts from.
+      ahead: w_t of the last round.
+      mean: running average of the points ahead, weighted by the steps.
+      spent: releases made so far, int32 `[]`.
+    """
+
+    z: Saddle
+    ahead: Saddle
+    mean: averaging.Mean
+    spent: jax.Array
+
+    @property
+    def average(self) -> Saddle:
+        """The weighted average, the algorithm's output, in the dtypes of z."""
+        return _tree.cast_like(self.mean.value, self.z)
+
+
+def mechanism(hyper: Hyper) -> Repeat:
+    """What a run does to the data: two releases a round. The accountant reads nothing else."""
+    return Repeat(query=hyper.query, times=2 * hyper.iterations)
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round.
+
+    Args:
+      z: initial point in W; must not depend on the data. Leaves of any shape and float dtype.
+      hyper: see `Hyper`.
+
+    Raises:
+      ValueError: for a step that is not defined.
+    """
+    _check.count("iterations", hyper.iterations)
+    for name, step in hyper.step._asdict().items():
+        schedules.check(f"step.{name}", step)
+    z = jax.tree.map(jnp.asarray, z)
+    return State(z, z, averaging.start(z), jnp.int32(0))
+
+
+def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+    """One round; arguments, result and errors as in `sgda.update`."""
+    t = state.spent // 2 + 1
+    steps = Saddle(*(schedules.at(step, t) for step in hyper.step))
+
+    def moved(at: Saddle, spent: jax.Array) -> Saddle:
+        g = release(key, mechanism(hyper), spent, problem, at, data, strategy=hyper.strategy,
+                    microbatch=hyper.microbatch)
+        if problem.public is not None:
+            g = _tree.add(g, problem.public(at))
+        new = Saddle(*(jax.tree.map(lambda x, g, s=s: x - (s * g).astype(x.dtype), *player)
+                       for s, *player in zip(steps, state.z, g, strict=True)))
+        return _tree.cast_like(problem.project(new), state.z)
+
+    ahead = moved(state.z, state.spent)
+    z = moved(ahead, state.spent + 1)
+    mean = averaging.weigh(state.mean, ahead, steps.w)
+    return State(z, ahead, mean, state.spent + 2)
+
+
+class Schedule(NamedTuple):
+    """What a corollary prescribes.
+
+    Attributes:
+      batch: B, records a release.
+      iterations: T.
+      step: for both players.
+    """
+
+    batch: int
+    iterations: int
+    step: float
+
+
+def _known(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if name in ("population", "dim"):
+            _check.count(name, value)
+        else:
+            _check.number(name, value, low=0.0, high=1.0 if name == "delta" else math.inf)
+
+
+def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
+                epsilon: float, delta: float) -> Schedule:
+    """One pass over disjoint batches, Corollary 1: strong gap of optimal order.
+
+        B = min{sqrt(d ln(1/delta)) / epsilon, n / 2},      T = n / (2 B),
+        step = min{1 / (sqrt(3) L), D / (M (7 T (1 + 8 d ln(1/delta) / (B epsilon)^2))^(1/2))}.
+
+    B and T are integers, at least 1, and the cap is a condition of the convergence theorem: the
+    corollary leaves both out, and allows B = n, which is half a round.
+
+    Args:
+      population: n.
+      dim: d, of both players together.
+      bound: M, on the norm of a record's operator, players together.
+      smooth: L, the operator's Lipschitz constant.
+      diameter: D, of W.
+      epsilon: of the privacy target.
+      delta: of the privacy target.
+    """
+    _known(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+           epsilon=epsilon, delta=delta)
+    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
+    batch = max(1, min(round(spread), population // 2))
+    rounds = max(1, population // (2 * batch))
+    step = diameter / (bound * math.sqrt(7 * rounds * (1 + 8 * (spread / batch) ** 2)))
+    return Schedule(batch, rounds, min(step, 1 / (math.sqrt(3) * smooth)))
+
+
+def calibrated_step(*, dim: int, bound: float, smooth: float, diameter: float, iterations: int,
+                    query: Query) -> float:
+    """The step of Corollary 1 for the noise that is really added.
+
+    min{1 / (sqrt(3) L), D / (7 T (M^2 + d sigma^2))^(1/2)}, with sigma the standard deviation on
+    the mean operator, the larger of the players'.
+
+    Args:
+      dim: d, of both players together.
+      bound: M.
+      smooth: L.
+      diameter: D.
+      iterations: T.
+      query: calibrated.
+    """
+    _known(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
+    _check.count("iterations", iterations)
+    noise = max(concrete(c) * concrete(z) for c, z in zip(query.clip, check_noise(query),
+                                                          strict=True) if c is not None)
+    variance = (noise / batch_size(query)) ** 2
+    step = diameter / math.sqrt(7 * iterations * (bound**2 + dim * variance))
+    return min(step, 1 / (math.sqrt(3) * smooth))
+
+
+def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
+            epsilon: float, delta: float) -> Schedule:
+    """Single records drawn n^2 times, Theorem 4: weak gap of optimal order.
+
+        B = 1,   T = n^2,   step = min{D / M, 1 / L} / (n max{sqrt n, sqrt(d ln(1/delta))/epsilon}).
+
+    The step is also capped at 1 / (sqrt(3) L), which binds for n = 1 only. Use
+    `FixedSize(batch=1)`; 2 n^2 operators are evaluated, and as many releases charged. Arguments as
+    in `single_pass`.
+    """
+    _known(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+           epsilon=epsilon, delta=delta)
+    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
+    step = min(diameter / bound, 1 / smooth) / (population * max(math.sqrt(population), spread))
+    return Schedule(1, population**2, min(step, 1 / (math.sqrt(3) * smooth)))
+
+
+def full_batch(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
+               epsilon: float, delta: float) -> Schedule:
+    """All records in both releases of n^(3/2) rounds; the paper analyses its stability only.
+
+        step T = (D / M) min{sqrt n, n epsilon / sqrt(d ln(1/delta))} min{1, M / (L D)},
+
+    which balances the optimisation error with the stability terms of Theorem 4, as derived here.
+    Arguments as in `single_pass`.
+    """
+    _known(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+           epsilon=epsilon, delta=delta)
+    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
+    rounds = math.ceil(population**1.5)
+    length = min(diameter / bound, 1 / smooth) * min(math.sqrt(population), population / spread)
+    return Schedule(population, rounds, min(length / rounds, 1 / (math.sqrt(3) * smooth)))

@@ -1,0 +1,190 @@
+"""Noisy inexact stochastic proximal point (NISPP) for monotone variational inequalities.
+
+    find z* in W with <F(z*), z - z*> >= 0 for all z in W,      F(z) = (1/n) sum_i F(z; x_i) + r(z).
+
+A round solves a regularised problem on a sample, exactly enough, and releases its solution:
+
+    u_t  in W  solves the variational inequality of  (1/m) sum_{i in B_t} F(u; x_i) + r(u)
+                                                     + prox (u - z_t)
+    z_{t+1} = u_t + N(0, sigma^2 I),                                       t = 1, ..., T,
+
+output P_W((z_2 + ... + z_{T+1}) / T). Only this average is projected: projecting each z would bias
+the noise that the average cancels, and averaging u would release it.
+
+The noise rests on more than clipping: on strong monotonicity of the regularised problem, see
+`mechanism.Resolvent` for the two ways to have it, and on a certificate of each solution.
+
+Source: Boob and Guzman, "Optimal algorithms for differentially private stochastic monotone
+variational inequalities and saddle-point problems", arXiv:2104.02988, Algorithm 2. Departures: the
+sensitivity is that of certified residuals, half of Proposition 9's; noise is calibrated to it and
+to the sampling (Corollary 2 misprints its own); the inner solver starts at P_W(z_t), where the
+operator is defined, and takes a number of steps that is proven; T rounds, where the listing has
+T + 1 and batches for T; in "lipschitz" mode operators are clipped and need not be monotone.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import _check, _tree, averaging, solvers
+from jaxminimax._types import Problem, Saddle, Tree, record
+from jaxminimax.averaging import UNIFORM
+from jaxminimax.mechanism import Repeat, Resolvent, batch_size, concrete, modulus
+from jaxminimax.release import release_resolvent
+
+
+@record
+class Hyper:
+    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+
+    Attributes:
+      query: bound, proximal weight, Lipschitz constant, noise multiplier, sampling, population.
+      iterations: T, the number of rounds and of releases.
+      inner: steps of the inner solver, from `inner_steps`; with too few, releases are NaN.
+    """
+
+    query: Resolvent
+    iterations: int = jax.tree.static()
+    inner: int = jax.tree.static()
+
+
+class State(NamedTuple):
+    """Everything here is private output: it may be published and stored.
+
+    Attributes:
+      z: the last release, noisy and possibly outside W.
+      mean: running average of the releases, not projected.
+      average: the projected average, the algorithm's output, in the dtypes of z.
+      spent: releases made so far, int32 `[]`.
+    """
+
+    z: Saddle
+    mean: averaging.Mean
+    average: Saddle
+    spent: jax.Array
+
+
+def mechanism(hyper: Hyper) -> Repeat:
+    """What a run does to the data: one release a round. The accountant reads nothing else."""
+    return Repeat(query=hyper.query, times=hyper.iterations)
+
+
+def inner_steps(query: Resolvent, diameter: float) -> int:
+    """Steps of the inner solver after which its certificate cannot fail.
+
+    Args:
+      query: with plain numbers; the noise multiplier is not used.
+      diameter: of W.
+
+    Raises:
+      ValueError: for a modulus that is not positive, or a diameter that is not finite: without one
+        no number of steps is enough.
+    """
+    mu, lipschitz = concrete(modulus(query)), concrete(query.lipschitz) + concrete(query.prox)
+    residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
+    return solvers.certifying_steps(residual, lipschitz=lipschitz, modulus=mu, distance=diameter)
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round.
+
+    Args:
+      z: initial point in W; must not depend on the data. Leaves of any shape and float dtype.
+      hyper: see `Hyper`.
+
+    Raises:
+      ValueError: for counts that are not positive.
+    """
+    _check.count("iterations", hyper.iterations)
+    _check.count("inner", hyper.inner)
+    z = jax.tree.map(jnp.asarray, z)
+    return State(z, averaging.start(z), z, jnp.int32(0))
+
+
+def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+    """One round.
+
+    Args:
+      key: root key of the run. A secret, so never part of the state.
+      state: from `init` or the previous round.
+      data: leaves `[n, ...]`, with n = `hyper.query.population`.
+      hyper: see `Hyper`.
+      problem: operator, public terms (monotone) and the Euclidean projection on W.
+
+    Returns:
+      The next state, in the dtypes of `state.z`; NaN once `iterations` releases are spent, or if a
+      solution could not be certified.
+
+    Raises:
+      ValueError: while tracing, if `data` does not have n rows, no noise was calibrated, or a
+        clipped operator is assumed to be monotone.
+    """
+    t = state.spent + 1
+    z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data,
+                          steps=hyper.inner)
+    z = _tree.cast_like(z, state.z)
+    mean = averaging.include(state.mean, z, UNIFORM, t, hyper.iterations)
+    average = _tree.cast_like(problem.project(mean.value), z)
+    return State(z, mean, average, t)
+
+
+class Schedule(NamedTuple):
+    """What a theorem prescribes.
+
+    Attributes:
+      batch: B, records a release.
+      iterations: T.
+      prox: lambda.
+    """
+
+    batch: int
+    iterations: int
+    prox: float
+
+
+def _prox(power: float, population: int, dim: int, bound: float, smooth: float, diameter: float,
+          epsilon: float, delta: float) -> float:
+    _check.count("population", population)
+    _check.count("dim", dim)
+    for name, value in dict(bound=bound, smooth=smooth, diameter=diameter, epsilon=epsilon).items():
+        _check.number(name, value, low=0.0)
+    _check.number("delta", delta, low=0.0, high=1.0)
+    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
+    return max(bound / diameter, smooth) * max(population**power, spread)
+
+
+def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
+                epsilon: float, delta: float) -> Schedule:
+    """One pass over disjoint batches, Corollary 2: strong gap of order n^(-1/3).
+
+        B = n^(1/3),   T = n / B,   lambda = max{M / D, L} max{n^(1/3), sqrt(d ln(1/delta))/epsilon}
+
+    with B and T rounded to integers. Use `Disjoint(batch=B)`.
+
+    Args:
+      population: n.
+      dim: d, of both players together.
+      bound: M, on the norm of a record's operator, players together.
+      smooth: L, the operator's Lipschitz constant.
+      diameter: D, of W.
+      epsilon: of the privacy target.
+      delta: of the privacy target.
+    """
+    prox = _prox(1 / 3, population, dim, bound, smooth, diameter, epsilon, delta)
+    batch = max(1, round(population ** (1 / 3)))
+    return Schedule(batch, population // batch, prox)
+
+
+def multi_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
+               epsilon: float, delta: float) -> Schedule:
+    """Uniform subsets, Theorem 7: weak gap of optimal order in n^(3/2) log n evaluations.
+
+        B = sqrt n,   T = n,   lambda = max{M / D, L} max{sqrt n, sqrt(d ln(1/delta)) / epsilon}
+
+    with B rounded. Use `FixedSize(batch=B)` or `Poisson(rate=B / n)`. Arguments as in
+    `single_pass`.
+    """
+    prox = _prox(1 / 2, population, dim, bound, smooth, diameter, epsilon, delta)
+    return Schedule(max(1, round(math.sqrt(population))), population, prox)

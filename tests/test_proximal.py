@@ -1,0 +1,366 @@
+"""Proximal point: what it releases, what its privacy rests on, and what it refuses."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import (
+    Disjoint,
+    FixedSize,
+    Full,
+    Poisson,
+    Problem,
+    Repeat,
+    Resolvent,
+    Saddle,
+    metrics,
+    problems,
+    proximal,
+    release,
+)
+from jaxminimax import mechanism as words
+from jaxminimax.gradients import ClippedOperator
+
+RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
+DISC = problems.ball(1.0)
+M = 2.0
+
+
+def query(sampling=Full(), population=6, assumes="monotone", **numbers):
+    return Resolvent(**{"bound": M, "prox": 3.0, "lipschitz": 1.0, "noise_multiplier": 0.0,
+                        "sampling": sampling, "population": population, "assumes": assumes,
+                        **numbers})
+
+
+def hyper_of(q, rounds=1, diameter=2.0, **change):
+    inner = proximal.inner_steps(q, diameter)
+    return proximal.Hyper(**{"query": q, "iterations": rounds, "inner": inner, **change})
+
+
+@functools.partial(jax.jit, static_argnames="problem")
+def one_round(key, z, data, hyper, problem):
+    return proximal.update(key, proximal.init(z, hyper), data, hyper, problem)
+
+
+def moved(q, data, problem, start, seed=0, **change):
+    """The release of one round, as one array."""
+    state = one_round(jax.random.key(seed), start, data, hyper_of(q, **change), problem)
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.z)])
+
+
+ROTATION = problems.variational_inequality(
+    lambda u, x: jnp.array([[0.0, 1.0], [-1.0, 0.0]]) @ u + x, DISC)
+AT = Saddle(jnp.array([0.6, 0.0]), ())
+
+
+# --- the points ---
+
+
+def test_the_exact_proximal_point_of_a_rotation():
+    q = query(population=1, bound=5.0, prox=1.0, slack=1e-6)
+    np.testing.assert_allclose(moved(q, jnp.zeros((1, 2)), ROTATION, AT), [0.3, 0.3], atol=1e-6)
+
+
+def test_without_noise_the_gap_falls_at_the_proven_rate_where_descent_ascent_circles():
+    """Resolvents of a skew operator contract; Theorem 5 with sigma = 0 bounds the average's gap."""
+    bounded = problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=1.0,
+                              domain=DISC)
+    data, smooth, size = jnp.array([[0.3, -0.2]]), 1.0, bounded.bound
+    for rounds in (10, 100):
+        q = query(population=1, bound=size, prox=1.0, slack=1e-6)
+        state, path = RUN(jax.random.key(0), AT, data, hyper_of(q, rounds), proximal,
+                          bounded.problem, lambda state: state.z.w)
+        gap = float(metrics.vi_gap(bounded.problem, state.average, data))
+        rate = (1.5 * 4 + (4 * size**2 + 3 * smooth**2 * 4) * rounds / q.prox**2) / rounds
+        assert gap <= rate
+        assert gap < 3 / rounds
+        distance = np.linalg.norm(np.asarray(path[:10]) - np.array([-0.2, -0.3]), axis=1)
+        np.testing.assert_allclose(distance[1:] / distance[:-1], 0.5**0.5, rtol=1e-3)
+
+
+def test_only_the_average_is_projected_and_it_is_the_average_of_what_was_released():
+    q = query(noise_multiplier=40.0)
+    data = jnp.zeros((6, 2))
+    state, z = RUN(jax.random.key(0), AT, data, hyper_of(q, 20), proximal, ROTATION,
+                   lambda state: state.z.w)
+    assert np.linalg.norm(z, axis=1).max() > 1
+    np.testing.assert_allclose(state.average.w, DISC.project(jnp.mean(z, 0)), rtol=1e-9)
+    assert int(state.spent) == 20
+
+
+def test_public_terms_enter_the_solution_and_not_the_sensitivity():
+    problem = Problem(operator=lambda z, x: Saddle(x, ()), public=lambda z: z)
+    q = query(population=1, lipschitz=1.0, bound=2.0, prox=3.0, slack=1e-6)
+    # x + u + 3 (u - z) = 0
+    np.testing.assert_allclose(moved(q, jnp.ones((1, 2)), problem, AT, diameter=9.0),
+                               (3 * AT.w - 1) / 4, atol=1e-6)
+
+
+def test_two_players_of_float32_are_solved_in_float64():
+    bounded = problems.bounded_bilinear(coupling=1.0, offset=0.5, radius=Saddle(1.0, 1.0))
+    rng = np.random.default_rng(0)
+    data = tuple(jnp.asarray(0.2 * rng.normal(size=s), jnp.float32)
+                 for s in ((30, 2, 3), (30, 2), (30, 3)))
+    q = query(population=30, bound=bounded.bound, prox=100.0, slack=1e-9)
+    start = Saddle(jnp.zeros(2, jnp.float32), jnp.zeros(3, jnp.float32))
+    state = one_round(jax.random.key(0), start, data, hyper_of(q, diameter=bounded.diameter),
+                      bounded.problem)
+    assert {x.dtype for x in jax.tree.leaves(state.z)} == {np.dtype("float32")}
+    assert np.all(np.isfinite(state.z.w))  # certified to 1e-9 M / 30, far below float32
+
+    with jax.enable_x64(False):  # as users run it
+        state = one_round(jax.random.key(0), start, data, hyper_of(q, diameter=bounded.diameter),
+                          bounded.problem)
+    assert np.all(np.isfinite(state.z.w))
+
+
+# --- sensitivity and noise ---
+
+CONSTANT = Problem(operator=lambda z, x: Saddle(x.w, x.v))
+ORIGIN = Saddle(jnp.zeros(2), jnp.zeros(1))
+
+
+def constants(n, first, rest=0.0):
+    """Constant operators along (3, 0, 4) / 5 of length M times the given multiples."""
+    size = np.full((n, 1), rest)
+    size[0] = first
+    return Saddle(jnp.asarray(M * size * np.array([0.6, 0.0])), jnp.asarray(M * size * 0.8))
+
+
+def limit(q):
+    return 2 * words.displacement(q)
+
+
+SAMPLINGS = {"full": (Full(), 6), "disjoint": (Disjoint(batch=3), 6),
+             "fixed": (FixedSize(batch=2), 6), "poisson": (Poisson(rate=0.4), 6)}
+
+
+@pytest.mark.parametrize("name", list(SAMPLINGS))
+@pytest.mark.parametrize("assumes", ["monotone", "lipschitz"])
+def test_opposite_constant_operators_attain_the_sensitivity_but_for_the_slack(name, assumes):
+    sampling, n = SAMPLINGS[name]
+    q = query(sampling, n, assumes, lipschitz=0.0)
+    apart = np.array([np.linalg.norm(
+        moved(q, constants(n, 1.0), CONSTANT, ORIGIN, seed, diameter=9.0)
+        - moved(q, constants(n, -1.0), CONSTANT, ORIGIN, seed, diameter=9.0))
+        for seed in range(12)])
+    exact = 2 * M / (words.batch_size(q) * 3.0)
+    assert apart.max() == pytest.approx(exact, rel=1e-6)
+    assert exact <= limit(q) <= 1.02 * exact + 1e-12
+    assert apart.max() <= limit(q)
+
+
+def test_the_sensitivity_catches_a_lifted_clip():
+    """Operators beyond the bound: clipped in Lipschitz mode, and not where they are assumed."""
+    far = Saddle(*(100 * x for x in constants(6, 1.0))), Saddle(*(-x for x in constants(6, 100.0)))
+    for assumes, holds in (("lipschitz", True), ("monotone", False)):
+        q = query(assumes=assumes, lipschitz=0.0, slack=1e-3)
+        a, b = (moved(q, data, CONSTANT, ORIGIN, diameter=1e3) for data in far)
+        assert (np.linalg.norm(a - b) <= limit(q)) == holds
+
+
+def test_random_monotone_records_never_exceed_the_sensitivity():
+    rng = np.random.default_rng(5)
+    matrix = 0.4 * np.eye(3) + np.array([[0, 1.0, 0], [-1, 0, 2], [0, -2, 0]])
+    bounded = problems.affine(matrix=matrix, offset_bound=2.0, domain=DISC)
+    start = Saddle(jnp.zeros(3), ())
+    shares = []
+    for prox in (0.3, 3.0):
+        q = query(bound=bounded.bound, lipschitz=bounded.smooth, prox=prox, slack=0.01)
+        for _ in range(15):
+            data = jnp.asarray(3 * rng.normal(size=(6, 3)))
+            other = data.at[0].set(jnp.asarray(3 * rng.normal(size=3)))
+            a, b = (moved(q, x, bounded.problem, start) for x in (data, other))
+            shares.append(np.linalg.norm(a - b) / limit(q))
+    assert 0.05 < max(shares) <= 1
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_the_noise_is_the_displacement_times_the_multiplier(factor):
+    """And half of it would be seen."""
+    q = query(noise_multiplier=factor * 7.0, lipschitz=0.0)
+    zeros = Saddle(jnp.zeros(20_000), jnp.zeros(10_000))
+    data = Saddle(jnp.zeros((6, 1)), jnp.zeros((6, 1)))
+    problem = Problem(operator=lambda z, x: jax.tree.map(jnp.zeros_like, z))
+    state = one_round(jax.random.key(1), zeros, data, hyper_of(q, diameter=1.0), problem)
+    expected = 7.0 * words.displacement(q)
+    for x in state.z:
+        assert (abs(np.std(x) / expected - 1) < 0.03) == (factor == 1.0)
+    both = np.asarray(state.z.w[:10_000]), np.asarray(state.z.v)
+    assert abs(np.corrcoef(*both)[0, 1]) < 0.05
+
+
+def test_releases_beyond_the_allowed_number_are_nan():
+    q = query()
+    hyper = hyper_of(q, 2)
+    state = proximal.init(AT, hyper)
+    for allowed in (True, True, False):
+        state = proximal.update(jax.random.key(0), state, jnp.zeros((6, 2)), hyper, ROTATION)
+        assert bool(jnp.all(jnp.isfinite(state.z.w))) == allowed
+
+
+# --- what it refuses ---
+
+
+def test_what_is_not_certified_is_not_released():
+    data = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2)))
+    good = hyper_of(query(slack=1e-6))
+    for change, finite in ((dict(), True), (dict(inner=2), False),
+                           (dict(query=query(slack=1e-6, lipschitz=1e-6, prox=0.01)), False)):
+        hyper = dataclasses.replace(good, **change)
+        state = proximal.update(jax.random.key(0), proximal.init(AT, hyper), data, hyper, ROTATION)
+        assert bool(jnp.all(jnp.isfinite(state.z.w))) == finite
+
+
+def test_clipping_a_rotation_breaks_its_monotonicity():
+    clipped = ClippedOperator(lambda z, x: Saddle(jnp.array([z.w[1], -z.w[0]]), ()), 1.0)
+    one, two = (Saddle(jnp.array(u), ()) for u in ([4.0, 0.0], [0.0, 2.0]))
+    gap = clipped(one, jnp.zeros(())).w - clipped(two, jnp.zeros(())).w
+    assert float(gap @ (one.w - two.w)) == pytest.approx(-2.0, rel=1e-5)
+
+
+def test_a_clipped_operator_is_refused_where_monotonicity_is_assumed():
+    problem = ROTATION._replace(operator=ClippedOperator(ROTATION.operator, M))
+    hyper = hyper_of(query())
+    with pytest.raises(ValueError, match="clipping destroys monotonicity"):
+        proximal.update(jax.random.key(0), proximal.init(AT, hyper), jnp.zeros((6, 2)), hyper,
+                        problem)
+    hyper = hyper_of(query(assumes="lipschitz"))
+    state = proximal.update(jax.random.key(0), proximal.init(AT, hyper), jnp.zeros((6, 2)), hyper,
+                            problem)
+    assert bool(jnp.all(jnp.isfinite(state.z.w)))
+
+
+STEEP = np.diag([100.0, 1.0])
+DIRECTION = np.array([-0.99507, 0.09918])
+
+
+def steep(z, x):
+    """999 records of a steep quadratic, x = 0, and one constant operator along x."""
+    g = jnp.where(jnp.any(x != 0), x, jnp.asarray(STEEP) @ z.w)
+    return Saddle(g, ())
+
+
+def steep_pair(n):
+    return (jnp.zeros((n, 2)).at[0].set(s * DIRECTION) for s in (1.0, -1.0))
+
+
+def test_clipped_operators_move_far_more_than_the_published_sensitivity():
+    """Both points solve their regularised problem; they are 3.74 times 2 M / (lambda B) apart."""
+    size, prox, center = 1000, 0.5, np.array([2.000953, 0.329251])
+    clipped = ClippedOperator(steep, 1.0)
+    solutions = np.array([[0.014192, 0.137031], [0.011731, 0.122293]])
+    for point, data in zip(solutions, steep_pair(size), strict=True):
+        def g(u, data=data):
+            each = jax.vmap(clipped, (None, 0))(Saddle(u, ()), data).w
+            return jnp.mean(each, 0) + prox * (u - center)
+
+        newton = jnp.asarray(point)
+        for _ in range(5):
+            newton = newton - jnp.linalg.solve(jax.jacobian(g)(newton), g(newton))
+        assert float(jnp.linalg.norm(g(newton))) < 1e-12
+        np.testing.assert_allclose(newton, point, atol=2e-6)
+    apart = np.linalg.norm(solutions[0] - solutions[1])
+    assert apart / (4 / (prox * size)) == pytest.approx(1.87, abs=0.01)
+
+
+@pytest.mark.parametrize("prox", [101.0, 110.0, 300.0])
+def test_the_sensitivity_of_lipschitz_mode_holds_for_the_same_records(prox):
+    problem = problems.variational_inequality(lambda u, x: u, problems.ball(50.0))._replace(
+        operator=steep)
+    q = query(population=50, assumes="lipschitz", bound=1.0, lipschitz=100.0, prox=prox, slack=0.01)
+    for center in ([2.000953, 0.329251], [0.1, 0.3], [-4.0, 5.0]):
+        start = Saddle(jnp.array(center), ())
+        a, b = (moved(q, data, problem, start, diameter=100.0) for data in steep_pair(50))
+        assert np.all(np.isfinite(a))
+        assert np.linalg.norm(a - b) <= limit(q)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (dict(assumes="lipschitz", prox=1.0), "prox must exceed lipschitz"),
+    (dict(assumes="hope"), "assumes must be one of"), (dict(slack=0.0), "slack must lie in"),
+    (dict(bound=0.0), "bound must lie in"), (dict(prox=math.nan), "prox must lie in"),
+    (dict(lipschitz=-1.0), "lipschitz must lie in"), (dict(sampling=3), "sampling must be"),
+    (dict(noise_multiplier=-1.0), "noise_multiplier must lie in")])
+def test_a_bad_description_is_refused_with_the_fix(change, message):
+    with pytest.raises(ValueError, match=message):
+        jmm.epsilon(Repeat(query=query(**change), times=1), 1e-5)
+
+
+def test_a_door_opens_for_its_own_descriptions_only():
+    q = query()
+    with pytest.raises(ValueError, match="release answers a Query, got Resolvent"):
+        release(jax.random.key(0), Repeat(query=q, times=1), jnp.int32(0), ROTATION, AT,
+                jnp.zeros((6, 2)))
+    with pytest.raises(ValueError, match="leading axes"):
+        moved(q, jnp.zeros((5, 2)), ROTATION, AT)
+    with pytest.raises(ValueError, match="not set"):
+        moved(query(noise_multiplier=None), jnp.zeros((6, 2)), ROTATION, AT)
+
+
+# --- accounting ---
+
+
+def test_one_pass_is_one_gaussian_and_its_noise_the_worked_example():
+    made = proximal.single_pass(population=1000, dim=10, bound=1.0, smooth=1.0, diameter=2.0,
+                                epsilon=1.0, delta=1e-5)
+    assert (made.batch, made.iterations) == (10, 100)
+    assert made.prox == pytest.approx(10.729830)
+    q = query(Disjoint(batch=made.batch), 1000, bound=1.0, prox=made.prox, lipschitz=1.0,
+              noise_multiplier=None)
+    hyper = jmm.calibrate(proximal, hyper_of(q, made.iterations), 1.0, 1e-5)
+    assert limit(hyper.query) == pytest.approx(0.01882602, rel=1e-6)
+    assert words.displacement(hyper.query) * hyper.query.noise_multiplier == (
+        pytest.approx(0.07023295, rel=1e-6))
+    assert hyper.inner == 37
+
+
+def test_the_schedule_of_many_passes():
+    made = proximal.multi_pass(population=900, dim=10, bound=1.0, smooth=1.0, diameter=2.0,
+                               epsilon=1.0, delta=1e-5)
+    assert (made.batch, made.iterations, made.prox) == (30, 900, pytest.approx(30.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "batch", "epsilon", "replacement", "expected", "rel"), [
+    (100, 10, 0.5, False, 7.4462, 2e-3), (100, 10, 1.0, False, 4.1318, 2e-3),
+    (100, 10, 4.0, False, 1.4785, 2e-3), (900, 30, 1.0, False, 4.1225, 2e-3),
+    (900, 30, 8.0, False, 0.9949, 4e-3)])
+def test_subsets_need_the_noise_of_the_reference_table(n, batch, epsilon, replacement, expected,
+                                                       rel):
+    """For n + 1 releases, as the paper's loop makes."""
+    q = query(FixedSize(batch=batch, replacement=replacement), n, noise_multiplier=None)
+    hyper = jmm.calibrate(proximal, hyper_of(q, n + 1), epsilon, 1e-5)
+    assert hyper.query.noise_multiplier / 2 == pytest.approx(expected, rel=rel)
+
+
+def test_removing_a_record_is_covered_for_poisson_and_refused_for_subsets():
+    zero, one = constants(6, 0.0), constants(6, 1.0)
+    q = query(Poisson(rate=0.4), lipschitz=0.0)
+    apart = max(np.linalg.norm(moved(q, zero, CONSTANT, ORIGIN, s, diameter=9.0)
+                               - moved(q, one, CONSTANT, ORIGIN, s, diameter=9.0))
+                for s in range(6))
+    assert 0.95 * words.displacement(q) < apart <= words.displacement(q)
+    noisy = dataclasses.replace(q, noise_multiplier=5.0)
+    assert jmm.epsilon(Repeat(query=noisy, times=3), 1e-5, neighbours="add_or_remove_one") < (
+        jmm.epsilon(Repeat(query=noisy, times=3), 1e-5))
+    with pytest.raises(ValueError, match="add_or_remove_one is offered"):
+        jmm.epsilon(Repeat(query=query(FixedSize(batch=2), noise_multiplier=5.0), times=3), 1e-5,
+                    neighbours="add_or_remove_one")
+
+
+def test_the_statement_names_what_the_noise_rests_on():
+    for assumes, said, clipped in (("monotone", "is monotone on the feasible set", False),
+                                   ("lipschitz", "is 1-Lipschitz on the feasible set", True)):
+        hyper = hyper_of(query(assumes=assumes, noise_multiplier=9.0), 4)
+        made = jmm.statement(proximal, hyper, delta=1e-5)
+        assert any(said in x for x in made.assumed)
+        assert any("is clipped" in x for x in made.enforced) == clipped
+        assert any("certificate" in x for x in made.enforced)
+        assert made.effective_noise_multiplier == (9.0,)

@@ -1,0 +1,234 @@
+"""Variational inequalities: monotone for every record, bounded as stated, gaps as defined."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Saddle, metrics, problems
+
+RADIUS = Saddle(0.8, 1.3)
+SKEW = np.array([[0.0, 1.0, -0.5], [-1.0, 0.0, 2.0], [0.5, -2.0, 0.0]])
+
+
+def records(seed, *shapes, count=8):
+    """Records of every size, some not finite."""
+    rng = np.random.default_rng(seed)
+    scale = np.array([0.1, 1.0, 1.0, 10.0, 1e6, 1e30, np.inf, np.nan])[:count]
+    made = tuple(jnp.asarray(rng.normal(size=(count, *s)) * scale.reshape(-1, *[1] * len(s)))
+                 for s in shapes)
+    return made if len(shapes) > 1 else made[0]
+
+
+def split(z):
+    return Saddle(z[:3], z[3:])
+
+
+def whole(z):
+    return Saddle(z, ())
+
+
+BOUNDED = {
+    "affine": (problems.affine(matrix=0.5 * np.eye(3) + SKEW, offset_bound=2.0,
+                               domain=problems.ball(1.5)), [(3,)], 3, whole),
+    "cournot": (problems.cournot(cost=np.array([1.0, 2.0, 0.5]), slope=np.array([0.1, 0.0, 1.0]),
+                                 capacity=np.array([3.0, 4.0, 2.0]), price=10.0, sensitivity=1.5),
+                [(), ()], 3, whole),
+    "matrix game": (problems.matrix_game(entry_bound=2.0, shape=(3, 4)), [(3, 4)], 7, split),
+    "bilinear": (problems.bounded_bilinear(coupling=1.2, offset=0.7, radius=RADIUS),
+                 [(3, 4), (3,), (4,)], 7, split),
+    "glm": (problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=0.9, curvature=1.0,
+                                 feature_bound=2.0, radius=1.5), [(3,), ()], 3, whole),
+    "robust regression": (problems.robust_regression(
+        feature_bound=1.0, label_bound=2.0, radius=RADIUS, penalty=0.8), [(3,), ()], 6, split),
+}
+every_problem = pytest.mark.parametrize("name", list(BOUNDED))
+
+
+def flat(z):
+    return jnp.concatenate([x.ravel() for x in jax.tree.leaves(z)])
+
+
+def points(name, count=300):
+    """Random feasible points, many of them on the boundary."""
+    bounded, _, dim, shape = BOUNDED[name]
+    rng = np.random.default_rng(3)
+    draws = jnp.asarray(rng.normal(size=(count, dim)) * 10 ** rng.uniform(-1, 1, (count, 1)))
+    return jax.vmap(lambda z: flat(bounded.problem.project(shape(z))))(draws)
+
+
+@every_problem
+def test_every_record_is_monotone_bounded_and_lipschitz(name):
+    bounded, shapes, _, shape = BOUNDED[name]
+    data = records(1, *shapes)
+    us = points(name)
+    g = jax.jit(jax.vmap(jax.vmap(lambda u, x: flat(bounded.problem.operator(shape(u), x)),
+                                  (0, None)), (None, 0)))(us, data)
+    assert np.all(np.isfinite(g))
+    length = np.linalg.norm(g, axis=-1)
+    assert length.max() <= bounded.bound * (1 + 1e-12)
+    assert length.max() > 0.3 * bounded.bound  # a bound that means something
+    apart = np.linalg.norm(us[:150] - us[150:], axis=-1) > 0
+    gap, step = (g[:, :150] - g[:, 150:])[:, apart], (us[:150] - us[150:])[None, apart]
+    away = np.linalg.norm(step, axis=-1)
+    assert np.min(np.sum(gap * step, -1) / away**2) >= -1e-9
+    assert np.max(np.linalg.norm(gap, axis=-1) / away) <= bounded.smooth * (1 + 1e-9)
+    spread = np.linalg.norm(us[:, None] - us[None], axis=-1).max()
+    assert 0.5 * bounded.diameter < spread <= bounded.diameter * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 1e6])
+def test_a_sanitised_record_is_the_projection(radius):
+    rng = np.random.default_rng(0)
+    for size in (0.0, 1e-300, 1e-3, 1.0, 1e9, 1e300):
+        x = rng.normal(size=(4, 3)) * size
+        y = np.asarray(problems.sanitise(jnp.asarray(x), radius))
+        norm = np.linalg.norm(x / max(size, 1e-300)) * size
+        np.testing.assert_allclose(y, x if norm <= radius else x / norm * radius, rtol=1e-12)
+    for bad in (np.nan, np.inf, -np.inf):
+        assert not np.any(problems.sanitise(jnp.array([1.0, bad]), radius))
+
+
+# --- sets ---
+
+
+LOW, HIGH = np.array([-1.0, 0.0, 2.0]), np.array([1.0, 3.0, 5.0])
+
+
+@pytest.mark.parametrize("domain", [problems.ball(0.7), problems.simplex(),
+                                    problems.box(LOW, HIGH)])
+def test_a_set_projects_and_minimises(domain):
+    """<u - P(u), x - P(u)> <= 0 and <g, support(g)> <= <g, x> for all x of the set."""
+    rng = np.random.default_rng(1)
+    inside = np.stack([domain.project(jnp.asarray(4 * rng.normal(size=3))) for _ in range(60)])
+    for _ in range(20):
+        u = 4 * rng.normal(size=3)
+        p = np.asarray(domain.project(jnp.asarray(u)))
+        assert np.max((inside - p) @ (u - p)) <= 1e-9
+        best = np.asarray(domain.support(jnp.asarray(u)))
+        assert np.min(inside @ u) >= best @ u - 1e-9
+        np.testing.assert_allclose(domain.project(jnp.asarray(best)), best, atol=1e-12)
+    assert np.linalg.norm(inside, axis=1).max() <= domain.reach + 1e-12
+
+
+# --- gaps ---
+
+
+def vi_gap_by_search(bounded, u, data, shape, name):
+    """A lower bound on the gap: the largest <F(x), u - x> among random feasible x."""
+    def value(x):
+        f = metrics.mean_operator(bounded.problem, shape(x), data)
+        return flat(f) @ (flat(u) - x)
+
+    return float(jnp.max(jax.vmap(value)(points(name, 4000))))
+
+
+@pytest.mark.parametrize("name", ["affine", "cournot"])
+def test_the_gap_is_the_largest_over_the_set(name):
+    bounded, shapes, dim, shape = BOUNDED[name]
+    data = records(2, *shapes, count=5)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        u = bounded.problem.project(shape(jnp.asarray(rng.normal(size=dim))))
+        gap = float(metrics.vi_gap(bounded.problem, u, data))
+        found = vi_gap_by_search(bounded, u, data, shape, name)
+        assert found <= gap + 1e-9
+        assert found > 0.8 * gap - 1e-9
+        assert gap <= float(metrics.vi_gap_bound(bounded.problem, u, data)) + 1e-9
+
+
+def test_the_gap_of_a_strongly_monotone_operator_has_a_closed_form():
+    """mu |d|^2 - mu |P(c + d) - c - d|^2 with d = (mu e - S e) / (2 mu), e = u - c, c interior."""
+    mu, c = 0.5, np.array([0.2, -0.1, 0.3])
+    bounded = problems.affine(matrix=mu * np.eye(3) + SKEW, offset_bound=9.0,
+                              domain=problems.ball(1.0))
+    data = jnp.asarray(-(mu * np.eye(3) + SKEW) @ c)[None]
+    rng = np.random.default_rng(0)
+    for size in (0.1, 1.0, 5.0):
+        u = problems.ball(1.0).project(jnp.asarray(size * rng.normal(size=3)))
+        e = u - c
+        d = (mu * e - SKEW @ e) / (2 * mu)
+        off = problems.ball(1.0).project(c + d) - c - d
+        exact = mu * (d @ d) - mu * (off @ off)
+        np.testing.assert_allclose(metrics.vi_gap(bounded.problem, Saddle(u, ()), data), exact,
+                                   rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["matrix game", "bilinear"])
+def test_both_gaps_of_a_bilinear_game_are_the_strong_gap(name):
+    bounded, shapes, dim, shape = BOUNDED[name]
+    data = records(4, *shapes, count=5)
+    z = bounded.problem.project(shape(jnp.asarray(np.random.default_rng(1).normal(size=dim))))
+    strong = metrics.strong_gap(bounded.problem, z, data)
+    assert float(strong) > 0.1
+    np.testing.assert_allclose(metrics.vi_gap_bound(bounded.problem, z, data), strong, rtol=1e-9)
+
+
+def test_best_responses_of_robust_regression_are_best():
+    bounded, shapes, dim, shape = BOUNDED["robust regression"]
+    data = records(4, *shapes, count=5)
+    rng, value = np.random.default_rng(1), bounded.problem.value
+    for _ in range(3):
+        z = bounded.problem.project(shape(jnp.asarray(rng.normal(size=dim))))
+        best = bounded.problem.best_response
+        w, v = best.w(z.v, data), best.v(z.w, data)
+        assert np.linalg.norm(w) <= RADIUS.w * (1 + 1e-9)
+        assert np.linalg.norm(v) <= RADIUS.v * (1 + 1e-9)
+        others = jax.vmap(shape)(points("robust regression", 300))
+        by_w = jax.vmap(lambda x, v=z.v: value(Saddle(x, v), data))(others.w)
+        by_v = jax.vmap(lambda x, w=z.w: value(Saddle(w, x), data))(others.v)
+        assert value(Saddle(w, z.v), data) <= jnp.min(by_w) + 1e-9
+        assert value(Saddle(z.w, v), data) >= jnp.max(by_v) - 1e-9
+
+
+def test_gap_and_residual_vanish_at_the_cournot_equilibrium_and_nowhere_else():
+    bounded = BOUNDED["cournot"][0]
+    data = (jnp.array([4.0, 6.0]), jnp.array([1.0, 1.4]))
+    z = bounded.problem.saddle_point(data)
+    np.testing.assert_allclose(bounded.problem.project(z).w, z.w, rtol=1e-12)
+    assert float(metrics.natural_residual(bounded.problem, z, data)) < 1e-9
+    assert abs(float(metrics.vi_gap(bounded.problem, z, data))) < 1e-9
+    off = Saddle(z.w + 0.1, ())
+    assert float(metrics.natural_residual(bounded.problem, off, data)) > 0.01
+    assert float(metrics.vi_gap(bounded.problem, off, data)) > 0.001
+
+
+def test_rock_paper_scissors_has_the_uniform_solution():
+    bounded = problems.matrix_game(entry_bound=1.0, shape=(3, 3))
+    data = jnp.array([[[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]]])
+    third = Saddle(jnp.full(3, 1 / 3), jnp.full(3, 1 / 3))
+    assert abs(float(metrics.strong_gap(bounded.problem, third, data))) < 1e-12
+    assert float(metrics.natural_residual(bounded.problem, third, data)) < 1e-12
+
+
+def test_the_weak_gap_averages_over_samples_before_it_takes_the_worst_point():
+    bounded = BOUNDED["affine"][0]
+    data = records(2, (3,), count=5)
+    zs = Saddle(jax.vmap(problems.ball(1.5).project)(
+        jnp.asarray(np.random.default_rng(0).normal(size=(50, 3)))), ())
+    strong = jax.vmap(lambda w: metrics.vi_gap(bounded.problem, Saddle(w, ()), data))(zs.w)
+    assert float(metrics.weak_vi_gap(bounded.problem, zs, data)) < float(jnp.mean(strong))
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: problems.affine(matrix=-np.eye(2), offset_bound=1.0, domain=problems.ball(1.0)),
+     "positive semidefinite"),
+    (lambda: problems.affine(matrix=np.ones((2, 3)), offset_bound=1.0, domain=problems.ball(1.0)),
+     "square"),
+    (lambda: problems.ball(0.0), "radius must lie in"),
+    (lambda: problems.box(np.ones(2), np.zeros(2)), "low must be below high"),
+    (lambda: problems.cournot(cost=np.ones(2), slope=np.ones(3), capacity=np.ones(2), price=1.0,
+                              sensitivity=1.0), "shapes"),
+    (lambda: problems.robust_regression(feature_bound=1.0, label_bound=1.0, radius=Saddle(2.0, 1.0),
+                                        penalty=3.0), "penalty must be at least"),
+    (lambda: metrics.vi_gap(jmm.problems.bilinear_game(coupling=1.0, radius=RADIUS),
+                            None, None), "no maximiser"),
+    (lambda: metrics.vi_gap_bound(jmm.problems.bilinear_game(coupling=1.0, radius=RADIUS),
+                                  None, None), "no linear minimiser")])
+def test_what_is_not_defined_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
