@@ -60,14 +60,8 @@ def charges(mechanism: Any) -> tuple[_charge.Charge, ...]:
 
 
 def ideal_epsilon(mechanism: Any, delta: float, coarse: float = 1.0) -> float:
-    """Epsilon of `charges`, on the finest grid that fits into memory, from `coarse` on.
-
-    A coarser grid is quicker and gives a little more.
-    """
-    value = _epsilon.worst(charges(mechanism), delta, "replace_one", coarse)[0]
-    if math.isinf(value) and coarse < 100:
-        return ideal_epsilon(mechanism, delta, 10 * coarse)
-    return value
+    """Epsilon of `charges`; a coarser grid is quicker and gives a little more."""
+    return _epsilon.worst(charges(mechanism), delta, "replace_one", coarse)[0]
 
 
 def factor(mechanism: Any, epsilon: float, delta: float) -> float:
@@ -82,7 +76,7 @@ def factor(mechanism: Any, epsilon: float, delta: float) -> float:
     if not any(cost.losses for cost in charges(mechanism)):  # exact and quick
         return _calibrate._secant(at, *_calibrate._bracket(at, epsilon, 1.0, 1.5), epsilon, 1e-9)
     start = _calibrate._secant(guess, *_calibrate._bracket(guess, epsilon, 1.0, 4.0), epsilon, 0.02)
-    return _calibrate._secant(at, *_calibrate._bracket(at, epsilon, start, 1.15), epsilon, 2e-3)
+    return _calibrate._secant(at, *_calibrate._bracket(at, epsilon, start, 1.15), epsilon, 4e-4)
 
 
 def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement: bool = False,

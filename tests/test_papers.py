@@ -7,6 +7,7 @@ over clip norm, twice that.
 import json
 import math
 
+import dp_accounting as dpa
 import numpy as np
 import pytest
 from scipy import special
@@ -15,7 +16,7 @@ import jaxminimax as jmm
 from benchmarks import papers_noise
 from benchmarks.papers_noise import gaussian, ideal_epsilon, pair, repeat
 from jaxminimax import Saddle
-from jaxminimax.accounting import papers, subsampling
+from jaxminimax.accounting import _curves, _pld, papers, subsampling
 
 
 def fixed(z, n, batch, times, *, replacement=False):
@@ -31,6 +32,12 @@ def poisson(z, n, batch, times):
 
 def calibrated(mechanism, epsilon, delta):
     return jmm.calibrate_noise(mechanism, epsilon, delta).query.noise_multiplier.w
+
+
+def at_grid(grid, mechanism, delta):
+    """Epsilon on a reference's own grid, so that its digits can be compared."""
+    (cost,) = papers_noise.charges(mechanism)
+    return _pld.epsilon_for_delta(_curves._composed(cost, grid, "replace_one"), delta)
 
 
 def near(value, reference, rel=1e-3):
@@ -64,8 +71,19 @@ def test_proposition_3(epsilon, delta, exact, paper, achieved):
     assert (gaussian(z, delta) > epsilon) == (achieved > delta)
 
 
+@pytest.mark.parametrize(("delta", "largest"), [
+    (0.5, 3.53), (1e-2, 6.25), (1e-3, 6.978), (1e-4, 7.526), (1e-5, 7.968), (1e-6, 8.339),
+    (1e-8, 8.943), (1e-10, 9.426),
+])
+def test_the_largest_epsilon_for_which_proposition_3_holds(delta, largest):
+    for epsilon, holds in ((0.9985 * largest, True), (1.0015 * largest, False)):
+        z = papers.gaussian_proposition_3(1.0, epsilon, delta)
+        assert (gaussian(z, delta) <= epsilon) == holds
+
+
 @pytest.mark.parametrize(("epsilon", "paper", "lower", "upper", "half", "grid"), [
     (0.25, 19.194, 0.240, 0.2497, None, 5e-6),
+    (0.4, 11.996, 0.405, 0.422, None, 5e-6),
     (0.5, 9.597, 0.519, 0.544, 0.373, 5e-6),
     (1, 4.7985, 1.124, 1.218, 0.833, 1e-5),
     (2, 2.3993, 2.547, 2.927, 1.984, 2e-5),
@@ -78,11 +96,45 @@ def test_proposition_7_pays_for_half_of_its_releases(epsilon, paper, lower, uppe
     attained = pair(30, 1, z, 1800, 1e-5, grid=grid)
     proved = ideal_epsilon(fixed(z, 30, 1, 1800), 1e-5)
     assert attained == pytest.approx(lower, rel=3e-3)
-    assert proved == pytest.approx(upper, rel=1e-3)
+    assert proved == pytest.approx(upper, rel=1.2e-3)
     assert attained < proved
     assert (attained > epsilon) == (epsilon >= 0.4)
     if half:
         assert ideal_epsilon(fixed(z, 30, 1, 900), 1e-5) == pytest.approx(half, rel=2e-3)
+
+
+# With 1000 records the reference's grid is 1e-5, a tenth of the accountant's.
+@pytest.mark.parametrize(("n", "delta", "epsilon", "upper", "z"), [
+    (30, 1e-5, 0.5, 0.5437, 10.3324), (30, 1e-5, 1, 1.2178, 5.6638), (30, 1e-5, 2, 2.9265, 3.2083),
+    (30, 1e-5, 4, 8.4650, 1.9186), (30, 1e-5, 8, 40.60, 1.2385), (30, 1e-6, 1, 1.2475, 6.3629),
+    (100, 1e-5, 0.5, 0.5443, 10.3424), (100, 1e-5, 1, 1.2207, 5.6730),
+    (100, 1e-5, 2, 2.9439, 3.2181), (100, 1e-5, 4, 8.6494, 1.9299), (100, 1e-5, 8, 48.09, 1.2524),
+    (100, 1e-6, 1, 1.2500, 6.3717), (1000, 1e-5, 0.5, 0.5449, 10.3521),
+    (1000, 1e-5, 1, 1.2221, 5.6778), (1000, 1e-5, 2, 2.9520, 3.2226),
+    (1000, 1e-5, 4, 8.7548, 1.9352),
+])
+def test_sampled_extragradient(n, delta, epsilon, upper, z):
+    paper = papers.nseg_proposition_7(1.0, epsilon, delta) / 2
+    for noise, reference in ((paper, upper), (z, epsilon)):
+        mechanism = fixed(noise, n, 1, 2 * n * n)
+        true = at_grid(1e-5, mechanism, delta) if n == 1000 and epsilon < 4 else ideal_epsilon(
+            mechanism, delta)
+        assert true == pytest.approx(reference, rel=2e-3 if epsilon == 4 else 8e-4)
+
+
+@pytest.mark.parametrize(("n", "batch", "times", "z", "without", "replacement", "rate"), [
+    (100, 1, 20_000, 5.0, 1.161939, 1.161939, 1.060985),
+    (100, 10, 101, 4.0, 1.040149, 1.140807, 0.930950),
+    (900, 30, 901, 4.0, 1.037355, 1.057852, 0.926713),
+    (50, 5, 40, 2.0, 1.571380, 2.751255, 1.199395),
+])
+def test_points_of_every_sampler(n, batch, times, z, without, replacement, rate):
+    assert at_grid(5e-5, fixed(z, n, batch, times), 1e-5) == pytest.approx(without, rel=2e-5)
+    assert at_grid(5e-5, poisson(2 * z, n, batch, times), 1e-5) == pytest.approx(rate, rel=2e-4)
+    # the reference shares one threshold among the multiplicities; with one they agree
+    tight = at_grid(5e-5, fixed(z, n, batch, times, replacement=True), 1e-5)
+    assert tight <= replacement * (1 + 2e-5)
+    assert (tight > 0.999 * replacement) == (batch == 1)
 
 
 @pytest.mark.slow
@@ -114,6 +166,9 @@ def test_vectors_of_the_proximal_and_extragradient_methods():
     assert papers.nispp_theorem_7(1.0, 30.0, 30, 1.0, 1e-5) == pytest.approx(0.0301606, abs=1e-7)
     assert papers.nispp_proposition_9(1.0, 30.0, 30) == pytest.approx(0.00444444, abs=1e-8)
     assert papers.nseg_proposition_7(1.0, 1.0, 1e-5) == pytest.approx(9.597052, abs=1e-6)
+    # several passes: noise 0.00916620 on a sensitivity of 0.00222346
+    z = 0.00916620 / 0.00222346
+    assert ideal_epsilon(fixed(z, 900, 30, 901), 1e-5) == pytest.approx(1.0, rel=4e-4)
 
 
 @pytest.mark.slow
@@ -222,6 +277,70 @@ def test_output_perturbation_and_the_one_pass_formula(epsilon, paper, ours, deli
     assert jmm.epsilon(once, 1e-6) == pytest.approx(local_epsilon, rel=3e-3)
 
 
+@pytest.mark.parametrize(("epsilon", "delta", "delivered"), [
+    (160, 1e-5, 115), (300, 1e-5, 324), (300, 1e-6, 289), (400, 1e-6, 472)])
+def test_theorem_12_fails_for_huge_epsilon_only(epsilon, delta, delivered):
+    noise = papers.recursive_theorem_12(1.0, 0.5, 1, 1, epsilon, delta)
+    assert gaussian(noise / 2, delta / 2) == pytest.approx(delivered, abs=0.5)
+
+
+def test_the_one_pass_formula_at_epsilon_1():
+    ratio = papers.recursive_local(1.0, 1.0, 1e-5) / 2
+    assert ratio == pytest.approx(1.70, abs=5e-3)
+    assert gaussian(ratio, 1e-5) == pytest.approx(2.40, abs=5e-3)
+    assert gaussian(ratio, 1.7e-2) == pytest.approx(1.0, abs=0.01)
+
+
+# Noise on the mean operator at C = 1, and the c_0 it implies. The reference's bound with
+# replacement shares one threshold among the multiplicities; ours needs less, most where a record
+# is drawn several times.
+@pytest.mark.parametrize(("n", "epsilon", "times", "batch", "delta", "noise", "implied"), [
+    (1000, 1, 125, 45, 1e-5, (.08342, .08343, .10167, .11386), (4.84, 4.84, 7.18, 9.01)),
+    (10_000, 1, 1250, 142, 1e-6, (.02987, .02993, .03557, .03614), (5.17, 5.19, 7.33, 7.56)),
+    (10_000, 0.5, 1250, 100, 1e-6, (.05698, .05736, .06535, .06575), (4.70, 4.76, 6.18, 6.26)),
+    (10_000, 4, 1250, 283, 1e-6, (.00844, .00844, .01124, .01297), (6.60, 6.61, 11.7, 15.6)),
+])
+def test_noisy_descent_ascent_by_sampler(n, epsilon, times, batch, delta, noise, implied):
+    for sigma, constant in zip(noise, implied, strict=True):
+        ours = papers.recursive_theorem_21(1.0, n, times, epsilon, delta, constant)
+        assert ours == pytest.approx(sigma, rel=1.5e-3)
+    full, rate, without, replacement = noise
+    digits = 6e-6 / noise[0] * 1.5  # of the table, in epsilon
+    assert ideal_epsilon(repeat(Saddle(full * n, None), n, jmm.Full(), times),
+                         delta) == pytest.approx(epsilon, rel=digits)
+    for mechanism in (poisson(rate * batch, n, batch, times),
+                      fixed(without * batch / 2, n, batch, times)):
+        assert at_grid(1e-3, mechanism, delta) == pytest.approx(epsilon, rel=digits)
+    tight = ideal_epsilon(fixed(replacement * batch / 2, n, batch, times, replacement=True), delta)
+    assert 0.8 * epsilon < tight < 0.99 * epsilon
+
+
+@pytest.mark.parametrize(("times", "epsilon", "delta", "z"), [
+    (125, 1, 1e-5, 83.419), (1250, 1, 1e-6, 298.730)])
+def test_full_batches_in_units_of_the_clip_norm(times, epsilon, delta, z):
+    mechanism = repeat(Saddle(1.0, None), 1000, jmm.Full(), times)
+    assert calibrated(mechanism, epsilon, delta) == pytest.approx(z, abs=6e-4)
+
+
+@pytest.mark.parametrize(("grid", "z"), [(1e-2, 5.344), (1e-3, 4.2508), (1e-4, 4.2429)])
+def test_the_price_of_a_grid(grid, z):
+    mechanism = poisson(z, 10_000, 142, 1250)
+    assert at_grid(grid, mechanism, 1e-6) == pytest.approx(1.0, rel=4e-4)
+
+
+def test_noise_over_clip_norm_read_as_noise_over_sensitivity_is_refuted():
+    """The library's Renyi accountant reports 1.297 where a pair attains 1.366 (c_0 = 4)."""
+    z = 45 * papers.recursive_theorem_21(1.0, 1000, 125, 1.0, 1e-5, 4.0)
+    one = dpa.SampledWithoutReplacementDpEvent(1000, 45, dpa.GaussianDpEvent(z))
+    accountant = dpa.rdp.RdpAccountant(
+        neighboring_relation=dpa.NeighboringRelation.REPLACE_ONE).compose(one, 125)
+    reported = accountant.get_epsilon(1e-5)
+    attained = pair(1000, 45, z / 2, 125, 1e-5)
+    assert reported == pytest.approx(1.297, abs=6e-4)
+    assert attained == pytest.approx(1.366, abs=1e-3)
+    assert reported < attained < ideal_epsilon(fixed(z / 2, 1000, 45, 125), 1e-5)
+
+
 # The reference's own table has 5.4486, 3.0583 and 7.1698 with replacement, from a threshold common
 # to all multiplicities; the minimum over thresholds, which the accountant takes, is less.
 @pytest.mark.slow
@@ -241,6 +360,24 @@ def test_calibrated_multipliers_of_the_samplers(n, batch, times, epsilon, delta,
         assert true <= most * epsilon * 1.0001
     assert ideal_epsilon(fixed(tight / 2, n, batch, times, replacement=True),
                          delta) > 0.996 * epsilon
+
+
+def test_multipliers_of_a_long_run_by_sampler():
+    assert at_grid(1e-3, poisson(2.2627, 4000, 64, 1000), 1e-6) == pytest.approx(2, rel=5e-5)
+    assert at_grid(1e-3, fixed(3.0711 / 2, 4000, 64, 1000), 1e-6) == pytest.approx(2, rel=1e-4)
+    # 3.6523 is from the common threshold
+    loose = ideal_epsilon(fixed(3.6523 / 2, 4000, 64, 1000, replacement=True), 1e-6)
+    assert 1.5 < loose < 1.6
+
+
+# The statement is 1.13 and 6.2 (n' = 1000), .96 and 4.8 (n' = 10000), of the common threshold: true
+# and loose, .941 and 2.874, .946 and 2.535 with the minimum over thresholds.
+@pytest.mark.parametrize(("constant", "stated", "tight"), [(8.0, 0.96, 0.946), (2.0, 4.8, 2.535)])
+def test_constants_of_descent_ascent_with_many_records(constant, stated, tight):
+    z = 142 * papers.recursive_theorem_21(1.0, 10_000, 1250, 1.0, 1e-6, constant)
+    true = ideal_epsilon(fixed(z / 2, 10_000, 142, 1250, replacement=True), 1e-6)
+    assert true == pytest.approx(tight, abs=1e-3)
+    assert true < stated
 
 
 @pytest.mark.slow
@@ -313,6 +450,65 @@ def test_gradients_and_losses_share_a_budget(share, laplace, replacement, withou
         assert near(beside(fixed(1.0, 1000, 50, 200, replacement=True)) / 2, replacement, rel)
         assert near(beside(poisson(1.0, 1000, 50, 200)), rate, rel=2e-3)
     assert near(beside(repeat(Saddle(1.0, None), 1000, jmm.Full(), 200)) / 2, full, rel=2e-3)
+
+
+def with_losses(mechanism, scale, times):
+    losses = jmm.GroupLosses(bound=1.0, group_size=1000, noise_multiplier=scale, times=times)
+    return losses if mechanism is None else jmm.Sequence(parts=(losses, mechanism))
+
+
+@pytest.mark.parametrize(("share", "laplace", "replacement", "without", "rate", "full"), [
+    (0.1, 514.12, 3.4295, 3.4076, 6.017, 60.16),
+    (0.2, 268.83, 3.4858, 3.4639, 6.132, 61.30),
+    (0.3, 183.26, 3.5804, 3.5587, 6.323, 63.22),
+    (0.5, 113.16, 3.9298, 3.9086, 7.031, 70.29),
+])
+def test_shares_of_the_groups_losses_to_the_digits_given(share, laplace, replacement, without,
+                                                         rate, full):
+    def spent(mechanism):
+        return at_grid(1e-3, with_losses(mechanism, laplace, 200), 1e-6)
+
+    assert spent(None) == pytest.approx(share, rel=1e-4)
+    assert spent(fixed(replacement, 1000, 50, 200, replacement=True)) == pytest.approx(1, rel=1e-4)
+    assert spent(fixed(without, 1000, 50, 200)) == pytest.approx(1, rel=1e-4)
+    assert spent(poisson(rate, 1000, 50, 200)) == pytest.approx(1, rel=4e-4)
+    whole = repeat(Saddle(2 * full, None), 1000, jmm.Full(), 200)
+    assert spent(whole) == pytest.approx(1, rel=2e-4)
+
+
+@pytest.mark.parametrize(("times", "laplace", "replacement", "without"), [
+    (200, 266.98, 3.48477, 3.46290),
+    (199, 266.06, 3.47738, None),
+    (17, 72.99, 1.60037, 1.51351),  # active groups; the grid hardly matters
+])
+def test_gradients_beside_losses_on_the_accountants_grid(times, laplace, replacement, without):
+    assert at_grid(1e-4, with_losses(None, laplace, times), 1e-6) == pytest.approx(0.2, rel=5e-5)
+    for z, how in ((replacement, True), (without, False)):
+        if z:
+            mechanism = with_losses(fixed(z, 1000, 50, times, replacement=how), laplace, times)
+            assert at_grid(1e-4, mechanism, 1e-6) == pytest.approx(1, rel=3e-5)
+
+
+def test_gradients_alone():
+    alone = fixed(3.4093, 1000, 50, 200, replacement=True)
+    assert at_grid(1e-3, alone, 1e-6) == pytest.approx(1, rel=1e-4)
+
+
+# The reference's grid of 1e-3 rounds up: its attained .477 for 7239 releases of 13 records exceeds
+# what the same profile proves on a grid of 1e-4, .4728, so that column is no lower bound there.
+@pytest.mark.parametrize(("noise", "times", "batch", "proved"), [
+    (0.4517, 724, 2, 9.39), (0.4517, 724, 5, 0.810), (0.4517, 724, 10, 0.595),
+    (0.4517, 724, 40, 0.505), (1.5068, 7239, 1, 1.213), (1.5068, 7239, 2, 0.647),
+    (1.5068, 7239, 5, 0.528), (1.5068, 7239, 13, 0.493), (0.2298, 200, 1, 165.6),
+    (0.2298, 200, 5, 6.16), (0.2298, 200, 20, 0.62), (0.2298, 200, 50, 0.54),
+    (0.2298, 200, 200, 0.51),
+])
+def test_theorem_9_by_batch(noise, times, batch, proved):
+    mechanism = fixed(noise * batch / 2, 1000, batch, times, replacement=True)
+    assert at_grid(1e-3, mechanism, 1e-6) == pytest.approx(proved, rel=1e-2)
+    true = ideal_epsilon(mechanism, 1e-6)
+    assert true <= proved * 1.001
+    assert (true > 1) == (proved > 1)
 
 
 def test_a_minibatch_of_one_attains_46_where_1_is_claimed():

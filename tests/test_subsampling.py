@@ -117,8 +117,7 @@ def test_the_glued_profile_is_convex():
 def test_no_explicit_pair_exceeds_the_bound_and_some_attain_it():
     rows = attained.table(1, [(2, 1), (3, 2), (4, 3)]) + attained.table(2, [(3, 2)])
     for row in rows:
-        slack = 1e-5 if row["dimension"] == 1 else 1e-3  # of the quadrature
-        assert row["attained_over_claimed"] <= 1 + slack, row
+        assert row["attained_over_claimed"] <= 1 + 1e-9, row
     for sampler in ("poisson", "fixed"):
         best = [r["attained_over_claimed"] for r in rows
                 if r["sampler"] == sampler and r["dimension"] == 1]

@@ -17,14 +17,21 @@ _TOLERANCE = 2e-4  # relative, on the noise multiplier; the private side of the 
 
 def _bracket(value: Callable[[float], float], target: float, start: float,
              factor: float) -> tuple[float, float]:
-    """(low, high) around the scale at which a falling `value` reaches `target`, from `start`."""
+    """(low, high) around the scale at which a falling `value` reaches `target`, from `start`.
+
+    A step is `factor`, which grows, times what a value that falls like 1 / scale would need, at
+    most 2.
+    """
+    def step(at: float, factor: float) -> float:
+        return factor * min(max(value(at) / target, target / max(value(at), 1e-300)), 2.0)
+
     low = high = start
     if value(start) <= target:
         while value(low) <= target:
-            low, high, factor = low / factor, low, factor**1.5
+            low, high, factor = low / step(low, factor), low, factor**1.5
         return low, high
     while value(high) > target:
-        low, high, factor = high, high * factor, factor**1.5
+        low, high, factor = high, high * step(high, factor), factor**1.5
         if high > 1e100:
             raise ValueError("No noise multiplier up to 1e100 reaches the target.")
     return low, high
@@ -44,7 +51,7 @@ def _scale(at: Callable[[float], tuple[Charge, ...]], epsilon: float, delta: flo
     if not any(cost.losses for cost in at(1.0)):  # exact and quick
         return _secant(value, *_bracket(value, epsilon, start, 1.1), epsilon, 1e-12)
     # each stage brackets around the answer of the quicker one before it
-    for coarse, factor, tolerance in ((10.0, 1.15, 2e-3), (1.0, 1.002, _TOLERANCE)):
+    for coarse, factor, tolerance in ((10.0, 1.15, 4e-3), (1.0, 1.002, _TOLERANCE)):
         stage = functools.partial(value, coarse=coarse)
         low, high = _bracket(stage, epsilon, start, factor)
         start = _secant(stage, low, high, epsilon, tolerance)
@@ -94,7 +101,7 @@ def _secant(value: Callable[[float], float], low: float, high: float, target: fl
 
     gap_low, gap_high = gap(low), gap(high)
     for _ in range(60):
-        if high / low <= 1 + tolerance or -0.1 * tolerance < gap_high <= 0:
+        if high / low <= 1 + tolerance or -0.5 * tolerance < gap_high <= 0:
             break
         share = gap_low / (gap_low - gap_high)
         share = min(max(share, 0.02), 0.98)

@@ -20,6 +20,7 @@ from jaxminimax.accounting._charge import Charge, Loss
 _ORDERS = np.unique(np.concatenate([np.arange(1.25, 4.0, 0.25), np.arange(4.0, 16.0),
                                     np.round(np.geomspace(16, 4e6, 60))]))
 _CELLS = 400_000  # most cells on one side of a discretised privacy loss
+_WIDEST = 0.1  # cell
 
 
 def shift(neighbours: str) -> float:
@@ -53,29 +54,32 @@ def _renyi(rate: float, z: float, neighbours: str) -> np.ndarray:
     """
     out = np.full(_ORDERS.shape, np.inf)
     step = min(z / 4, z * z / 4)
-    for i, order in enumerate(_ORDERS):
-        reach = 2 * order + 40 * z
-        if reach / step > 200_000:
-            break
-        x = np.arange(-reach, reach + step, step)
-        center = -(x**2) / (2 * z * z)
+    reach = np.ceil((2 * _ORDERS + 40 * z) / step)  # in steps, on either side
+    usable = np.flatnonzero(reach <= 200_000)
+    if not usable.size:
+        return out
+    end = int(reach[usable[-1]])
+    x = step * np.arange(-end, end + 1)
+    center = -(x**2) / (2 * z * z)
 
-        def mixture(to: float, x: np.ndarray = x, center: np.ndarray = center) -> np.ndarray:
-            far = -((x - to) ** 2) / (2 * z * z) + math.log(rate)
-            return np.logaddexp(center + math.log1p(-rate), far) if rate < 1 else far
+    def mixture(to: float) -> np.ndarray:
+        far = -((x - to) ** 2) / (2 * z * z) + math.log(rate)
+        return np.logaddexp(center + math.log1p(-rate), far) if rate < 1 else far
 
-        if neighbours == "replace_one":
-            pairs = [(mixture(1.0), mixture(-1.0))]
-        else:
-            pairs = [(mixture(1.0), center), (center, mixture(1.0))]
-        scale = math.log(step / (z * math.sqrt(2 * math.pi)))
+    if neighbours == "replace_one":
+        pairs = [(mixture(1.0), mixture(-1.0))]
+    else:
+        pairs = [(mixture(1.0), center), (center, mixture(1.0))]
+    scale = math.log(step / (z * math.sqrt(2 * math.pi)))
+    for i in usable:
+        order, inside = _ORDERS[i], slice(end - int(reach[i]), end + int(reach[i]) + 1)
         logs = []
         for p, q in pairs:
-            f = order * p + (1 - order) * q
+            f = order * p[inside] + (1 - order) * q[inside]
             top = int(np.argmax(f))
             value = f[top] + math.log(np.sum(np.exp(f - f[top]))) + scale
             # rounding of order-weighted exponents, on the safe side
-            logs.append(value + 1e-13 * order + 4e-15 * order * abs(p[top]))
+            logs.append(value + 1e-13 * order + 4e-15 * order * abs(p[inside][top]))
         out[i] = max(logs) / (order - 1)
     return np.maximum(out, 0.0)
 
@@ -144,31 +148,42 @@ def event(charge: Charge) -> dp_accounting.DpEvent:
 def interval(charge: Charge, bracket: float, coarse: float = 1.0) -> float:
     """Grid of the discretised privacy loss: at most one release's loss, bounded in memory.
 
-    A finer grid would save at most about 1 % of noise where epsilon is small.
+    A finer grid would save at most about 1 % of noise where epsilon is small. Where a few releases
+    lose much it is wider: that costs about T grid^2 / epsilon, here 1e-6 epsilon.
     """
-    fine = min(min(1e-4, rate_of(loss) / loss.z) for loss, _ in charge.losses)
-    return max(coarse * fine, bracket / _CELLS)
+    one = min(rate_of(loss) / loss.z for loss, _ in charge.losses)
+    times = sum(times for _, times in charge.losses) + 1
+    wide = min(1e-3, 4e-4 * bracket / math.sqrt(times), 0.01 * one)
+    return max(coarse * max(min(1e-4, one), wide), min(bracket, 1e4) / _CELLS)
 
 
-def _one(loss: Loss, grid: float, neighbours: str) -> _pld.PLD:
+def _one(loss: Loss, grid: float, neighbours: str, tail: float) -> _pld.PLD:
     match loss.kind:
         case "poisson":
-            return _pld.poisson_gaussian(loss.rate, loss.z, neighbours, grid)
+            return _pld.poisson_gaussian(loss.rate, loss.z, neighbours, grid, tail)
         case "laplace":
-            return privacy_loss_distribution.from_laplace_mechanism(
-                loss.z, value_discretization_interval=grid)
+            one = privacy_loss_distribution.from_laplace_mechanism(
+                loss.z, value_discretization_interval=grid)  # its own mirror image
+            return _pld.PLD(one._pmf_remove.to_dense_pmf())
     return subsampling.fixed_size_gaussian(loss.population, loss.batch, loss.z / 2,
-                                           loss.kind == "replacement", grid)
+                                           loss.kind == "replacement", grid, tail)
 
 
 @functools.lru_cache(maxsize=32)
-def _composed(charge: Charge, grid: float, neighbours: str) -> _pld.PLD:
+def _composed(charge: Charge, grid: float, neighbours: str, tail: float = _pld.TAIL) -> _pld.PLD:
     parts = list(charge.losses)
     if charge.gaussian:
         parts.append((Loss("poisson", charge.gaussian**-0.5), 1))
     with np.errstate(over="ignore"):  # in the library's bounds on tails, where it is harmless
-        plds = [_one(loss, grid, neighbours).self_compose(times) for loss, times in parts]
-        return functools.reduce(lambda a, b: a.compose(b), plds)
+        plds = [(_one(loss, grid, neighbours, tail), times) for loss, times in parts]
+        return functools.reduce(lambda a, b: a.compose(b), [
+            one if times == 1 else one.self_compose(times) for one, times in plds])
+
+
+def _tail(charge: Charge, delta: float) -> float:
+    """What each release may leave beyond its grid: 1e-8 delta in all, a power of 10 to cache by."""
+    times = sum(times for _, times in charge.losses) + 1
+    return max(_pld.TAIL, 10.0 ** math.floor(math.log10(1e-8 * delta / times)))
 
 
 def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
@@ -183,13 +198,17 @@ def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
       coarse: factor on the grid; still an upper bound, quicker and looser.
 
     Returns:
-      Infinity where the noise is too small for a grid of bounded memory.
+      Infinity where the noise is too small for a grid of bounded memory, however wide its cells.
     """
     cost = charge._replace(overflow=0.0, law_error=0.0)  # not part of the loss
-    try:
-        composed = _composed(cost, interval(charge, bracket, coarse), neighbours)
-    except MemoryError:
-        return math.inf
+    grid, composed = interval(charge, bracket, coarse), None
+    while composed is None:
+        try:
+            composed = _composed(cost, grid, neighbours, _tail(cost, delta))
+        except MemoryError:
+            grid *= 4
+            if grid > _WIDEST:
+                return math.inf
     value = _pld.epsilon_for_delta(composed, delta)
     for loss, _ in charge.losses:
         attained = _attained(loss, neighbours, delta)

@@ -1,8 +1,8 @@
 """Privacy loss distributions of Poisson-sampled Gaussians, built in one vectorised pass.
 
 The library's own constructor inverts the privacy loss point by point; here the hockey-stick
-divergences of the worst pair are evaluated on the whole grid from closed forms, and the library's
-pessimistic Connect-the-Dots construction, convolutions and tails do the rest.
+divergences of the worst pair are evaluated on the whole grid from closed forms and connected by
+chords, and the library's convolutions and tails do the rest.
 
 In units of the clip norm, with noise z and rate q, the pairs are
 
@@ -23,7 +23,7 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from scipy import special
 
 PLD: TypeAlias = privacy_loss_distribution.PrivacyLossDistribution
-_TAIL = 1e-22  # divergence beyond the grid, charged as mass at infinity
+TAIL = 1e-22  # divergence beyond the grid, charged as mass at infinity; the least there is
 LARGEST_LOSS = 600.0  # of one release; exponentials stay finite
 MAX_CELLS = 4_000_000
 
@@ -71,15 +71,26 @@ def _added(epsilon: np.ndarray, rate: float, z: float) -> np.ndarray:
     return np.where(inside, np.maximum(low - np.exp(epsilon) * mixed, 0.0), 0.0)
 
 
-def _pmf(right: np.ndarray, left: np.ndarray, grid: float) -> pld_pmf.PLDPmf:
-    """Connect-the-Dots from divergences at 0, grid, 2 grid, ... of a pair and of its reverse."""
-    cells = len(right) - 1
-    epsilon = np.arange(cells + 1) * grid
-    deltas = np.concatenate([_reflected(epsilon[:0:-1], left[:0:-1]), right])
+def connect_the_dots(deltas: np.ndarray, grid: float) -> pld_pmf.DensePLDPmf:
+    """Pessimistic Connect-the-Dots from divergences at -k grid, ..., k grid.
+
+    Equal to the library's create_pmf_pessimistic_connect_dots_fixed_gap, without its dictionaries,
+    and dense at any size: of a sparse one the library computes size^T before it composes.
+    """
     deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
     if not np.all(np.isfinite(deltas)):
         raise ArithmeticError("a divergence is not finite")
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -cells, cells, deltas)
+    fall = -np.diff(deltas) / math.expm1(grid)
+    probs = np.append(1 - deltas[0], fall * math.exp(grid)) - np.append(fall, 0.0)
+    return pld_pmf.DensePLDPmf(grid, -(len(deltas) // 2), np.maximum(probs, 0.0),
+                               float(deltas[-1]), True)
+
+
+def _pmf(right: np.ndarray, left: np.ndarray, grid: float) -> pld_pmf.PLDPmf:
+    """From divergences at 0, grid, 2 grid, ... of a pair and of its reverse."""
+    epsilon = np.arange(len(right)) * grid
+    return connect_the_dots(
+        np.concatenate([_reflected(epsilon[:0:-1], left[:0:-1]), right]), grid)
 
 
 def epsilon_for_delta(loss: PLD, delta: float) -> float:
@@ -130,7 +141,8 @@ def attack(rate: float, z: float, neighbours: str, delta: float) -> float:
     return float(np.max(np.log(p[sure] - delta) - q[sure], initial=0.0))
 
 
-def poisson_gaussian(rate: float, z: float, neighbours: str, grid: float) -> PLD:
+def poisson_gaussian(rate: float, z: float, neighbours: str, grid: float,
+                     tail: float = TAIL) -> PLD:
     """The privacy loss distribution of one release.
 
     Args:
@@ -138,13 +150,14 @@ def poisson_gaussian(rate: float, z: float, neighbours: str, grid: float) -> PLD
       z: noise over clip norm, positive.
       neighbours: the relation.
       grid: width of a cell.
+      tail: divergence beyond the grid, charged as mass at infinity.
 
     Raises:
       MemoryError: if the noise is so small that the grid would need more than `MAX_CELLS` cells.
     """
     profile = _opposite if neighbours == "replace_one" else _removed
     top = 16 * grid
-    while top <= LARGEST_LOSS and profile(np.array([top]), rate, z)[0] > _TAIL:
+    while top <= LARGEST_LOSS and profile(np.array([top]), rate, z)[0] > tail:
         top *= 1.3
     if top > LARGEST_LOSS:
         raise MemoryError(f"noise multiplier {z:g} has losses beyond {LARGEST_LOSS:g}")

@@ -39,14 +39,12 @@ minimum over g is sharper than the single threshold of the first.
 import math
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
 from scipy import special, stats
 
-from jaxminimax.accounting._pld import LARGEST_LOSS, MAX_CELLS, PLD
+from jaxminimax.accounting._pld import LARGEST_LOSS, MAX_CELLS, PLD, TAIL, connect_the_dots
 
-_TAIL = 1e-22  # divergence beyond the grid, charged as mass at infinity
 _MULTIPLICITY_TAIL = 1e-19  # probability of multiplicities left out, charged in full
-_MOST_WORK = 12_000_000  # cells times multiplicities, about ten seconds
+_MOST_WORK = 6_000_000  # cells times multiplicities, about two seconds
 
 
 def _log_delta(mu: float, log_g: np.ndarray) -> np.ndarray:
@@ -56,16 +54,16 @@ def _log_delta(mu: float, log_g: np.ndarray) -> np.ndarray:
     return a + np.log(-np.expm1(np.minimum(b - a, -1e-300)))
 
 
-def multiplicities(population: int, batch: int,
-                   replacement: bool) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """How often a record is drawn: k and P[k] for k >= 1, P[0], and the probability left out."""
+def multiplicities(population: int, batch: int, replacement: bool, tail: float = _MULTIPLICITY_TAIL,
+                   ) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """How often a record is drawn: k and P[k] for k >= 1, P[0], and at most `tail` left out."""
     if not replacement:
         rate = batch / population
         return np.array([1.0]), np.array([rate]), 1.0 - rate, 0.0
     k = np.arange(1, batch + 1)
     law = stats.binom(batch, 1.0 / population)
     w, beyond = law.pmf(k), law.sf(k)
-    last = int(np.argmax(beyond <= _MULTIPLICITY_TAIL)) + 1  # sf falls, and is 0 at the last k
+    last = int(np.argmax(beyond <= tail)) + 1  # sf falls, and is 0 at the last k
     none, left_out = float(law.pmf(0)), float(beyond[last - 1])
     k, w = k[:last].astype(float), w[:last]
     k, w = k[w > 0], w[w > 0]
@@ -74,8 +72,40 @@ def multiplicities(population: int, batch: int,
     return k, w, none, left_out
 
 
-def profile(epsilon: np.ndarray, population: int, batch: int, z: float,
-            replacement: bool) -> np.ndarray:
+def _water_level(epsilon: np.ndarray, mu: np.ndarray, w: np.ndarray,
+                 mass: np.ndarray) -> np.ndarray:
+    """The x at which the multiplicities use up the mass, from below: never more than it.
+
+    What they use is convex and grows with x, so Newton's steps from above stay above the root. One
+    multiplicity with all of the mass bounds x from above, all with equal shares from below.
+    """
+    def used(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        total, slope = np.zeros_like(x), np.zeros_like(x)
+        for p, m in zip(w, mu, strict=True):
+            more = p * np.maximum(np.expm1(m * x - m * m / 2 - epsilon), 0.0)
+            total += more
+            slope += m * (more + p * (more > 0))
+        return total, slope
+
+    def level(share: np.ndarray) -> np.ndarray:
+        x = np.full_like(epsilon, np.inf)
+        for p, m in zip(w, mu, strict=True):
+            x = np.minimum(x, (epsilon + m * m / 2 + np.log1p(share / p)) / m)
+        return x
+
+    x = level(mass)
+    for _ in range(60):
+        total, slope = used(x)
+        step = (total - mass) / np.maximum(slope, 1e-300)
+        x = np.where(total > mass, x - step, x)
+        if np.all(step * mu[0] <= 1e-11):
+            break
+    x = x - 1e-11 / mu[0]
+    return np.where(used(x)[0] <= mass, x, level(mass / len(w)))
+
+
+def profile(epsilon: np.ndarray, population: int, batch: int, z: float, replacement: bool,
+            tail: float = _MULTIPLICITY_TAIL) -> np.ndarray:
     """The bound on H at e^epsilon, epsilon >= 0; see the module's docstring.
 
     Args:
@@ -84,23 +114,12 @@ def profile(epsilon: np.ndarray, population: int, batch: int, z: float,
       batch: m, at most n without replacement.
       z: noise over the replace-one sensitivity of one slot.
       replacement: which sampler.
+      tail: probability of multiplicities that may be left out and is charged in full.
     """
-    k, w, none, left_out = multiplicities(population, batch, replacement)
+    k, w, none, left_out = multiplicities(population, batch, replacement, tail)
     epsilon, mu = np.asarray(epsilon, np.float64), k / z
     mass = -np.expm1(-epsilon) * none  # what is shared among the multiplicities, over e^epsilon
-    low = np.full_like(epsilon, -50.0)
-    high = (epsilon + mu[0] ** 2 / 2 + np.log1p(mass / w[0])) / mu[0] + 1e-9
-
-    def used(x: np.ndarray) -> np.ndarray:
-        total = np.zeros_like(x)
-        for p, m in zip(w, mu, strict=True):
-            total += p * np.maximum(np.expm1(np.minimum(m * x - m * m / 2 - epsilon, 600.0)), 0.0)
-        return total
-
-    for _ in range(48):
-        middle = 0.5 * (low + high)
-        over = used(middle) > mass
-        high, low = np.where(over, middle, high), np.where(over, low, middle)
+    low = _water_level(epsilon, mu, w, mass)
     # `low` never overspends the mass, so rounding leaves a bound
     value = np.full_like(epsilon, left_out)
     for p, m in zip(w, mu, strict=True):
@@ -108,8 +127,8 @@ def profile(epsilon: np.ndarray, population: int, batch: int, z: float,
     return np.minimum(1.0, value)
 
 
-def fixed_size_gaussian(population: int, batch: int, z: float, replacement: bool,
-                        grid: float) -> PLD:
+def fixed_size_gaussian(population: int, batch: int, z: float, replacement: bool, grid: float,
+                        tail: float = TAIL) -> PLD:
     """The privacy loss distribution of one release on a fixed-size sample, replace-one.
 
     Args:
@@ -118,6 +137,7 @@ def fixed_size_gaussian(population: int, batch: int, z: float, replacement: bool
       z: noise over the replace-one sensitivity of one slot: sigma / (2 C) for clipped sums.
       replacement: whether records may be drawn several times.
       grid: width of a cell.
+      tail: divergence beyond the grid, charged as mass at infinity.
 
     Raises:
       ValueError: for numbers that describe no such sampler.
@@ -128,20 +148,17 @@ def fixed_size_gaussian(population: int, batch: int, z: float, replacement: bool
                          f"{'' if replacement else ' without replacement'} exists.")
     if not (z > 0 and math.isfinite(z)):
         raise ValueError(f"z must lie in (0, inf), got {z!r}.")
-    k, _, _, left_out = multiplicities(population, batch, replacement)
-    tail = _TAIL + left_out
+    rare = max(tail, _MULTIPLICITY_TAIL)
+    k, _, _, left_out = multiplicities(population, batch, replacement, rare)
     top = max(0.01, 16 * grid)
-    while top <= LARGEST_LOSS and (
-            profile(np.array([top]), population, batch, z, replacement)[0] > 1.01 * tail):
+    while top <= LARGEST_LOSS and (profile(np.array([top]), population, batch, z, replacement,
+                                           rare)[0] > 1.01 * (tail + left_out)):
         top *= 1.25
     if top > LARGEST_LOSS or top / grid > MAX_CELLS or top / grid * len(k) > _MOST_WORK:
         raise MemoryError(f"noise multiplier {z:g} is too small for cells of width {grid:g}")
     cells = math.ceil(top / grid)
     epsilon = np.arange(cells + 1) * grid
-    right = np.minimum.accumulate(profile(epsilon, population, batch, z, replacement))
+    right = np.minimum.accumulate(profile(epsilon, population, batch, z, replacement, rare))
     back = epsilon[:0:-1]
     left = -np.expm1(-back) + np.exp(-back) * right[:0:-1]
-    deltas = np.minimum.accumulate(np.concatenate([left, right]))
-    if not np.all(np.isfinite(deltas)):
-        raise ArithmeticError("a divergence is not finite")
-    return PLD(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -cells, cells, deltas))
+    return PLD(connect_the_dots(np.concatenate([left, right]), grid))
