@@ -30,7 +30,7 @@ from jaxminimax import Saddle
 
 _EPSILONS = (0.1, 0.5, 1.0, 5.0, 10.0)
 _SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer}
-_ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda}
+_ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda, "extragradient": jmm.extragradient}
 # Data sets whose training rows are the same for every seed, in another order.
 _FIXED = ("mnist", "fashion_mnist", "adult")
 _SLICE = {"linear": 256, "mlp": 32}  # rows whose gradients are in memory together
@@ -114,9 +114,9 @@ def check(args: Any, p: report.Parser) -> None:
             p.error("--split file: a CSV file has no test file; use --split random")
     if args.data_dir is not None and not os.path.isdir(args.data_dir):
         p.error(f"--data-dir {args.data_dir}: no such folder; check the path")
-    if args.algorithm == "gda" and args.scorer == "mlp":
-        p.error("--algorithm gda needs a loss convex in w, and --scorer mlp is not; use "
-                "--scorer linear or --algorithm sgda")
+    if args.algorithm != "sgda" and args.scorer == "mlp":
+        p.error(f"--algorithm {args.algorithm} needs a loss convex in w, and --scorer mlp is not; "
+                "use --scorer linear or --algorithm sgda")
     if args.algorithm == "gda" and args.batch not in (None, "full"):
         p.error(f"--batch {args.batch:g}: gda reads all records in every round; use --batch full")
     args.epsilon = sorted(set(args.epsilon))
@@ -159,6 +159,11 @@ def lane(args: Any, epsilon: float, dataset: data.Dataset) -> Lane:
         offset = s.iterations / 2  # so the steps fall to a third of the first one
         hyper = jmm.gda.Hyper(**common, modulus=1 / ((s.first_step or s.step) * offset),
                               offset=offset)
+    elif args.algorithm == "extragradient":
+        # half the rounds, of two releases each, with steps twice as long
+        hyper = jmm.extragradient.Hyper(**{**common, "iterations": -(-s.iterations // 2)},
+                                        step=Saddle(*(2 * x / (1 - s.momentum)
+                                                      for x in (s.step, s.step_v))))
     else:
         hyper = jmm.sgda.Hyper(**common, step=Saddle(s.step, s.step_v),
                                optimiser=Saddle(_OPTIMISER[s.momentum], optax.sgd))
@@ -278,7 +283,7 @@ def record(args: Any, name: str, one: Lane, auc: list[float], nonprivate: float,
         "split": args.split,
         "neighbours": args.neighbours,
         "seeds": args.seeds,
-        "iterations": one.settings.iterations,
+        "iterations": one.hyper.iterations,
     }
 
 

@@ -35,6 +35,8 @@ REPLACED = ("replace_one",)
 OWN: dict[str, dict[str, Any]] = {
     "sgda": {"step": Saddle(0.5, 0.25)},
     "gda": {"modulus": 1.0},
+    "extragradient": {"step": Saddle(0.5, 0.25)},
+    "proximal": {},
 }
 
 
@@ -75,7 +77,7 @@ class Case:
                 how = "full batch"
         strategy = "".join(f", {value}" for key, value in self.values.items() if key == "strategy")
         clip = ", joint clip" if self.joint else ""
-        return f"{how}, {self.rounds} release{'s' * (self.rounds > 1)}{strategy}{clip}"
+        return f"{how}, {self.rounds} round{'s' * (self.rounds > 1)}{strategy}{clip}"
 
 
 CASES = (
@@ -112,7 +114,16 @@ def modules() -> dict[str, Any]:
 
 def hyper_of(name: str, module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
-    query = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION, joint=case.joint)
+    query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,
+                           joint=case.joint)
+    if name == "proximal":
+        if case.joint or case.values:
+            return None
+        query = jmm.proximal.certified(jmm.Resolvent(
+            bound=0.5, prox=2.0, lipschitz=0.0, diameter=1e3, sampling=case.sampling,
+            population=POPULATION, assumes="lipschitz"))
+    elif name == "extragradient" and case.values:  # the strategies are sgda's
+        return None
     hyper = module.Hyper(query=query, iterations=case.rounds, **OWN[name], **case.values)
     try:
         module.mechanism(hyper)

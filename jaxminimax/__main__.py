@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from jaxminimax import _check, accounting, gda, sgda
+from jaxminimax import _check, _valid, accounting, extragradient, gda, proximal, sgda
 from jaxminimax import mechanism as words
 from jaxminimax._types import Saddle
 from jaxminimax.accounting import _charge, _curves, _epsilon, _statement
@@ -17,10 +17,11 @@ from jaxminimax.mechanism import (
     Mechanism,
     Poisson,
     Query,
+    Resolvent,
     Sequence,
 )
 
-ALGORITHMS = {"sgda": sgda, "gda": gda}
+ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal}
 SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
 
@@ -55,7 +56,14 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--batch", type=float, default=None,
                              help="batch size (expected, for Poisson sampling); "
                                   "needed unless full")
-        command.add_argument("--iterations", type=int, required=True)
+        command.add_argument("--iterations", type=int, required=True,
+                             help="rounds; extragradient makes two releases in each")
+        resolvent = command.add_argument_group("proximal only, where noise is over a displacement")
+        resolvent.add_argument("--bound", type=float, default=1.0, help="M, on a record's operator")
+        resolvent.add_argument("--prox", type=float, default=1.0, help="lambda")
+        resolvent.add_argument("--lipschitz", type=float, default=0.0, help="L")
+        resolvent.add_argument("--diameter", type=float, default=1.0, help="D, of the feasible set")
+        resolvent.add_argument("--assumes", choices=_valid.ASSUMES, default="monotone")
         command.add_argument("--sampling", choices=SAMPLINGS, default=None,
                              help="default: full for gda, poisson for sgda")
         command.add_argument("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
@@ -63,17 +71,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _hyper(args: argparse.Namespace, query: Query) -> Any:
-    if args.algorithm == "gda":
-        return gda.Hyper(query=query, modulus=1.0, iterations=args.iterations)
-    return sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=args.iterations)
+def _hyper(args: argparse.Namespace, query: Any) -> Any:
+    # what is not part of the mechanism does not matter here
+    own: dict[str, dict[str, Any]] = {"gda": {"modulus": 1.0}, "proximal": {}}
+    extra = own.get(args.algorithm, {"step": Saddle(1.0, 1.0)})
+    return ALGORITHMS[args.algorithm].Hyper(query=query, iterations=args.iterations, **extra)
 
 
-def _query(args: argparse.Namespace, noise_multiplier: Saddle | None, clip: Saddle) -> Query:
+def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Query | Resolvent:
     _check.count("--population", args.population)
-    sampling = args.sampling or ("full" if args.algorithm == "gda" else "poisson")
-    return Query(clip=clip, noise_multiplier=noise_multiplier, sampling=_sampling(args, sampling),
-                 population=args.population, joint=getattr(args, "joint_clip", False))
+    sampling = _sampling(args, args.sampling or ("full" if args.algorithm == "gda" else "poisson"))
+    joint = getattr(args, "joint_clip", False)
+    if args.algorithm != "proximal":
+        return Query(clip=clip, noise_multiplier=noise_multiplier, sampling=sampling,
+                     population=args.population, joint=joint)
+    if joint or (noise_multiplier is not None and clip.v is not None):
+        raise ValueError("proximal releases one point with one noise multiplier: leave out "
+                         "--share-w and --joint-clip.")
+    z = None if noise_multiplier is None else noise_multiplier.w
+    return Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
+                     diameter=args.diameter, noise_multiplier=z, sampling=sampling,
+                     population=args.population, assumes=args.assumes)
 
 
 def _sampling(args: argparse.Namespace, name: str) -> Full | Poisson | FixedSize | Disjoint:
@@ -141,10 +159,11 @@ def _together(*parts: Mechanism | None) -> Mechanism:
 def explain(args: argparse.Namespace) -> _statement.Statement:
     """The statement that `explain` prints."""
     mechanism, losses = _given(args)
-    spent = args.iterations if args.spent is None else min(args.spent, args.iterations)
+    allowed = words.releases(mechanism)
+    spent = allowed if args.spent is None else min(args.spent, allowed)
     so_far = [None if part is None else _charge.first(part, spent) for part in (mechanism, losses)]
     return _statement.state_of(_together(mechanism, losses), _together(*so_far), args.delta,
-                               spent=spent, allowed=args.iterations, neighbours=args.neighbours)
+                               spent=spent, allowed=allowed, neighbours=args.neighbours)
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
@@ -157,11 +176,16 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     epsilon = accounting.epsilon(whole, args.delta, neighbours=args.neighbours)
     (cost,) = _charge.charges(whole, args.neighbours)
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
-    z = mechanism.query.noise_multiplier
-    per_player = {name: x for name, x in z._asdict().items() if x is not None}
+    query = mechanism.query
+    if isinstance(query, Resolvent):
+        per_player, length = {"": query.noise_multiplier}, words.displacement(query)
+    else:
+        per_player, length = query.noise_multiplier._asdict(), None
+        per_player = {name: x for name, x in per_player.items() if x is not None}
     return {
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
+        "displacement": length,
         "effective_noise_multiplier": accounting.effective_noise_multiplier(mechanism.query),
         "laplace_noise_multiplier": None if losses is None else losses.noise_multiplier,
         "epsilon": epsilon,
@@ -189,7 +213,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     for name, value in said.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{player} {z:.6g}" for player, z in value.items())
+            value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
             value = f"{value:.6g}"
         if value is not None:

@@ -36,9 +36,15 @@ class SaddleOperator:
     """g(z; x) = (grad_w f, -grad_v f): to descend along g is to minimise in w, maximise in v.
 
     This class is the one place of the library where the sign of ascent is written down.
+
+    Attributes:
+      loss: `(w, v, example) -> []`.
+      one_use: whether the loss uses each parameter in one place, as in w @ x; the "two_pass"
+        strategy rests on it.
     """
 
     loss: Callable[[Tree, Tree, Tree], jax.Array]
+    one_use: bool = False
 
     def __call__(self, z: Saddle, example: Tree) -> Saddle:
         g_w, g_v = jax.grad(self.loss, argnums=(0, 1))(z.w, z.v, example)
@@ -56,9 +62,10 @@ class SaddleOperator:
         )
 
 
-def saddle_operator(loss: Callable[[Tree, Tree, Tree], jax.Array]) -> SaddleOperator:
+def saddle_operator(loss: Callable[[Tree, Tree, Tree], jax.Array], *,
+                    one_use: bool = False) -> SaddleOperator:
     """The saddle operator of `loss(w, v, example) -> []`, see `SaddleOperator`."""
-    return SaddleOperator(loss)
+    return SaddleOperator(loss, one_use)
 
 
 def _everywhere(z: Saddle) -> Saddle:

@@ -22,7 +22,12 @@ from jaxminimax.mechanism import (
     Sequence,
     Solution,
     Tree,
+    batch_lipschitz,
+    batch_size,
+    concrete,
+    modulus,
 )
+from jaxminimax.solvers import certifying_steps
 
 ASSUMES = ("monotone", "lipschitz")
 
@@ -104,17 +109,34 @@ def _check_sampling(query: Query | Resolvent) -> None:
 
 def _check_resolvent(query: Resolvent) -> None:
     _check.one_of("assumes", query.assumes, ASSUMES)
-    _check.number("bound", query.bound, low=1e-28, high=1e28, closed=True)
-    _check.number("prox", query.prox, low=0.0, high=1e28)
-    _check.number("lipschitz", query.lipschitz, low=0.0, high=1e28, closed=True)
-    _check.number("slack", query.slack, low=0.0, high=1e6)
-    known = not any(isinstance(x, jax.core.Tracer) for x in (query.prox, query.lipschitz))
-    if query.assumes == "lipschitz" and known and not np.all(
-            np.asarray(query.prox) > np.asarray(query.lipschitz)):
-        raise ValueError(f"prox must exceed lipschitz={query.lipschitz!r}, got {query.prox!r}: "
-                         "otherwise the regularised problem need not be strongly monotone. Raise "
-                         "prox, or sanitise the records and use assumes='monotone'.")
+    for name in ("bound", "prox", "diameter"):
+        _check.number(name, getattr(query, name), low=1e-12, high=1e12, closed=True)
+    _check.number("lipschitz", query.lipschitz, low=0.0, high=1e12, closed=True)
+    _check.number("slack", query.slack, low=1e-9, high=1e6, closed=True)
     _check_multiplier("noise_multiplier", query.noise_multiplier)
+    numbers = (query.prox, query.lipschitz, query.diameter, query.bound, query.slack)
+    if any(isinstance(x, jax.core.Tracer) or np.ndim(x) for x in numbers):
+        return  # checked on the host, where the description is charged
+    if not concrete(modulus(query)) >= 1e-3 * concrete(query.prox):
+        raise ValueError(f"prox must exceed {concrete(batch_lipschitz(query)):.6g}, the Lipschitz "
+                         f"constant of the largest batch, got {query.prox!r}: otherwise the "
+                         "regularised problem need not be strongly monotone. Raise prox, give a "
+                         "Poisson sample a capacity, or sanitise the records and use "
+                         "assumes='monotone'.")
+    if query.steps is not None:
+        _check.count("steps", query.steps)
+        if query.steps < inner_steps(query):
+            raise ValueError(f"steps must be at least {inner_steps(query)}, got {query.steps}: "
+                             "fewer may fail to certify a solution, and a failure shows. "
+                             "proximal.certified(query) sets them.")
+
+
+def inner_steps(query: Resolvent) -> int:
+    """Steps of the inner solver after which a solution's certificate cannot fail."""
+    smooth = concrete(batch_lipschitz(query)) + concrete(query.prox)
+    residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
+    return certifying_steps(residual, lipschitz=smooth, modulus=concrete(modulus(query)),
+                            distance=concrete(query.diameter))
 
 
 def _check_query(query: Query) -> None:

@@ -33,7 +33,7 @@ from jaxminimax import mechanism as words
 from jaxminimax._types import Algorithm, Problem, Saddle, saddle_operator
 from jaxminimax.accounting import effective_noise_multiplier, epsilon
 from jaxminimax.drivers import run
-from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Resolvent
 
 PAIRS = ("worst", "random")
 _GIANT = 1e3  # norm of the records' operators in clip norms
@@ -81,19 +81,25 @@ def _loss(w: jax.Array, v: jax.Array, x: Saddle) -> jax.Array:
     return jnp.where(first, -1.0, 1.0).astype(w.dtype) * (jnp.sum(w * x.w) - jnp.sum(v * x.v))
 
 
-PROBLEM = Problem(saddle_operator(_loss))
+PROBLEM = Problem(saddle_operator(_loss, one_use=True))
 
 
-def _rest(query: Query) -> float:
+def _rest(query: Query | Resolvent) -> float:
     """What all other records contribute in the worst pair, in clip norms."""
     return -1.0 if isinstance(query.sampling, FixedSize) else 0.0
 
 
-def _share(query: Query) -> tuple[float, float]:
+def _clips(query: Query | Resolvent) -> Saddle:
+    return Saddle(query.bound, query.bound) if isinstance(query, Resolvent) else query.clip
+
+
+def _share(query: Query | Resolvent) -> tuple[float, float]:
     """Clip norms that each player's operator has left in the worst pair, once it is clipped.
 
     All of it under two clips. One joint clip spends it on the player with less noise.
     """
+    if isinstance(query, Resolvent):
+        return math.sqrt(0.5), math.sqrt(0.5)
     if not query.joint:
         return 1.0, 1.0
     w, v = (words.concrete(z) for z in words.check_noise(query))
@@ -102,7 +108,7 @@ def _share(query: Query) -> tuple[float, float]:
     return float(w < v), float(v < w)
 
 
-def worst_pair(query: Query, neighbours: str, record: int = 0) -> Saddle:
+def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Saddle:
     """Two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
     n, away = query.population, -1.0 if neighbours == "replace_one" else math.nan
     sign = np.full((2, n, 1), _rest(query))
@@ -112,11 +118,11 @@ def worst_pair(query: Query, neighbours: str, record: int = 0) -> Saddle:
         size = 0.0 if clip is None else _GIANT * words.concrete(clip)
         return jnp.asarray(towards * size * share * sign, jnp.float32)
 
-    w, v = _share(query)
-    return Saddle(leaf(query.clip.w, 1.0, w), leaf(query.clip.v, -1.0, v))
+    (w, v), clip = _share(query), _clips(query)
+    return Saddle(leaf(clip.w, 1.0, w), leaf(clip.v, -1.0, v))
 
 
-def random_pair(seed: int, query: Query, neighbours: str) -> Saddle:
+def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
     """As `worst_pair`, in two dimensions a player, with records of random direction and size."""
     rng = np.random.default_rng(seed)
     n = query.population
@@ -131,18 +137,25 @@ def random_pair(seed: int, query: Query, neighbours: str) -> Saddle:
         other[record] *= _GIANT
         return jnp.asarray(size * np.stack([one, other]), jnp.float32)
 
-    return Saddle(leaf(query.clip.w), leaf(query.clip.v))
+    return Saddle(*map(leaf, _clips(query)))
 
 
 def _observed(state: Any) -> Saddle:
-    return Saddle(*state.z)
+    """The points that a round's releases led to, leaves `[releases, dim]`."""
+    points = [state.ahead, state.z] if hasattr(state, "ahead") else [state.z]
+    return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
 
 
 def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Saddle:
-    """How far one run moves in each round, leaves `[rounds, dim]`."""
+    """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
     _, path = run(key, start, data, hyper, algorithm, PROBLEM, _observed)
-    return jax.tree.map(lambda x: jnp.diff(x, axis=0, prepend=jnp.zeros_like(x[:1])), path)
+
+    def moves(x: jax.Array) -> jax.Array:
+        before = jnp.concatenate([jnp.zeros_like(x[:1, -1:]), x[:-1, -1:]])
+        return (x - before).reshape(-1, x.shape[-1])
+
+    return jax.tree.map(moves, path)
 
 
 def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, runs: int,
@@ -161,10 +174,10 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
       together: runs at a time.
 
     Returns:
-      Noisy sums over clip norms, sign of the first round undone: `[sets, runs, rounds, players,
-      dim]`, the players that have a clip norm.
+      Noisy sums over clip norms (proximal points: over displacements), sign of the first release
+      undone: `[sets, runs, releases, players, dim]`, the players that have a clip norm.
     """
-    players = [p for p, clip in enumerate(hyper.query.clip) if clip is not None]
+    players = [p for p, clip in enumerate(_clips(hyper.query)) if clip is not None]
     together = min(together, runs)
 
     @jax.jit
@@ -176,8 +189,10 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
     sets = [Saddle(*x) for x in zip(*data, strict=True)]
     keys = jax.random.split(key, (len(sets), -(-runs // together), together))
     moves = [jax.device_get(programme(k, x)) for k, x in zip(keys, sets, strict=True)]
-    step = _steps(other, algorithm, hyper, sets[0])
-    size = words.batch_size(hyper.query)
+    if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
+        step, size = Saddle(-1.0, -1.0), 1 / words.concrete(words.displacement(hyper.query))
+    else:
+        step, size = _steps(other, algorithm, hyper, sets[0]), words.batch_size(hyper.query)
     flat = [[x[p].reshape(-1, *x[p].shape[2:])[:runs].astype(np.float64) for p in players]
             for x in moves]
     return np.stack([np.stack([x * (size / step[p]) for x, p in zip(row, players, strict=True)], 2)
@@ -185,25 +200,20 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
 
 
 def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Saddle:
-    """Moves per clip norm released, from a run without noise on one record, `[rounds, 1]`."""
+    """Moves per clip norm released, from a run without noise on one record, `[releases, 1]`."""
     query = hyper.query
     zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
         query, noise_multiplier=zero, sampling=Full(), population=1, joint=False))
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
         _GIANT * words.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
-    state = algorithm.init(jax.tree.map(lambda x: jnp.zeros_like(x[0]), unit), plain)
-    path = [state.z]
-    for _ in range(hyper.iterations):
-        state = algorithm.update(key, state, unit, plain, PROBLEM)
-        path.append(state.z)
-    sizes = (np.abs(np.diff([np.asarray(z[p], np.float64)[:1] for z in path], axis=0))
-             for p in range(2))
-    sign = np.where(np.arange(hyper.iterations) > 0, -1.0, 1.0)[:, None]  # players descend
-    return Saddle(*(sign * np.where((x > 0) & np.isfinite(x), x, 1.0) for x in sizes))
+    moves = jax.device_get(_moves(key, algorithm, plain, unit))
+    sizes = (np.abs(x[:, :1].astype(np.float64)) for x in moves)
+    return Saddle(*(np.where(np.arange(len(x)) > 0, -1.0, 1.0)[:, None]  # players descend
+                    * np.where((x > 0) & np.isfinite(x), x, 1.0) for x in sizes))
 
 
-def _counts(query: Query) -> tuple[np.ndarray, np.ndarray]:
+def _counts(query: Query | Resolvent) -> tuple[np.ndarray, np.ndarray]:
     """How often a sample holds a record: multiplicities and their probabilities."""
     match query.sampling:
         case Poisson(rate=rate) if rate < 1:
@@ -217,20 +227,23 @@ def _counts(query: Query) -> tuple[np.ndarray, np.ndarray]:
     return np.ones(1), np.ones(1)
 
 
-def likelihood_ratio(released: np.ndarray, query: Query, neighbours: str) -> np.ndarray:
+def likelihood_ratio(released: np.ndarray, query: Query | Resolvent,
+                     neighbours: str) -> np.ndarray:
     """Log-likelihood ratio of the described mechanism on the two data sets of `worst_pair`.
 
     Args:
-      released: from `releases`, `[runs, rounds, players, 1]`.
+      released: from `releases`, `[runs, releases, players, 1]`.
       query: the description.
       neighbours: the relation.
     """
-    z = [words.concrete(x) for x in words.check_noise(query) if x is not None]
+    noise, clips = words.check_noise(query), _clips(query)
+    noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
+    z = [words.concrete(x) for x in noise if x is not None]
     joint = effective_noise_multiplier(query)
     w, v = _share(query)
-    towards = [s for s, c in zip((w, -v), query.clip, strict=True) if c is not None]
+    towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]
     direction = joint * np.array(towards) / np.square(z)
-    u = released[..., 0] @ direction  # [runs, rounds], N(sum of contributions / joint, 1)
+    u = released[..., 0] @ direction  # [runs, releases], N(sum of contributions / joint, 1)
     if isinstance(query.sampling, Disjoint):
         u = u[:, :: query.population // query.sampling.batch]  # record 0 is read once a pass
     k, weight = _counts(query)

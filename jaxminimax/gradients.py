@@ -9,6 +9,11 @@ min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the sam
     microbatch   a scan over contiguous slices of the batch; [microbatch, parameters] memory
     two_pass     norms first, then one backward pass of the weighted loss: the per-example
                  gradients exist only inside the norms, where the compiler can often avoid them
+
+The second pass of two_pass adds up the pieces of a parameter's gradient, one for each place where
+the loss uses it, over the batch before it adds them to each other. Pieces of one example that
+cancel in its norm, but not in floating point among the others, would escape the clip. So it takes a
+loss that uses each parameter in one place, and says so: `saddle_operator(loss, one_use=True)`.
 """
 
 import dataclasses
@@ -62,6 +67,16 @@ def _together(ratio: Saddle) -> Saddle:
     squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
     both = jnp.maximum(scale * jnp.sqrt(squares), largest)
     return Saddle(both, both)
+
+
+def _widened(ratio: jax.Array, g: Tree) -> jax.Array:
+    """`ratio`, made larger by the rounding of leaves that are narrower than it.
+
+    `_weight` allows for the rounding of its own type only.
+    """
+    types = [at_least_float32(x.dtype) for x in jax.tree.leaves(g)]
+    coarse = max((float(jnp.finfo(t).eps) for t in types), default=0.0)
+    return ratio * (1.0 + 32 * coarse) if coarse > jnp.finfo(ratio.dtype).eps else ratio
 
 
 def _finite(_: jax.typing.ArrayLike, g: Tree) -> jax.Array:
@@ -171,13 +186,15 @@ class ClippedSum:
         """Each player's weights of the examples, and which examples are present, `[b]`."""
         ratio = self._players(_ratio, g)
         if self.joint:
-            ratio = _together(ratio)
+            ratio, g = _together(ratio), Saddle(g, g)
+        ratio = self._players(lambda _, r, x: _widened(r, x), ratio, g)
         for finite in jax.tree.leaves(self._players(_finite, g)):
             mask = mask & finite  # a non-finite example counts as absent, for both
         return self._players(lambda c, r: _weight(c, r, mask), ratio), mask
 
     def _at_once(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
-        g = jax.vmap(self.operator, (None, 0))(z, examples)
+        # once, for norms and sum alike: computed twice, cancelling terms could round differently
+        g = jax.lax.optimization_barrier(jax.vmap(self.operator, (None, 0))(z, examples))
         weight, _ = self._weights(g, mask)
         return self._players(lambda _, x, s: _weighted_sum(x, s), g, weight)
 
@@ -244,7 +261,7 @@ def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,
       operator: `(z, example) -> Saddle` for one example.
       clip: per player, bound on the L2 norm of one example's operator over the player's whole
         pytree; None for a player whose operator is not wanted.
-      strategy: "vmap", "microbatch" or "two_pass" (needs `saddle_operator(loss)`).
+      strategy: "vmap", "microbatch" or "two_pass" (needs `saddle_operator(loss, one_use=True)`).
       microbatch: examples in a slice of the "microbatch" strategy.
       joint: one clip for both players together, in units of their clip norms.
 
@@ -253,9 +270,10 @@ def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,
     """
     _check.one_of("strategy", strategy, STRATEGIES)
     _check.count("microbatch", microbatch)
-    if strategy == "two_pass" and not isinstance(operator, SaddleOperator):
-        raise ValueError("strategy 'two_pass' takes a backward pass of the loss: give the operator "
-                         "as saddle_operator(loss), or use 'vmap' or 'microbatch'.")
+    if strategy == "two_pass" and not (isinstance(operator, SaddleOperator) and operator.one_use):
+        raise ValueError("strategy 'two_pass' takes a backward pass of a loss that uses each "
+                         "parameter in one place: give saddle_operator(loss, one_use=True) if it "
+                         "does, or use 'vmap' or 'microbatch'.")
     if joint and None in clip:
         raise ValueError(f"joint=True needs a clip norm for both players, got {clip!r}.")
     return ClippedSum(operator, clip, strategy, microbatch, joint)

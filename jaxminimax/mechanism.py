@@ -112,12 +112,17 @@ class Resolvent:
                    must be sanitised so that this holds for whatever they contain. mu = lambda.
                    Clipped operators are refused: clipping destroys monotonicity.
       "lipschitz"  every record's operator is L-Lipschitz on W; the code clips it to norm M, which
-                   keeps L, and needs lambda > L. mu = lambda - L.
+                   keeps L. mu = lambda - s L, which must be positive.
+
+    Here s = 1, but for Poisson samples s = capacity / m: a sum over more records than m, divided by
+    m, is as many times steeper. A smaller capacity costs delta and lowers s.
 
     Attributes:
       bound: M, on the norm of one record's operator, both players together [gradient units].
       prox: lambda, weight of the proximal term.
-      lipschitz: L, of one record's operator, public terms included; 0 for constant operators.
+      lipschitz: L, of one record's operator plus that of the public terms; 0 for constant ones.
+      diameter: of W; decides how many steps of the inner solver are proven to be enough.
+      steps: of the inner solver, from `proximal.certified`.
       slack: rho, certified residual over M / m.
       noise_multiplier: as in `Query`, one number for all coordinates.
       sampling: as in `Query`.
@@ -131,6 +136,8 @@ class Resolvent:
     bound: float | jax.Array
     prox: float | jax.Array
     lipschitz: float | jax.Array
+    diameter: float | jax.Array
+    steps: int | None = jax.tree.static(default=None)
     slack: float | jax.Array = 0.01
     noise_multiplier: float | jax.Array | None = None
     sampling: Full | Poisson | FixedSize | Disjoint = Full()
@@ -280,9 +287,14 @@ def overflow_probability(query: Query | Resolvent) -> float:
     return float(special.bdtrc(rows_read(query), n, query.sampling.rate))
 
 
+def batch_lipschitz(query: Resolvent) -> Any:
+    """Lipschitz constant s L of a sample's mean operator, however many records it holds."""
+    return max(1.0, rows_read(query) / batch_size(query)) * query.lipschitz
+
+
 def modulus(query: Resolvent) -> Any:
     """mu, of strong monotonicity of the regularised problem."""
-    return query.prox - query.lipschitz if query.assumes == "lipschitz" else query.prox
+    return query.prox - batch_lipschitz(query) if query.assumes == "lipschitz" else query.prox
 
 
 def displacement(query: Resolvent) -> Any:

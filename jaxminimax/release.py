@@ -4,7 +4,6 @@ Nothing else in the library's algorithms touches `data`. The standard deviation 
 product, clip * noise multiplier, of the numbers that the accountant reads.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from jaxminimax.mechanism import (
     Query,
     Repeat,
     Resolvent,
+    batch_lipschitz,
     batch_size,
     check_noise,
     displacement,
@@ -25,7 +25,7 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.noise import gaussian
 from jaxminimax.sampling import Sample, draw
-from jaxminimax.solvers import certify, operator_extrapolation
+from jaxminimax.solvers import certify, in_float64, operator_extrapolation
 
 # What keys are folded with: releases keep apart from whatever else is made from the run's key
 # (split(key)[i] is fold_in(key, i)), and samples from noise.
@@ -110,64 +110,81 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
 
 
 def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
-                      z: Saddle, data: Tree, *, steps: int) -> Saddle:
+                      z: Saddle, data: Tree) -> Saddle:
     """A noisy proximal point of the problem's operator around z, or NaN once the budget is spent.
 
         v + N(0, (noise multiplier * displacement)^2 I),
 
     v the certified solution in W of G(u) = (1/m) sum_{i in B} F_i(u) + r(u) + prox (u - z), with r
-    the public terms. It is found by `steps` steps of operator extrapolation in float64 from P_W(z),
-    which tells nothing but what was released before. NaN also if the residual exceeds what the
-    noise pays for: under the assumptions that the mechanism names and with enough steps it cannot,
-    and without them nothing is promised. The residual itself stays inside.
+    the public terms. It is found by operator extrapolation from P_W(z), which tells nothing but
+    what was released before. Solution, noise and sum are float64 and the sum alone is rounded to
+    the dtypes of z, so that no rounding of the solution escapes the noise. NaN also if the residual
+    exceeds what the noise pays for: under the assumptions that the statement lists it cannot, and
+    without them nothing is promised. The residual itself stays inside.
 
     Args:
       key: as in `release`.
-      mechanism: repeats a `Resolvent`.
+      mechanism: repeats a `Resolvent` whose steps are set.
       spent: as in `release`.
-      problem: `operator`, `public` (monotone) and `project` (on W, Euclidean) are used.
+      problem: `operator`, `public` (monotone) and `project` (on a convex W, Euclidean) are used;
+        none may close over traced values, and the operator must keep float64.
       z: the centre, public or released before; it may lie outside W.
       data: as in `release`.
-      steps: of operator extrapolation, see `solvers.certifying_steps`.
 
     Returns:
       A `Saddle` like z in at least float32, not projected.
 
     Raises:
-      ValueError: as `release`; for a clipped operator that is assumed to be monotone.
+      ValueError: as `release`; for a clipped operator that is assumed to be monotone; for an
+        operator that answers in less than float64.
     """
     query = mechanism.query
     if not isinstance(query, Resolvent):
         raise ValueError(f"release_resolvent answers a Resolvent, got {type(query).__name__}.")
+    if query.steps is None:
+        raise ValueError("steps of the inner solver are not set: proximal.certified(query) sets "
+                         "them.")
     if query.assumes == "monotone" and isinstance(problem.operator, ClippedOperator):
         raise ValueError("The operator is clipped, and clipping destroys monotonicity: use "
                          "assumes='lipschitz', or sanitise the records instead of the operator.")
-    noise_multiplier = check_noise(query)
+    check_noise(query)
     key, sample, batch = _sampled(key, query, spent, data)
-    size, mu = batch_size(query), modulus(query)
-    bound = query.bound if query.assumes == "lipschitz" else math.inf
+    allowed = sample.fits & (spent < mechanism.times)
+
+    @in_float64
+    def answer(words: jax.Array, query: Resolvent, z: Saddle, batch: Tree,
+               valid: jax.Array | None) -> Saddle:
+        query, wide = jax.tree.map(lambda x: x.astype(jnp.float64), (query, z))
+        v, exact = _proximal_point(query, problem, wide, batch, valid)
+        key = jax.random.wrap_key_data(words, impl=implementation)
+        std = displacement(query) * query.noise_multiplier
+        noise = gaussian(key, v, std)
+        return jax.tree.map(lambda a, e, x: jnp.where(exact, a + e, jnp.nan).astype(
+            at_least_float32(x.dtype)), v, noise, z)
+
+    implementation = jax.random.key_impl(key)
+    g = answer(jax.random.key_data(key), jax.tree.map(jnp.asarray, query), z, batch, sample.valid)
+    return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
+
+
+def _proximal_point(query: Resolvent, problem: Problem, z: Saddle, batch: Tree,
+                    valid: jax.Array | None) -> tuple[Saddle, jax.Array]:
+    """The solution around z, float64, and whether it is certified."""
+    assert query.steps is not None
+    size, smooth = batch_size(query), batch_lipschitz(query) + query.prox
+    bound = query.bound if query.assumes == "lipschitz" else jnp.inf
     total = clipped_sum(problem.operator, Saddle(bound, bound), joint=True)
 
-    with jax.enable_x64(True):
-        wide = jax.tree.map(lambda x: x.astype(jnp.float64), z)
-        weight = jnp.asarray(query.prox, jnp.float64)
-        lipschitz = jnp.asarray(query.lipschitz, jnp.float64) + weight
+    def operator(u: Saddle) -> Saddle:
+        g = total(u, batch, valid)
+        if any(x.dtype != jnp.float64 for x in jax.tree.leaves(g)):
+            raise ValueError("The operator answers in less than float64 at a float64 point: "
+                             "cast the record to the point's dtype, not the reverse.")
+        g = jax.tree.map(lambda s, a, c: s / size + query.prox * (a - c), g, u, z)
+        return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
 
-        def operator(u: Saddle) -> Saddle:
-            g = jax.tree.map(lambda s, a, c: s / size + weight * (a - c),
-                             total(u, batch, sample.valid), u, wide)
-            return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
-
-        u = operator_extrapolation(operator, problem.project, problem.project(wide),
-                                   lipschitz=lipschitz, modulus=mu, steps=steps)
-        found = certify(operator, problem.project, u, lipschitz=lipschitz)
-        exact = found.residual <= query.slack * query.bound / size
-        v = jax.tree.map(lambda a, x: a.astype(at_least_float32(x.dtype)), found.point, z)
-    allowed = sample.fits & (spent < mechanism.times) & exact & (mu > 0)
-
-    def player(number: int, x: Tree) -> Tree:
-        noisy = _blur(jax.random.fold_in(key, number), x, displacement(query), noise_multiplier,
-                      1.0)
-        return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), noisy)
-
-    return Saddle(*map(player, (0, 1), v))
+    u = operator_extrapolation(operator, problem.project, problem.project(z), lipschitz=smooth,
+                               modulus=modulus(query), steps=query.steps)
+    found = certify(operator, problem.project, u, lipschitz=smooth)
+    exact = (found.residual <= query.slack * query.bound / size) & (modulus(query) > 0)
+    return found.point, exact

@@ -39,7 +39,7 @@ run = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 # ---- equal to the textbook --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["vmap", "microbatch", "two_pass"])
+@pytest.mark.parametrize("strategy", ["vmap", "microbatch"])
 def test_silent_gda_is_projected_gradient_descent_ascent(game, strategy):
     problem, data = game
     hyper = jmm.gda.Hyper(query=silent(), modulus=1.0, offset=0.5, iterations=30, strategy=strategy,

@@ -43,6 +43,33 @@ def test_one_joint_clip_costs_as_much_as_one_player(capsys):
     assert "one clip for both" in one["sampling"]
 
 
+def test_extragradient_pays_for_two_releases_a_round(capsys):
+    once = printed(capsys, *CALIBRATE, "--batch", "100")
+    twice = printed(capsys, "calibrate", "extragradient", *CALIBRATE[2:], "--batch", "100")
+    assert twice["noise_multiplier"]["w"] > 1.2 * once["noise_multiplier"]["w"]
+    doubled = [str(2 * int(x)) if before == "--iterations" else x
+               for before, x in zip(["", *CALIBRATE], CALIBRATE, strict=False)]
+    assert printed(capsys, *doubled, "--batch", "100")["noise_multiplier"] == (
+        twice["noise_multiplier"])
+    assert main(["explain", "extragradient", *GIVEN]) == 0
+    assert "Spent 100 of 100 releases" in capsys.readouterr().out
+
+
+def test_a_proximal_point_has_noise_over_its_displacement(capsys):
+    given = ["--batch", "10", "--bound", "1", "--prox", "10.72983", "--lipschitz", "1"]
+    made = printed(capsys, "calibrate", "proximal", "--epsilon", "1", "--delta", "1e-5",
+                   "--population", "1000", "--iterations", "100", "--sampling", "disjoint",
+                   "--json", *given)
+    assert made["displacement"] * made["noise_multiplier"][""] == pytest.approx(0.07023295)
+    assert main(["explain", "proximal", *GIVEN, "--prox", "3", "--lipschitz", "2", "--assumes",
+                 "lipschitz", "--sampling", "fixed"]) == 0
+    said = capsys.readouterr().out
+    assert "2-Lipschitz" in said
+    assert "modulus 1," in said
+    assert main(["calibrate", "proximal", *CALIBRATE[2:], "--batch", "10", "--share-w", ".5"]) == 2
+    assert "one noise multiplier" in capsys.readouterr().err
+
+
 def test_full_batches_and_the_other_relation(capsys):
     replace = printed(capsys, *CALIBRATE, "--sampling", "full")
     add = printed(capsys, *CALIBRATE, "--sampling", "full", "--neighbours", "add_or_remove_one")

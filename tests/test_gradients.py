@@ -31,7 +31,7 @@ def linear(w, v, x):
     return dot(w, x.w) - dot(v, x.v)
 
 
-ITSELF = saddle_operator(linear)
+ITSELF = saddle_operator(linear, one_use=True)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -127,7 +127,7 @@ def network(w, v, x):
     return jax.nn.logsumexp(logits) - logits[label] + jnp.sum(v * hidden) - jnp.sum(v**2) / 2
 
 
-NETWORK = saddle_operator(network)
+NETWORK = saddle_operator(network, one_use=True)
 NETWORK_OF_ONE = jax.jit(NETWORK)
 
 
@@ -261,6 +261,33 @@ def test_the_bound_holds_up_to_the_largest_float(strategy, dtype, size):
             assert excess(summed(strategy, x, clip, alone(x, size - 1)), clip) <= 0
 
 
+@pytest.mark.parametrize("strategy", ["vmap", "microbatch"])
+def test_pieces_that_cancel_in_one_example_do_not_drown_the_others(strategy):
+    """w is used twice, and one example's uses are huge and opposite."""
+    def loss(w, v, x):
+        return jnp.sum(jnp.sin(w) * x[0] + w * x[1])
+
+    operator, z = saddle_operator(loss), Saddle(jnp.zeros(2, jnp.float32), ())
+    x = np.stack([np.ones((50, 2)), np.zeros((50, 2))], 1).astype(np.float32)
+    y = x.copy()
+    y[0, 0], y[0, 1] = 1e30, -1e30
+    a, b = (jax.jit(clipped_sum(operator, Saddle(1.0, None), strategy=strategy))(z, d).w
+            for d in (x, y))
+    assert np.linalg.norm(a - b) <= 2
+    with pytest.raises(ValueError, match="uses each parameter in one place"):
+        clipped_sum(operator, Saddle(1.0, None), strategy="two_pass")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_leaves_of_different_types_are_held_to_the_coarser_ones_rounding(strategy):
+    rng = np.random.default_rng(4)
+    types = Saddle({"a": np.float32, "b": np.float64}, {"c": {"d": np.float64}, "e": np.float32})
+    for _ in range(20):
+        x = jax.tree.map(lambda a, t: (1e3 * a).astype(t), draw(rng), types)
+        clip = Saddle(0.7, 2.0)
+        assert excess(summed(strategy, x, clip, alone(x, 3)), clip) <= 0
+
+
 def largest_excess(dtype=jnp.float32):
     """Among a hundred examples longer than the clip norm."""
     rng = np.random.default_rng(11)
@@ -375,8 +402,8 @@ def test_masked_and_non_finite_rows_leave_no_trace_where_a_loss_multiplies_by_ze
     def loss(w, v, x):
         return jnp.sum(w * x) * 0.0 + jnp.sum(w * jnp.nan_to_num(x)) + jnp.sum(v * x) * 0.0
 
-    f = jax.jit(clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0), strategy=strategy,
-                            microbatch=4))
+    f = jax.jit(clipped_sum(saddle_operator(loss, one_use=True), Saddle(1.0, 1.0),
+                            strategy=strategy, microbatch=4))
     x, z = np.random.default_rng(9).normal(size=(6, 3)), Saddle(np.ones(3), np.ones(3))
     mask = np.array([False, True, True, False, True, True])
     clean = f(z, x, mask)
@@ -432,7 +459,7 @@ def test_sums_of_bfloat16_are_float32(strategy):
     (dict(strategy="ghost"), "strategy must be one of vmap, microbatch, two_pass, got 'ghost'"),
     (dict(microbatch=0), "microbatch must be an integer, at least 1, got 0"),
     (dict(microbatch=2.0), "microbatch must be an integer"),
-    (dict(strategy="two_pass"), r"as saddle_operator\(loss\), or use 'vmap' or 'microbatch'"),
+    (dict(strategy="two_pass"), r"saddle_operator\(loss, one_use=True\) if it does"),
 ])
 def test_a_senseless_request_is_refused_with_the_fix(change, message):
     with pytest.raises(ValueError, match=message):

@@ -34,13 +34,13 @@ M = 2.0
 
 def query(sampling=Full(), population=6, assumes="monotone", **numbers):
     return Resolvent(**{"bound": M, "prox": 3.0, "lipschitz": 1.0, "noise_multiplier": 0.0,
-                        "sampling": sampling, "population": population, "assumes": assumes,
-                        **numbers})
+                        "diameter": 2.0, "sampling": sampling, "population": population,
+                        "assumes": assumes, **numbers})
 
 
-def hyper_of(q, rounds=1, diameter=2.0, **change):
-    inner = proximal.inner_steps(q, diameter)
-    return proximal.Hyper(**{"query": q, "iterations": rounds, "inner": inner, **change})
+def hyper_of(q, rounds=1, diameter=None):
+    q = q if diameter is None else dataclasses.replace(q, diameter=diameter)
+    return proximal.Hyper(query=proximal.certified(q), iterations=rounds)
 
 
 @functools.partial(jax.jit, static_argnames="problem")
@@ -114,10 +114,15 @@ def test_two_players_of_float32_are_solved_in_float64():
     assert {x.dtype for x in jax.tree.leaves(state.z)} == {np.dtype("float32")}
     assert np.all(np.isfinite(state.z.w))  # certified to 1e-9 M / 30, far below float32
 
-    with jax.enable_x64(False):  # as users run it
-        state = one_round(jax.random.key(0), start, data, hyper_of(q, diameter=bounded.diameter),
-                          bounded.problem)
+    with jax.enable_x64(False):  # as users run it, and as sweeps do
+        hyper = hyper_of(q, diameter=bounded.diameter)
+        state = one_round(jax.random.key(0), start, data, hyper, bounded.problem)
+        keys = jax.random.split(jax.random.key(0), (2, 3))
+        many = jax.vmap(jax.vmap(
+            lambda key: one_round(key, start, data, hyper, bounded.problem)))(keys)
     assert np.all(np.isfinite(state.z.w))
+    assert many.z.w.shape == (2, 3, 2)
+    np.testing.assert_allclose(many.z.w[1, 2], state.z.w, atol=1e-6)
 
 
 # --- sensitivity and noise ---
@@ -196,6 +201,72 @@ def test_the_noise_is_the_displacement_times_the_multiplier(factor):
     assert abs(np.corrcoef(*both)[0, 1]) < 0.05
 
 
+STEPPED = Problem(operator=lambda z, x: Saddle(x[0] * z.w + x[1], ()),
+                  project=lambda z: Saddle(jnp.clip(z.w, -10.0, 10.0), ()))
+
+
+def test_a_large_poisson_batch_is_as_steep_as_it_is_large():
+    """Records u -> -u, clipped: a batch above its expected size is steeper, and its prox weaker.
+
+    At prox = 1.1 L some batches moved eleven times as far as 2 M / (m (prox - L)) allows.
+    """
+    n, sampling = 200, Poisson(rate=0.2, capacity=60)
+    size = words.batch_size(query(sampling, n))
+    numbers = dict(assumes="lipschitz", bound=1.0, lipschitz=1.0, diameter=20.0)
+    with pytest.raises(ValueError, match=r"prox must exceed 1\.5,"):
+        proximal.certified(query(sampling, n, **numbers, prox=1.4))
+    q = query(sampling, n, **numbers, prox=1.6)
+    assert words.modulus(q) == pytest.approx(1.6 - 60 / size)
+    slopes = np.full(n, -1.0)
+    slopes[0] = 0.0
+    data, other = ((jnp.asarray(slopes), jnp.asarray(np.eye(n)[0] * s)) for s in (1.0, -1.0))
+    start = Saddle(jnp.zeros(()), ())
+    apart = [abs(moved(q, data, STEPPED, start, s) - moved(q, other, STEPPED, start, s))[0]
+             for s in range(25)]
+    shares = np.array(apart) / limit(q)
+    assert shares.max() <= 1
+    assert shares.max() > 0.2
+
+
+def test_the_steps_certify_the_largest_poisson_batch():
+    n, sampling = 40, Poisson(rate=0.1)
+    q = query(sampling, n, bound=10.0, prox=0.05, lipschitz=1.0, diameter=20.0)
+    data = (jnp.ones(n), jnp.ones(n))
+    values = [moved(q, data, STEPPED, Saddle(jnp.ones(()), ()), s) for s in range(40)]
+    assert np.all(np.isfinite(values))
+
+
+def test_no_rounding_of_the_solution_escapes_the_noise():
+    """Noise far below a float32's last place: what is released is the rounded sum, not more."""
+    start = Saddle(jnp.full(300, 1000.0, jnp.float32), ())
+    problem = Problem(operator=lambda z, x: Saddle(x * z.w / z.w, ()))
+    q = query(population=1, bound=40.0, prox=1e6, lipschitz=0.0, noise_multiplier=0.3)
+    point = 1000.0 - 1.0 / 1e6
+    released = moved(q, jnp.ones(1), problem, start)
+    std = words.displacement(q) * 0.3
+    assert std < np.spacing(np.float32(1000.0))
+    grid = np.spacing(np.float32(999.9))
+    below, above = np.floor(point / grid) * grid, np.ceil(point / grid) * grid
+    assert set(np.unique(released)) <= {below, above, above + grid, below - grid}
+    assert len(np.unique(released)) > 1  # the noise decides the rounding
+
+
+def test_fewer_steps_than_proven_are_not_charged():
+    q = dataclasses.replace(hyper_of(query()).query, steps=3, noise_multiplier=5.0)
+    with pytest.raises(ValueError, match="steps must be at least"):
+        jmm.epsilon(Repeat(query=q, times=1), 1e-5)
+    unset = dataclasses.replace(q, steps=None)
+    with pytest.raises(ValueError, match=r"proximal\.certified"):
+        proximal.update(jax.random.key(0), proximal.init(AT, hyper_of(query())), jnp.zeros((6, 2)),
+                        proximal.Hyper(query=unset, iterations=1), ROTATION)
+
+
+def test_an_operator_of_lower_precision_is_refused():
+    problem = ROTATION._replace(operator=lambda z, x: Saddle(z.w.astype(jnp.float32), ()))
+    with pytest.raises(ValueError, match="less than float64"):
+        moved(query(), jnp.zeros((6, 2)), problem, AT)
+
+
 def test_releases_beyond_the_allowed_number_are_nan():
     q = query()
     hyper = hyper_of(q, 2)
@@ -211,9 +282,10 @@ def test_releases_beyond_the_allowed_number_are_nan():
 def test_what_is_not_certified_is_not_released():
     data = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2)))
     good = hyper_of(query(slack=1e-6))
-    for change, finite in ((dict(), True), (dict(inner=2), False),
-                           (dict(query=query(slack=1e-6, lipschitz=1e-6, prox=0.01)), False)):
-        hyper = dataclasses.replace(good, **change)
+    few = dataclasses.replace(good.query, steps=2)
+    wrong = proximal.certified(query(slack=1e-6, lipschitz=1e-6, prox=0.01))
+    for q, finite in ((good.query, True), (few, False), (wrong, False)):
+        hyper = dataclasses.replace(good, query=q)
         state = proximal.update(jax.random.key(0), proximal.init(AT, hyper), data, hyper, ROTATION)
         assert bool(jnp.all(jnp.isfinite(state.z.w))) == finite
 
@@ -283,7 +355,7 @@ def test_the_sensitivity_of_lipschitz_mode_holds_for_the_same_records(prox):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (dict(assumes="lipschitz", prox=1.0), "prox must exceed lipschitz"),
+    (dict(assumes="lipschitz", prox=1.0), "prox must exceed 1,"),
     (dict(assumes="hope"), "assumes must be one of"), (dict(slack=0.0), "slack must lie in"),
     (dict(bound=0.0), "bound must lie in"), (dict(prox=math.nan), "prox must lie in"),
     (dict(lipschitz=-1.0), "lipschitz must lie in"), (dict(sampling=3), "sampling must be"),
@@ -318,7 +390,7 @@ def test_one_pass_is_one_gaussian_and_its_noise_the_worked_example():
     assert limit(hyper.query) == pytest.approx(0.01882602, rel=1e-6)
     assert words.displacement(hyper.query) * hyper.query.noise_multiplier == (
         pytest.approx(0.07023295, rel=1e-6))
-    assert hyper.inner == 37
+    assert hyper.query.steps == 37
 
 
 def test_the_schedule_of_many_passes():
@@ -357,7 +429,7 @@ def test_removing_a_record_is_covered_for_poisson_and_refused_for_subsets():
 
 def test_the_statement_names_what_the_noise_rests_on():
     for assumes, said, clipped in (("monotone", "is monotone on the feasible set", False),
-                                   ("lipschitz", "is 1-Lipschitz on the feasible set", True)):
+                                   ("lipschitz", "with the public terms, is 1-Lipschitz", True)):
         hyper = hyper_of(query(assumes=assumes, noise_multiplier=9.0), 4)
         made = jmm.statement(proximal, hyper, delta=1e-5)
         assert any(said in x for x in made.assumed)

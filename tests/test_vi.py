@@ -39,7 +39,8 @@ BOUNDED = {
     "bilinear": (problems.bounded_bilinear(coupling=1.2, offset=0.7, radius=RADIUS),
                  [(3, 4), (3,), (4,)], 7, split),
     "glm": (problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=0.9, curvature=1.0,
-                                 feature_bound=2.0, radius=1.5), [(3,), ()], 3, whole),
+                                 feature_bound=2.0, label_bound=3.0, radius=1.5),
+            [(3,), ()], 3, whole),
     "robust regression": (problems.robust_regression(
         feature_bound=1.0, label_bound=2.0, radius=RADIUS, penalty=0.8), [(3,), ()], 6, split),
 }
@@ -212,6 +213,18 @@ def test_the_weak_gap_averages_over_samples_before_it_takes_the_worst_point():
 
 
 # --- refusals ---
+
+
+@pytest.mark.parametrize(("name", "record"), [
+    ("affine", jnp.ones(1)), ("affine", jnp.ones(())), ("cournot", (jnp.ones(()), jnp.ones(3))),
+    ("glm", (jnp.ones(3), jnp.ones(3))), ("matrix game", jnp.ones((5, 5))),
+    ("bilinear", (jnp.ones((3, 4)), jnp.ones(1), jnp.ones(4))),
+    ("robust regression", (jnp.ones(3), jnp.ones(3)))])
+def test_a_record_of_another_shape_is_refused(name, record):
+    """Broadcast, it would have another norm than the bound says."""
+    bounded, _, dim, shape = BOUNDED[name]
+    with pytest.raises(ValueError, match="must have shape"):
+        bounded.problem.operator(shape(jnp.ones(dim)), record)
 
 
 @pytest.mark.parametrize(("make", "message"), [

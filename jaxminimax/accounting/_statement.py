@@ -247,12 +247,16 @@ def _assumptions(part: Leaf) -> tuple[str, ...]:
         case Solution(because=because):
             return (because,)
         case Repeat(query=Resolvent() as query):
-            bound, lipschitz = (words.concrete(x) for x in (query.bound, query.lipschitz))
+            bound, lipschitz, diameter = (words.concrete(x) for x in (
+                query.bound, query.lipschitz, query.diameter))
+            common = (f"Every record's operator, with the public terms, is {lipschitz:g}-Lipschitz "
+                      "on the feasible set, whatever the record contains.",
+                      f"The feasible set is convex with diameter at most {diameter:g}, the "
+                      "projection on it is Euclidean, and the public terms are monotone.")
             if query.assumes == "lipschitz":
-                return (f"Every record's operator is {lipschitz:g}-Lipschitz on the feasible set, "
-                        "whatever the record contains.",)
+                return common
             return (f"Every record's operator is monotone on the feasible set and of norm at most "
-                    f"{bound:g}, whatever the record contains; operators are not clipped.",)
+                    f"{bound:g}, whatever the record contains; operators are not clipped.", *common)
     return ()
 
 

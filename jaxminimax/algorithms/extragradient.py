@@ -28,6 +28,7 @@ import jax.numpy as jnp
 
 from jaxminimax import _check, _tree, averaging, schedules
 from jaxminimax._types import Problem, Saddle, Tree, record
+from jaxminimax.averaging import UNIFORM, Averaging
 from jaxminimax.mechanism import Query, Repeat, batch_size, check_noise, concrete
 from jaxminimax.release import release
 
@@ -42,6 +43,7 @@ class Hyper:
       step: per player, a number or a schedule `t -> step` (`schedules.Decay`)
         [parameter units / gradient units]; the theory has one for both, at most 1 / (sqrt(3) L).
       iterations: T, the number of rounds, two releases each.
+      averaging: further weights of the points ahead, times the step.
       strategy: how clipped sums are computed, see `clipped_sum`.
       microbatch: see `clipped_sum`.
     """
@@ -49,6 +51,7 @@ class Hyper:
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
+    averaging: Averaging = UNIFORM
     strategy: str = jax.tree.static(default="vmap")
     microbatch: int = jax.tree.static(default=32)
 
@@ -87,9 +90,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for a step that is not defined.
+      ValueError: for a step or an average that is not defined.
     """
     _check.count("iterations", hyper.iterations)
+    averaging.check(hyper.averaging)
     for name, step in hyper.step._asdict().items():
         schedules.check(f"step.{name}", step)
     z = jax.tree.map(jnp.asarray, z)
@@ -112,7 +116,8 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
 
     ahead = moved(state.z, state.spent)
     z = moved(ahead, state.spent + 1)
-    mean = averaging.weigh(state.mean, ahead, steps.w)
+    weight = hyper.averaging.weight(t, hyper.iterations, state.mean.weight.dtype)
+    mean = averaging.weigh(state.mean, ahead, weight * steps.w)
     return State(z, ahead, mean, state.spent + 2)
 
 

@@ -22,16 +22,17 @@ operator is defined, and takes a number of steps that is proven; T rounds, where
 T + 1 and batches for T; in "lipschitz" mode operators are clipped and need not be monotone.
 """
 
+import dataclasses
 import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, averaging, solvers
+from jaxminimax import _check, _tree, _valid, averaging
 from jaxminimax._types import Problem, Saddle, Tree, record
 from jaxminimax.averaging import UNIFORM
-from jaxminimax.mechanism import Repeat, Resolvent, batch_size, concrete, modulus
+from jaxminimax.mechanism import Repeat, Resolvent
 from jaxminimax.release import release_resolvent
 
 
@@ -40,14 +41,13 @@ class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
     Attributes:
-      query: bound, proximal weight, Lipschitz constant, noise multiplier, sampling, population.
+      query: bound, proximal weight, Lipschitz constant, diameter, noise multiplier, sampling,
+        population; its inner steps are set by `certified`.
       iterations: T, the number of rounds and of releases.
-      inner: steps of the inner solver, from `inner_steps`; with too few, releases are NaN.
     """
 
     query: Resolvent
     iterations: int = jax.tree.static()
-    inner: int = jax.tree.static()
 
 
 class State(NamedTuple):
@@ -71,20 +71,17 @@ def mechanism(hyper: Hyper) -> Repeat:
     return Repeat(query=hyper.query, times=hyper.iterations)
 
 
-def inner_steps(query: Resolvent, diameter: float) -> int:
-    """Steps of the inner solver after which its certificate cannot fail.
+def certified(query: Resolvent) -> Resolvent:
+    """`query` with the steps of the inner solver after which its certificate cannot fail.
 
     Args:
       query: with plain numbers; the noise multiplier is not used.
-      diameter: of W.
 
     Raises:
-      ValueError: for a modulus that is not positive, or a diameter that is not finite: without one
-        no number of steps is enough.
+      ValueError: for numbers out of range, or a modulus that is not positive.
     """
-    mu, lipschitz = concrete(modulus(query)), concrete(query.lipschitz) + concrete(query.prox)
-    residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
-    return solvers.certifying_steps(residual, lipschitz=lipschitz, modulus=mu, distance=diameter)
+    _valid.check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
+    return dataclasses.replace(query, steps=_valid.inner_steps(query))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -95,10 +92,9 @@ def init(z: Saddle, hyper: Hyper) -> State:
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for counts that are not positive.
+      ValueError: for a count that is not positive.
     """
     _check.count("iterations", hyper.iterations)
-    _check.count("inner", hyper.inner)
     z = jax.tree.map(jnp.asarray, z)
     return State(z, averaging.start(z), z, jnp.int32(0))
 
@@ -122,8 +118,7 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
         clipped operator is assumed to be monotone.
     """
     t = state.spent + 1
-    z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data,
-                          steps=hyper.inner)
+    z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data)
     z = _tree.cast_like(z, state.z)
     mean = averaging.include(state.mean, z, UNIFORM, t, hyper.iterations)
     average = _tree.cast_like(problem.project(mean.value), z)

@@ -8,30 +8,41 @@ import jax.numpy as jnp
 from jaxminimax import _check
 from jaxminimax._types import Problem, Saddle, saddle_operator
 from jaxminimax.problems._sets import ball, product
-from jaxminimax.problems._vi import Bounded, _interval, sanitise, variational_inequality
+from jaxminimax.problems._vi import (
+    Bounded,
+    _interval,
+    _shaped,
+    sanitise,
+    variational_inequality,
+)
 
 
 def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope: float,
-                curvature: float, feature_bound: float, radius: float) -> Bounded:
+                curvature: float, feature_bound: float, label_bound: float,
+                radius: float) -> Bounded:
     """The operator F(w; (x, y)) = s(<x, w>, y) x of a generalised linear model, ||w|| <= R.
 
-    Data are pairs (x, y), x `[n, d]` projected to ||x|| <= B. s is clipped to [-G, G], which in one
-    dimension keeps it nondecreasing: M = G B and L = H B^2. For the gradient of a convex loss s is
-    its derivative; `jnp.tanh(t - y)`, say, is robust regression with a smooth absolute value.
+    Data are pairs (x, y), x `[n, d]` projected to ||x|| <= B, y `[n]` clipped to [-Y, Y]. s is
+    clipped to [-G, G], which in one dimension keeps it nondecreasing: M = G B and L = H B^2. For
+    the gradient of a convex loss s is its derivative; `jnp.tanh(t - y)`, say, is robust regression
+    with a smooth absolute value.
 
     Args:
-      response: s(t, y), nondecreasing in t for every y: that much is yours to see to.
+      response: s(t, y), nondecreasing in t for every y in [-Y, Y]: that is yours to see to.
       slope: G.
-      curvature: H, bound on the derivative of s in t; yours as well.
+      curvature: H, bound on the derivative of s in t for those y; yours as well.
       feature_bound: B.
+      label_bound: Y.
       radius: R.
     """
-    for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound).items():
+    for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound,
+                            label_bound=label_bound).items():
         _check.number(name, value, low=0.0)
 
     def operator(w, record):
         x, y = record
-        x = sanitise(x.astype(w.dtype), feature_bound)
+        x = sanitise(_shaped("x", x, w.shape).astype(w.dtype), feature_bound)
+        y = _interval(_shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
         return _interval(response(x @ w, y), -slope, slope) * x
 
     domain = ball(radius)
@@ -73,7 +84,7 @@ def robust_regression(*, feature_bound: float, label_bound: float, radius: Saddl
         return jax.vmap(lambda x, y: clean(x, y, dtype))(*data)
 
     def loss(w, v, record):
-        x, y = clean(record[0], record[1], w.dtype)
+        x, y = clean(_shaped("x", record[0], w.shape), _shaped("y", record[1], ()), w.dtype)
         return (w @ (x + v) - y) ** 2 / 2 - penalty / 2 * (v @ v)
 
     def value(z, data):

@@ -49,6 +49,13 @@ def sanitise(x: jax.Array, radius: float) -> jax.Array:
     return jnp.where(inside, x, unit * (radius / jnp.where(norm > 0, norm, 1)))
 
 
+def _shaped(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """One record's array, refused while tracing if broadcasting would void the constants."""
+    if jnp.shape(x) != shape:
+        raise ValueError(f"{name} of one record must have shape {shape}, got {jnp.shape(x)}.")
+    return x
+
+
 def _interval(x: jax.Array, low: float, high: float) -> jax.Array:
     return jnp.clip(jnp.nan_to_num(x), low, high)
 
@@ -122,6 +129,7 @@ def affine(*, matrix: np.ndarray, offset_bound: float, domain: Set) -> Bounded:
                          f"eigenvalue {least:g}: the operator would not be monotone.")
 
     def operator(u, q):
+        q = _shaped("the offset", q, matrix.shape[:1])
         return jnp.asarray(matrix, u.dtype) @ u + sanitise(q.astype(u.dtype), offset_bound)
 
     def furthest(u, data):
@@ -170,7 +178,8 @@ def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price:
         return _interval(alpha, 0.0, price), _interval(beta, 0.0, sensitivity)
 
     def operator(q, x):
-        alpha, beta = clean(x, q.dtype)
+        alpha, beta = (_shaped(name, a, ()) for name, a in zip(("alpha", "beta"), x, strict=True))
+        alpha, beta = clean((alpha, beta), q.dtype)
         c, s = (jnp.asarray(a, q.dtype) for a in (cost, slope))
         return c + s * q - alpha + beta * (jnp.sum(q) + q)
 
@@ -209,7 +218,8 @@ def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> Bounded:
         _check.count(f"shape ({name})", size)
 
     def loss(w, v, a):
-        return w @ _interval(a.astype(w.dtype), -entry_bound, entry_bound) @ v
+        a = _shaped("the payoff matrix", a, shape).astype(w.dtype)
+        return w @ _interval(a, -entry_bound, entry_bound) @ v
 
     def mean(data):
         return jnp.mean(_interval(data, -entry_bound, entry_bound), 0)
@@ -247,6 +257,8 @@ def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle) -> Bound
 
     def loss(w, v, x):
         a, b, c = clean(x, w.dtype)
+        for name, y, shape in (("A", a, w.shape + v.shape), ("b", b, w.shape), ("c", c, v.shape)):
+            _shaped(name, y, shape)
         return w @ a @ v + b @ w - c @ v
 
     def mean(data, dtype):
