@@ -1,5 +1,6 @@
 """The audit: its bound is one, it sees most of what is claimed, and it refutes nothing sound."""
 
+import dataclasses
 import json
 import math
 
@@ -170,6 +171,40 @@ def test_most_of_the_claim_is_attained_and_no_more(algorithm, sampling, rounds, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["extragradient", "proximal"])
+@pytest.mark.parametrize(("sampling", "rounds", "share"), [
+    (Full(), 1, 0.6), (Full(), 3, 0.5), (Disjoint(batch=6), 3, 0.6), (Poisson(rate=0.25), 1, 0.4)],
+    ids=str)
+def test_the_other_algorithms_attain_most_of_it_too(name, sampling, rounds, share):
+    module = benchmark.modules()[name]
+    hyper = benchmark.hyper_of(name, module, benchmark.Case(sampling, rounds))
+    hyper = jmm.calibrate(module, hyper, 4.0, DELTA)
+    found = audit.audit(jax.random.key(7), module, hyper, DELTA, runs=30_000)
+    assert share * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed <= 4.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "changes"), [
+    ("extragradient", {"times": 1}), ("proximal", {"noise": 0.5})])
+def test_the_other_algorithms_are_caught_too(name, changes, monkeypatch):
+    """A round of extragradient charged as one release; a proximal point with half its noise."""
+    module = benchmark.modules()[name]
+    hyper = benchmark.hyper_of(name, module, benchmark.Case(Full(), 1))
+    hyper = jmm.calibrate(module, hyper, 4.0, DELTA)
+    query = hyper.query
+    factor = changes.get("noise", 2**-0.5)  # two releases at the noise of one
+    if name == "proximal":
+        query = dataclasses.replace(query, noise_multiplier=factor * query.noise_multiplier)
+    else:
+        z = jax.tree.map(lambda x: factor * x, query.noise_multiplier)
+        query = dataclasses.replace(query, noise_multiplier=z)
+    monkeypatch.setattr(audit, "epsilon", lambda *_, **__: 4.0)
+    found = audit.audit(jax.random.key(7), module, dataclasses.replace(hyper, query=query), DELTA,
+                        runs=60_000)
+    assert found.violated
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "rounds", "neighbours", "pair", "share"), [
     (FixedSize(batch=5), 1, RO, "worst", 0.6),
     (FixedSize(batch=5), 3, RO, "worst", 0.4),
@@ -217,7 +252,7 @@ def few(monkeypatch):
 
 
 def test_the_benchmark_has_every_algorithm_and_every_sampling():
-    assert {"sgda", "gda"} <= set(benchmark.modules())
+    assert {"sgda", "gda", "extragradient", "proximal"} <= set(benchmark.modules())
     assert {type(c.sampling) for c in benchmark.CASES} == {Full, Poisson, Disjoint, FixedSize}
     assert {type(c.sampling) for c in benchmark.CASES if c.quick} == {
         Full, Poisson, Disjoint, FixedSize}
@@ -234,12 +269,12 @@ def test_the_benchmark_writes_rows_and_statements(few, tmp_path, capsys):
     assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json")]) == 0
     record = json.loads((tmp_path / "audit.json").read_text())
     assert set(record) == {"environment", "arguments", "seconds", "rows", "statements"}
-    assert len(record["rows"]) == len(record["statements"]) == 3
+    assert len(record["rows"]) == len(record["statements"]) == 7
     for row, statement in zip(record["rows"], record["statements"], strict=True):
         assert {"algorithm", "mechanism", "epsilon_claimed", "epsilon_lower", "runs", "delta",
                 "neighbours", "seconds"} <= set(row)
         assert row["epsilon_lower"] <= row["epsilon_claimed"] == statement["epsilon"]
-    assert "Poisson, rate 0.25, 1 release " in capsys.readouterr().out
+    assert "Poisson, rate 0.25, 1 round " in capsys.readouterr().out
 
 
 def test_a_violation_is_loud(few, capsys, monkeypatch):

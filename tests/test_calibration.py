@@ -1,5 +1,6 @@
 """Calibration answers over the whole range of targets, on the private side and near the target."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -160,3 +161,27 @@ def test_the_benchmark_times_cold_and_remembered_answers(capsys, tmp_path, monke
     assert sum(row["cold"] for row in rows) == len(rows) / 2
     tree = next(row for row in rows if row["mechanism"] == "tree")
     assert tree["noise_multiplier"] / 2 == pytest.approx(15.23230, abs=1e-5)
+
+
+@pytest.mark.parametrize("mu", [1.0, 8.0, 12.0])
+def test_both_directions_of_a_gaussian_are_the_same(mu):
+    """Also beyond epsilon = 37, where 1 - (1 - e^-epsilon) has no digit left."""
+    made = _pld.poisson_gaussian(1.0, 1 / mu, "add_or_remove_one", 1e-3, 1e-18)
+    for delta in (1e-4, 1e-8):
+        one, two = (_pld._smallest(pmf, delta) for pmf in (made._pmf_remove, made._pmf_add))
+        assert one == pytest.approx(two, rel=1e-6)
+        assert one == pytest.approx(_curves.gaussian_epsilon(mu, delta), rel=1e-3)
+
+
+def test_answers_are_not_shared_between_numbers_that_print_alike():
+    query = jmm.Query(clip=Saddle(1.0, None), population=100)
+
+    def calibrated(z):
+        noisy = dataclasses.replace(query, noise_multiplier=Saddle(z, None))
+        other = jmm.Repeat(query=noisy, times=1)
+        made = jmm.calibrate_noise(jmm.Repeat(query=query, times=3), 1.0, 1e-6, alongside=(other,))
+        return jmm.epsilon(jmm.Sequence(parts=(other, made)), 1e-6)
+
+    with np.printoptions(precision=0):
+        for z in (11.4, 10.6, 11.4):
+            assert calibrated(np.array(z)) <= 1.0

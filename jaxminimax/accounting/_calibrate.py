@@ -11,7 +11,7 @@ from jaxminimax.accounting._charge import Charge, charges, silent
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon, worst
 from jaxminimax.mechanism import Mechanism, Parallel, Repeat, Sequence, concrete, with_noise
 
-_CACHE: dict[tuple, float] = {}  # answers, by description
+_CACHE: dict[tuple, float] = {}  # answers, by what is charged
 _TOLERANCE = 2e-4  # relative, on the noise multiplier; the private side of the bracket is returned
 
 
@@ -65,10 +65,11 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
     fixed = Sequence(parts=tuple(alongside))
-    known = (repr(describe(1.0)), repr(fixed), epsilon, delta, neighbours)
+    alone = charges(describe(1.0), neighbours)
+    # what is charged, not how it prints: arrays print fewer digits than they have
+    known = (alone, charges(fixed, neighbours), epsilon, delta, neighbours)
     if known in _CACHE:
         return _CACHE[known]
-    alone = charges(describe(1.0), neighbours)
     if any(map(silent, alone)):
         raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
                          "give the ratio between the players, or leave it None.")

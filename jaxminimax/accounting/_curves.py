@@ -35,12 +35,13 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Exact epsilon of N(0, 1) against N(mu, 1)."""
+    """Exact epsilon of N(0, 1) against N(mu, 1), from the safe side."""
     if mu == 0:
         return 0.0
     if not math.isfinite(mu):
         return math.inf
-    return float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta))
+    # the root is found to 1e-12 from either side
+    return float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta)) + 2e-12
 
 
 @functools.lru_cache(maxsize=512)

@@ -61,10 +61,12 @@ def _reflected(epsilon: np.ndarray, delta: np.ndarray) -> np.ndarray:
 
 def _added(epsilon: np.ndarray, rate: float, z: float) -> np.ndarray:
     """H of N(0, z^2) against P at e^epsilon, epsilon >= 0; 0 from -ln(1 - q) on."""
-    inside = -np.expm1(-epsilon) < rate
-    if rate == 1:
-        inside = np.ones_like(inside)
-    gap = np.where(inside, rate + np.expm1(-epsilon), 1.0)  # e^-epsilon - (1 - q)
+    if rate == 1:  # a Gaussian against its shift: both directions are the same
+        return _removed(epsilon, rate, z)
+    # e^-epsilon - (1 - q), by the form that cancels less
+    gap = np.where(epsilon < 0.7, rate + np.expm1(-epsilon), np.exp(-epsilon) - (1 - rate))
+    inside = gap > 0
+    gap = np.where(inside, gap, 1.0)
     t = z**2 * np.log(gap / rate) + 0.5  # N(0) / P > e^epsilon below t
     low = special.ndtr(t / z)
     mixed = (1 - rate) * low + rate * special.ndtr((t - 1) / z)

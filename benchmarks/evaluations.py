@@ -1,0 +1,65 @@
+"""How often a program evaluates an operator: read off the compiled program, nothing assumed.
+
+The operator is marked as a function of its own; the traced program is searched for the mark, and
+every place counts as many evaluations as it has batch entries, times the lengths of the loops
+around it. Rows that only pad a sample count too: they are computed.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import Problem
+
+_MARK = "operator_evaluation"
+
+
+def marked(problem: Problem) -> Problem:
+    """The same problem with an operator that `count` recognises."""
+    def operator_evaluation(z: Any, x: Any) -> Any:
+        # one number an evaluation, whatever the operator's shape
+        one = sum(jnp.sum(a) for a in jax.tree.leaves((z, x)))
+        return problem.operator(z, x), one
+
+    call = jax.jit(operator_evaluation)
+    return problem._replace(operator=lambda z, x: call(z, x)[0])
+
+
+def count(program: Callable, *arguments: Any) -> int:
+    """Evaluations of a marked operator in one call of `program`, every loop at its full length.
+
+    Raises:
+      ValueError: for an evaluation inside a loop whose length the program does not know.
+    """
+    closed = jax.make_jaxpr(program)(*arguments)
+    return _of(closed.jaxpr)
+
+
+def _of(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.params.get("name") == _MARK:
+            total += math.prod(equation.outvars[-1].aval.shape)
+            continue
+        inner = sum(_of(sub) for sub in _inside(equation))
+        if equation.primitive.name == "scan":
+            inner *= equation.params["length"]
+        elif equation.primitive.name == "while" and inner:
+            raise ValueError("an operator is evaluated in a loop of unknown length")
+        total += inner
+    return total
+
+
+def _inside(equation: Any) -> list[Any]:
+    """The programs inside an equation."""
+    found = []
+    for value in equation.params.values():
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            if hasattr(one, "jaxpr"):
+                found.append(one.jaxpr)
+            elif hasattr(one, "eqns"):
+                found.append(one)
+    return found

@@ -1,0 +1,285 @@
+"""The cases of `benchmarks.rates`: problems with exact gaps, schedules, promised rates, costs."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxminimax as jmm
+from jaxminimax import Disjoint, FixedSize, Problem, Query, Resolvent, Saddle, metrics, problems
+
+DELTA = 1e-5
+DIM = 6  # of both players of the bilinear game together
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Runs at one n.
+
+    Attributes:
+      algorithm: a module.
+      hyper: calibrated.
+      problem: with the operator of one record.
+      start: the initial point.
+      sample: `key -> data`, n fresh records.
+      gap: `z -> []`, exact, on the population.
+    """
+
+    algorithm: Any
+    hyper: Any
+    problem: Problem
+    start: Saddle
+    sample: Callable[[jax.Array], Any]
+    gap: Callable[[Saddle], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One line of the plot.
+
+    Attributes:
+      algorithm: name.
+      variant: of the algorithm.
+      problem: in words.
+      measure: "strong" or "weak", the gap that the theorem bounds.
+      epsilon: of every run.
+      theory: exponent of n in the theorem's term that falls slower.
+      build: `n -> Job`.
+      rate: `n ->` the theorem's rate, both terms, without constants and logarithms.
+      private: `n ->` whether its privacy term is the larger one.
+      cost: `n ->` operator evaluations of one run by the theorem's schedule.
+      ns: numbers of records.
+      quick: fewer.
+      coins: groups of runs with the same coins, for weak gaps.
+      note: what a reader must know beside the numbers.
+    """
+
+    algorithm: str
+    variant: str
+    problem: str
+    measure: str
+    epsilon: float
+    theory: float
+    build: Callable[[int], Job]
+    rate: Callable[[int], float]
+    private: Callable[[int], bool]
+    cost: Callable[[int], int]
+    ns: list[int]
+    quick: list[int]
+    coins: int = 8
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Algorithm, variant and epsilon."""
+        return f"{self.algorithm}, {self.variant}, epsilon {self.epsilon:g}"
+
+
+# --- a bilinear game on unit balls with its saddle inside ---
+
+
+def _game() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    u, _, vt = np.linalg.svd(rng.normal(size=(3, 3)))
+    a = u @ np.diag([1.0, 0.75, 0.5]) @ vt
+    w, v = (x / np.linalg.norm(x) / 2 for x in rng.normal(size=(2, 3)))
+    return a, -a @ v, a.T @ w
+
+
+_A, _B, _C = _game()
+_BALLS = problems.product(problems.ball(1.0), problems.ball(1.0))
+BOUND = math.sqrt(2) + float(np.hypot(np.linalg.norm(_B), np.linalg.norm(_C))) + 1.0
+NUMBERS: dict[str, Any] = dict(dim=DIM, bound=BOUND, smooth=1.0, diameter=_BALLS.diameter,
+                               delta=DELTA)
+
+
+def _operator(z: Saddle, q: jax.Array) -> Saddle:
+    a = jnp.asarray(_A, z.w.dtype)
+    return Saddle(a @ z.v + q[:3].astype(z.w.dtype), -(a.T @ z.w) + q[3:].astype(z.w.dtype))
+
+
+GAME = Problem(operator=_operator, project=_BALLS.project, support=_BALLS.support)
+POPULATION = jnp.asarray(np.concatenate([_B, _C])[None], jnp.float32)
+START = Saddle(jnp.zeros(3, jnp.float32), jnp.zeros(3, jnp.float32))
+
+
+def game_gap(z: Saddle) -> jax.Array:
+    """Strong gap on the population; the operator is skew, so the gap of z's own operator is it."""
+    return metrics.vi_gap_bound(GAME, z, POPULATION)
+
+
+def game_sample(n: int) -> Callable[[jax.Array], jax.Array]:
+    """Records of mean (b, c), with the uniform law on the unit sphere around it."""
+    def sample(key: jax.Array) -> jax.Array:
+        x = jax.random.normal(key, (n, DIM), jnp.float32)
+        return POPULATION + x / jnp.linalg.norm(x, axis=1, keepdims=True)
+
+    return sample
+
+
+def _spread(epsilon: float, dim: int = DIM) -> float:
+    return math.sqrt(dim * math.log(1 / DELTA)) / epsilon
+
+
+def query(n: int, sampling: Any) -> Query:
+    """One joint clip at the operator's bound: the identity on these records."""
+    return Query(clip=Saddle(BOUND, BOUND), sampling=sampling, population=n, joint=True)
+
+
+def extragradient_job(n: int, epsilon: float, many: bool) -> Job:
+    """NSEG: one pass over disjoint batches, or n^2 rounds on single records."""
+    make = jmm.extragradient.sampled if many else jmm.extragradient.single_pass
+    plan = make(population=n, epsilon=epsilon, **NUMBERS)
+    sampling = FixedSize(batch=1) if many else Disjoint(batch=plan.batch)
+    hyper = jmm.extragradient.Hyper(query=query(n, sampling), step=Saddle(plan.step, plan.step),
+                                    iterations=plan.iterations)
+    hyper = jmm.calibrate(jmm.extragradient, hyper, epsilon, DELTA)
+    if not many:
+        known = {k: v for k, v in NUMBERS.items() if k != "delta"}
+        step = jmm.extragradient.calibrated_step(iterations=plan.iterations, query=hyper.query,
+                                                 **known)
+        hyper = dataclasses.replace(hyper, step=Saddle(step, step))
+    return Job(jmm.extragradient, hyper, GAME, START, game_sample(n), game_gap)
+
+
+def proximal_job(n: int, epsilon: float, many: bool) -> Job:
+    """NISPP: one pass over disjoint batches, or n rounds on uniform subsets."""
+    make = jmm.proximal.multi_pass if many else jmm.proximal.single_pass
+    plan = make(population=n, epsilon=epsilon, **NUMBERS)
+    sampling = FixedSize(batch=plan.batch) if many else Disjoint(batch=plan.batch)
+    one = Resolvent(bound=BOUND, prox=plan.prox, lipschitz=1.0, diameter=_BALLS.diameter,
+                    sampling=sampling, population=n, assumes="monotone")
+    hyper = jmm.proximal.Hyper(query=jmm.proximal.certified(one), iterations=plan.iterations)
+    hyper = jmm.calibrate(jmm.proximal, hyper, epsilon, DELTA)
+    return Job(jmm.proximal, hyper, GAME, START, game_sample(n), game_gap)
+
+
+def _resolvent_cost(n: int, epsilon: float, many: bool) -> int:
+    hyper = proximal_job(n, epsilon, many).hyper
+    return round(hyper.iterations * hyper.query.sampling.batch * (hyper.query.steps + 2))
+
+
+# --- the hard linear instance of stochastic descent-ascent ---
+
+HARD_DIM = 10
+
+
+def sgda_job(n: int, epsilon: float) -> Job:
+    """DP-SGDA by Theorem 2 on f = <a, w> - <b, v>, whose means shrink with the rate itself."""
+    spread = math.sqrt(HARD_DIM * math.log(1 / DELTA)) / (n * epsilon)
+    size = 1 / math.sqrt(n) + spread
+    axes = jnp.eye(HARD_DIM, dtype=jnp.float32)
+    mean = (size * axes[:1], size * axes[-1:])
+    problem = problems.bilinear_game(coupling=0.0, radius=Saddle(1.0, 1.0))
+
+    def sample(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jax.random.normal(key, (2, n, HARD_DIM), jnp.float32)
+        x = x / jnp.linalg.norm(x, axis=2, keepdims=True) / 2
+        return mean[0] + x[0], mean[1] + x[1]
+
+    batch = max(1, round(math.sqrt(n * epsilon / 4)))
+    clip = 0.5 + size
+    one = Query(clip=Saddle(clip, clip), sampling=jmm.Poisson(rate=batch / n), population=n)
+    step = jmm.sgda.theorem2_step(population=n, dim=HARD_DIM, smooth=1.0, epsilon=epsilon,
+                                  delta=DELTA)
+    hyper = jmm.sgda.Hyper(query=one, step=step, iterations=n, strategy="vmap")
+    hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, DELTA)
+    start = Saddle(jnp.zeros(HARD_DIM, jnp.float32), jnp.zeros(HARD_DIM, jnp.float32))
+    return Job(jmm.sgda, hyper, problem, start, sample,
+               lambda z: metrics.strong_gap(problem, z, mean))
+
+
+def _sgda_cost(n: int, epsilon: float) -> int:
+    return n * jmm.mechanism.rows_read(sgda_job(n, epsilon).hyper.query)
+
+
+# --- the quadratic game of full-batch descent-ascent ---
+
+
+def gda_job(n: int, epsilon: float) -> Job:
+    """DP-GDA with T = n^(2/3), as its Remarks prescribe."""
+    dim, clip = 10, 4.0
+    problem = problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+    mean = (0.6 * jnp.eye(dim, dtype=jnp.float32)[:1], -0.5 * jnp.eye(dim, dtype=jnp.float32)[1:2])
+
+    def sample(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jax.random.normal(key, (2, n, dim), jnp.float32)
+        x = 0.4 * x / jnp.linalg.norm(x, axis=2, keepdims=True)
+        return mean[0] + x[0], mean[1] + x[1]
+
+    one = Query(clip=Saddle(clip, clip), population=n)
+    hyper = jmm.gda.Hyper(query=one, modulus=1.0, iterations=math.ceil(n ** (2 / 3)))
+    hyper = jmm.calibrate(jmm.gda, hyper, epsilon, DELTA)
+    start = Saddle(jnp.zeros(dim, jnp.float32), jnp.zeros(dim, jnp.float32))
+    return Job(jmm.gda, hyper, problem, start, sample,
+               lambda z: metrics.strong_gap(problem, z, mean))
+
+
+# --- the table ---
+
+
+def _one_pass(algorithm: str, epsilon: float, ns: list[int], quick: list[int]) -> Case:
+    prox = algorithm == "proximal"
+    job = proximal_job if prox else extragradient_job
+
+    def rate(n: int) -> float:
+        if prox:
+            return n ** (-1 / 3) + _spread(epsilon) / n ** (2 / 3)
+        return _spread(epsilon) ** 0.5 / n**0.5 + _spread(epsilon) / n
+
+    def cost(n: int) -> int:
+        if prox:
+            return _resolvent_cost(n, epsilon, False)
+        plan = jmm.extragradient.single_pass(population=n, epsilon=epsilon, **NUMBERS)
+        return 2 * plan.batch * plan.iterations
+
+    return Case(algorithm, "one pass", "bilinear game on balls", "strong", epsilon,
+                -1 / 3 if prox else -0.5, lambda n: job(n, epsilon, False), rate,
+                lambda n: (_spread(epsilon) > n ** (1 / 3) if prox else _spread(epsilon) > n),
+                cost, ns, quick)
+
+
+def _many(algorithm: str, epsilon: float, ns: list[int], quick: list[int], note: str = "") -> Case:
+    prox = algorithm == "proximal"
+    job = proximal_job if prox else extragradient_job
+
+    def cost(n: int) -> int:
+        return _resolvent_cost(n, epsilon, True) if prox else 2 * n * n
+
+    return Case(algorithm, "many passes", "bilinear game on balls", "weak", epsilon, -0.5,
+                lambda n: job(n, epsilon, True),
+                lambda n: n**-0.5 + _spread(epsilon) / n, lambda n: _spread(epsilon) > n**0.5, cost,
+                ns, quick, note=note)
+
+
+def _sgda(epsilon: float, ns: list[int], quick: list[int]) -> Case:
+    return Case("sgda", "Theorem 2", "hard linear instance", "weak", epsilon, -0.5,
+                lambda n: sgda_job(n, epsilon),
+                lambda n: n**-0.5 + _spread(epsilon, HARD_DIM) / n,
+                lambda n: _spread(epsilon, HARD_DIM) > n**0.5,
+                lambda n: _sgda_cost(n, epsilon), ns, quick)
+
+
+CASES: tuple[Case, ...] = (
+    Case("gda", "T = n^(2/3)", "quadratic game", "strong", 1.0, -2 / 3,
+         lambda n: gda_job(n, 1.0), lambda n: n ** (-2 / 3), lambda n: True,
+         lambda n: n * math.ceil(n ** (2 / 3)), [500, 1000, 2000, 4000, 8000, 16000],
+         [250, 500, 1000, 2000],
+         note="the theorem is an upper bound for any strongly convex-concave loss; with calibrated "
+              "noise the error here is all noise, of order 1 / n^2."),
+    _sgda(1.0, [500, 1000, 2000, 4000, 8000, 16000], [500, 1000, 2000, 4000]),
+    _sgda(8.0, [500, 1000, 2000, 4000, 8000, 16000], [500, 1000, 2000, 4000]),
+    _one_pass("extragradient", 8.0, [1600, 3200, 6400, 12800, 25600, 51200, 102400],
+              [1600, 3200, 6400, 12800]),
+    _one_pass("extragradient", 1.0, [6400, 12800, 25600, 51200, 102400, 204800],
+              [6400, 12800, 25600]),
+    _many("extragradient", 8.0, [50, 100, 200, 400], [50, 100, 200]),
+    _one_pass("proximal", 8.0, [400, 1600, 6400, 25600, 102400], [400, 1600, 6400]),
+    _many("proximal", 8.0, [200, 400, 800, 1600, 3200, 6400], [200, 400, 800]),
+    _many("proximal", 0.5, [200, 400, 800, 1600, 3200], [200, 400, 800],
+          note="at small epsilon the privacy term, of slope -1, is the larger one."),
+)

@@ -1,0 +1,193 @@
+"""`python -m benchmarks.rates`: how fast the gap falls with the number of records.
+
+For an algorithm and its standard problems, the gap of the private output against n, with calibrated
+noise, the theorem's own schedule and fresh data for every run; the slope in log-log coordinates
+with a bootstrap interval over the runs, beside the theorem's rate; and the operator evaluations,
+counted in the program that ran.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+import jaxminimax as jmm
+from benchmarks import evaluations, report
+from benchmarks.rate_cases import CASES, DELTA, Case, Job
+
+SEEDS, QUICK = 48, 40  # at least forty runs a point
+_RESAMPLES = 2000
+
+
+def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
+    """The gap of every run, or for a weak gap of every group of runs that share their coins."""
+    coins = case.coins if case.measure == "weak" else seeds
+    sets = -(-seeds // coins)
+    key = jax.random.fold_in(jax.random.key(7), n)
+    data_key, run_key = jax.random.split(key)
+    keys = jax.random.split(run_key, coins)
+
+    def output(key: jax.Array, data_key: jax.Array) -> Any:
+        data = job.sample(data_key)
+        state, _ = jmm.run(key, job.start, data, job.hyper, job.algorithm, job.problem)
+        return state.average
+
+    if case.measure == "strong":
+        z = jax.jit(jax.vmap(output))(keys, jax.random.split(data_key, coins))
+        return np.asarray(jax.vmap(job.gap)(z))
+    data_keys = jax.random.split(data_key, (coins, sets))
+    z = jax.jit(jax.vmap(jax.vmap(output, (None, 0))))(keys, data_keys)
+    # affine in the output, so the mean over data sets goes inside; the one over coins does not
+    return np.asarray(jax.vmap(job.gap)(jax.tree.map(lambda x: jnp.mean(x, 1), z)))
+
+
+def counted(job: Job) -> int:
+    """Operator evaluations of one run."""
+    problem = evaluations.marked(job.problem)
+
+    def program(key: jax.Array, data: Any) -> Any:
+        return jmm.run(key, job.start, data, job.hyper, job.algorithm, problem)[0]
+
+    return evaluations.count(program, jax.random.key(0), job.sample(jax.random.key(1)))
+
+
+def slope(ns: list[int], gaps: list[np.ndarray]) -> tuple[float, float, float]:
+    """Slope of log mean gap against log n, and the ends of a 95 % bootstrap interval over runs."""
+    x = np.log(ns)
+    x = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
+
+    def of(means: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(means, 1e-300)) @ x
+
+    rng = np.random.default_rng(0)
+    drawn = np.stack([g[rng.integers(len(g), size=(_RESAMPLES, len(g)))].mean(1) for g in gaps], 1)
+    low, high = np.quantile(of(drawn), [0.025, 0.975])
+    return float(of(np.array([g.mean() for g in gaps]))), float(low), float(high)
+
+
+def run(case: Case, seeds: int, quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a case, and its points."""
+    ns = case.quick if quick else case.ns
+    points, gaps, statements = [], [], []
+    for n in tqdm(ns, desc=case.name, unit="n", file=sys.stderr, disable=None, leave=False):
+        job = case.build(n)
+        start = time.perf_counter()
+        gaps.append(measured(case, job, n, seeds))
+        seconds = time.perf_counter() - start
+        if not np.all(np.isfinite(gaps[-1])):
+            raise FloatingPointError(f"{case.name}: a run with n = {n} did not release a number")
+        points.append({
+            "algorithm": case.algorithm, "problem": case.problem, "measure": case.measure,
+            "variant": case.variant, "epsilon": case.epsilon, "n": n,
+            "gap": float(gaps[-1].mean()),
+            "error": float(gaps[-1].std(ddof=1) / len(gaps[-1]) ** 0.5),
+            "rate": case.rate(n), "evaluations": counted(job),
+            "evaluations_theory": case.cost(n), "seconds": round(seconds, 2)})
+        statements.append(str(jmm.statement(job.algorithm, job.hyper, delta=DELTA)).split("\n")[0])
+    kept = max(3, -(-len(ns) // 2) + 1)  # the plateau of small n left out
+    found, low, high = slope(ns[-kept:], gaps[-kept:])
+    here, _, _ = slope(ns[-kept:], [np.array([case.rate(n)]) for n in ns[-kept:]])
+    growth, _, _ = slope(ns[-kept:], [np.array([p["evaluations"]], float) for p in points[-kept:]])
+    return {
+        "algorithm": case.algorithm, "problem": case.problem, "measure": case.measure,
+        "variant": case.variant, "epsilon": case.epsilon, "slope": found, "slope_low": low,
+        "slope_high": high, "theory": case.theory, "theory_here": here,
+        "evaluations": points[-1]["evaluations"], "evaluations_slope": growth,
+        "n": ns[-kept:], "seeds": seeds, "note": case.note, "statement": statements[-1],
+    }, points
+
+
+def plot(path: pathlib.Path, rows: list[dict[str, Any]], points: list[dict[str, Any]]) -> None:
+    """Gap against n, a line a case; the theorem's rate dashed through the last point."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5.5), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log", xlabel="n, records",
+                              ylabel="gap on the population")
+    for i, row in enumerate(rows):
+        mine = [p for p in points if all(p[k] == row[k] for k in
+                                         ("algorithm", "problem", "variant", "epsilon"))]
+        n, gap, rate = (np.array([p[k] for p in mine]) for k in ("n", "gap", "rate"))
+        color = f"C{i % 10}"
+        axes.errorbar(n, gap, [p["error"] for p in mine], marker="o", markersize=4, capsize=3,
+                      color=color,
+                      label=f"{row['algorithm']}, {row['variant']}, epsilon {row['epsilon']:g}: "
+                            f"{row['measure']} gap, slope {row['slope']:.2f}")
+        axes.plot(n, rate * gap[-1] / rate[-1], "--", color=color, linewidth=1)
+        private = [p["n"] for p in mine if case_of(row).private(p["n"])]
+        if private:  # where the theorem's privacy term is the larger one
+            mask = np.isin(n, private)
+            axes.plot(n[mask], gap[mask], "o", markersize=9, fillstyle="none", color=color)
+    axes.plot([], [], "k--", linewidth=1, label="rate of the theorem")
+    axes.plot([], [], "ko", markersize=9, fillstyle="none", label="privacy term dominates")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=7)
+    figure.savefig(path, dpi=150)
+
+
+def case_of(row: dict[str, Any]) -> Case:
+    """The case that a row is about."""
+    return next(c for c in CASES if (c.algorithm, c.problem, c.variant, c.epsilon) == tuple(
+        row[k] for k in ("algorithm", "problem", "variant", "epsilon")))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures the cases of one algorithm or of all."""
+    parser = report.Parser(prog="python -m benchmarks.rates", description=__doc__)
+    known = sorted({case.algorithm for case in CASES})
+    parser.add_argument("--algorithm", choices=known, action="append",
+                        help="default: all; may be given several times")
+    parser.add_argument("--quick", action="store_true", help="smaller n, under three minutes")
+    parser.add_argument("--seeds", type=report.count, help=f"runs a point, default {SEEDS}")
+    parser.add_argument("--json", type=report.output(".json"), help="file for rows and points")
+    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
+    args = parser.parse_args(argv)
+    seeds = args.seeds or (QUICK if args.quick else SEEDS)
+    start = time.perf_counter()
+    rows: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
+    for case in CASES:
+        if args.algorithm and case.algorithm not in args.algorithm:
+            continue
+        row, its_points = run(case, seeds, args.quick)
+        rows.append(row)
+        points += its_points
+    print(report.table(
+        ("algorithm", "variant", "problem", "measure", "epsilon", "slope", "95 %", "theory", "here",
+         "evaluations", "growth"),
+        [(r["algorithm"], r["variant"], r["problem"], r["measure"], f"{r['epsilon']:g}",
+          f"{r['slope']:.2f}", f"[{r['slope_low']:.2f}, {r['slope_high']:.2f}]",
+          f"{r['theory']:.2f}", f"{r['theory_here']:.2f}", f"{r['evaluations']}",
+          f"{r['evaluations_slope']:.2f}") for r in rows]))
+    print(f"\n{seeds} runs a point, delta {DELTA:g}, replace-one; slopes over the larger half of n."
+          "\ntheory: exponent of the theorem's slower term; here: slope of the theorem's whole rate"
+          "\nover the same n; evaluations: of one run at the largest n; growth: their slope in n.")
+    for r in rows:
+        if r["note"]:
+            print(f"{r['algorithm']}, {r['variant']}, epsilon {r['epsilon']:g}: {r['note']}")
+    print(f"{time.perf_counter() - start:.0f} s.")
+    if args.json is not None:
+        write(args.json, args, rows, points)
+    if args.plot is not None:
+        plot(args.plot, rows, points)
+    return 0
+
+
+def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
+          points: list[dict[str, Any]]) -> None:
+    """The JSON file."""
+    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
+    report.write_json(path, {"environment": report.environment(), "arguments": arguments,
+                             "rows": rows, "points": points})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
