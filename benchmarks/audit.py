@@ -24,7 +24,7 @@ from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, algorithms
 from jaxminimax.audit import audit
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
-RUNS, QUICK = 200_000, 40_000
+RUNS, QUICK = 100_000, 30_000
 EPSILONS = (1.0, 4.0)
 POPULATION = 20
 CLIP = Saddle(0.5, 2.0)

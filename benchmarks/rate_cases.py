@@ -268,11 +268,11 @@ CASES: tuple[Case, ...] = (
     Case("gda", "T = n^(2/3)", "quadratic game", "strong", 1.0, -2 / 3,
          lambda n: gda_job(n, 1.0), lambda n: n ** (-2 / 3), lambda n: True,
          lambda n: n * math.ceil(n ** (2 / 3)), [500, 1000, 2000, 4000, 8000, 16000],
-         [250, 500, 1000, 2000],
+         [500, 1000, 2000],
          note="the theorem is an upper bound for any strongly convex-concave loss; with calibrated "
               "noise the error here is all noise, of order 1 / n^2."),
-    _sgda(1.0, [500, 1000, 2000, 4000, 8000, 16000], [500, 1000, 2000, 4000]),
-    _sgda(8.0, [500, 1000, 2000, 4000, 8000, 16000], [500, 1000, 2000, 4000]),
+    _sgda(1.0, [500, 1000, 2000, 4000, 8000, 16000], [500, 1000, 2000]),
+    _sgda(8.0, [500, 1000, 2000, 4000, 8000, 16000], [500, 1000, 2000]),
     _one_pass("extragradient", 8.0, [1600, 3200, 6400, 12800, 25600, 51200, 102400],
               [1600, 3200, 6400, 12800]),
     _one_pass("extragradient", 1.0, [6400, 12800, 25600, 51200, 102400, 204800],
@@ -280,6 +280,6 @@ CASES: tuple[Case, ...] = (
     _many("extragradient", 8.0, [50, 100, 200, 400], [50, 100, 200]),
     _one_pass("proximal", 8.0, [400, 1600, 6400, 25600, 102400], [400, 1600, 6400]),
     _many("proximal", 8.0, [200, 400, 800, 1600, 3200, 6400], [200, 400, 800]),
-    _many("proximal", 0.5, [200, 400, 800, 1600, 3200], [200, 400, 800],
+    _many("proximal", 0.2, [400, 800, 1600, 3200, 6400], [400, 800, 1600],
           note="at small epsilon the privacy term, of slope -1, is the larger one."),
 )

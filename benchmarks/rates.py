@@ -109,7 +109,7 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]], points: list[dict[str, 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5.5), layout="constrained")
+    figure = Figure(figsize=(8, 7), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log", xlabel="n, records",
                               ylabel="gap on the population")
     for i, row in enumerate(rows):
@@ -129,7 +129,7 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]], points: list[dict[str, 
     axes.plot([], [], "k--", linewidth=1, label="rate of the theorem")
     axes.plot([], [], "ko", markersize=9, fillstyle="none", label="privacy term dominates")
     axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=7)
+    figure.legend(loc="outside lower center", fontsize=8, ncols=1)
     figure.savefig(path, dpi=150)
 
 
