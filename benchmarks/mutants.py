@@ -24,7 +24,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks import report
-from jaxminimax import Saddle, gda, gradients, noise, sampling, sgda
+from jaxminimax import Saddle, gda, gradients, noise, proximal, sampling, sgda
 from jaxminimax import audit as auditor
 from jaxminimax import mechanism as words
 from jaxminimax.accounting import _calibrate, _charge, _curves, _epsilon
@@ -106,6 +106,11 @@ def _query(where: words.Full | words.Poisson | words.FixedSize | words.Disjoint,
 
 
 def _hyper(algorithm: Any, rounds: int, query: words.Query) -> Any:
+    if algorithm is proximal:
+        point = words.Resolvent(bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0,
+                                sampling=query.sampling, population=query.population,
+                                assumes="lipschitz")
+        return proximal.Hyper(query=proximal.certified(point), iterations=rounds)
     own = {"modulus": 1.0} if algorithm is gda else {"step": Saddle(0.5, 0.5)}
     return algorithm.Hyper(query=query, iterations=rounds, **own)
 
@@ -347,6 +352,9 @@ MUTANTS = (
     Mutant("joint clip of each player alone", "sensitivity, one clip for both", AUDIT,
            _replace(gradients, "_together", lambda _: lambda ratio: ratio),
            functools.partial(_audit, 1, joint=True)),
+    Mutant("displacement of a proximal point halved", "sensitivity of a solution", AUDIT,
+           _replace(door, "displacement", lambda length: lambda query: length(query) / 2),
+           functools.partial(_audit, 1, algorithm=proximal)),
     Mutant("division by the realised batch size", "sensitivity, where few records were drawn",
            "distance of equal-key releases on neighbours",
            _replace(door, "clipped_sum", _by_realised_size), _distance),
