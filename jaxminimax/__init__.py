@@ -1,6 +1,6 @@
 """Differentially private minimax optimisation, as pure functions on JAX."""
 
-from jaxminimax import averaging, metrics, noise, problems, schedules, solvers
+from jaxminimax import averaging, metrics, noise, plans, problems, schedules, solvers
 from jaxminimax._types import (
     Algorithm,
     Problem,
@@ -18,7 +18,14 @@ from jaxminimax.accounting import (
     epsilon,
     statement,
 )
-from jaxminimax.algorithms import extragradient, gda, proximal, sgda
+from jaxminimax.algorithms import (
+    extragradient,
+    gda,
+    proximal,
+    recursive,
+    recursive_sgda,
+    sgda,
+)
 from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
 from jaxminimax.drivers import run, stack, sweep
 from jaxminimax.fit import fit
@@ -79,9 +86,12 @@ __all__ = [
     "gda",
     "metrics",
     "noise",
+    "plans",
     "problems",
     "proximal",
     "record",
+    "recursive",
+    "recursive_sgda",
     "release",
     "run",
     "saddle_operator",

@@ -26,6 +26,8 @@ from jaxminimax.mechanism import (
     batch_size,
     concrete,
     modulus,
+    on_part,
+    split,
 )
 from jaxminimax.solvers import certifying_steps
 
@@ -42,11 +44,12 @@ def check(mechanism: Mechanism) -> None:
         case Sequence(parts=parts) | Parallel(parts=parts):
             for part in parts:
                 check(part)
-        case Repeat(query=query, times=times):
-            _check_times("times (the number of releases)", times)
+        case Repeat(query=query, times=times, parts=parts):
+            _check.count("parts", parts)
+            _check_times("times (the number of releases)", times * parts)
             _check_sampling(query)
             if isinstance(query, Resolvent):
-                _check_resolvent(query)
+                _check_resolvent(query, times, parts)
             else:
                 _check_query(query)
         case GroupLosses():
@@ -107,8 +110,11 @@ def _check_sampling(query: Query | Resolvent) -> None:
                              f"Disjoint(batch=...), got {other!r}.")
 
 
-def _check_resolvent(query: Resolvent) -> None:
+def _check_resolvent(query: Resolvent, times: int, parts: int) -> None:
     _check.one_of("assumes", query.assumes, ASSUMES)
+    if query.doubling and parts > 60:
+        raise ValueError(f"parts must be at most 60 where the proximal weight doubles, got "
+                         f"{parts}.")
     for name in ("bound", "prox", "diameter"):
         _check.number(name, getattr(query, name), low=1e-12, high=1e12, closed=True)
     _check.number("lipschitz", query.lipschitz, low=0.0, high=1e12, closed=True)
@@ -124,19 +130,31 @@ def _check_resolvent(query: Resolvent) -> None:
                          "Poisson sample a capacity, or sanitise the records and use "
                          "assumes='monotone'.")
     if query.steps is not None:
-        _check.count("steps", query.steps)
-        if query.steps < inner_steps(query):
-            raise ValueError(f"steps must be at least {inner_steps(query)}, got {query.steps}: "
-                             "fewer may fail to certify a solution, and a failure shows. "
-                             "proximal.certified(query) sets them.")
+        given = query.steps if isinstance(query.steps, tuple) else (query.steps,)
+        needed = inner_steps(query, parts)
+        needed = needed if isinstance(needed, tuple) else (needed,)
+        for steps in given:
+            _check.count("steps", steps)
+        if len(given) != len(needed) or any(a < b for a, b in zip(given, needed, strict=True)):
+            raise ValueError(f"steps must be at least {inner_steps(query, parts)}, got "
+                             f"{query.steps}: fewer may fail to certify a solution, and a failure "
+                             "shows. proximal.certified(query) sets them.")
 
 
-def inner_steps(query: Resolvent) -> int:
-    """Steps of the inner solver after which a solution's certificate cannot fail."""
-    smooth = concrete(batch_lipschitz(query)) + concrete(query.prox)
+def inner_steps(query: Resolvent, parts: int = 1) -> int | tuple[int, ...]:
+    """Steps of the inner solver after which a solution's certificate cannot fail.
+
+    One number; or one a part of the data, if the proximal weight doubles.
+    """
+    if query.doubling:
+        return tuple(_steps(on_part(query, part)) for part in range(parts))
+    return _steps(query)
+
+
+def _steps(query: Resolvent) -> int:
     residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
-    return certifying_steps(residual, lipschitz=smooth, modulus=concrete(modulus(query)),
-                            distance=concrete(query.diameter))
+    return certifying_steps(residual, lipschitz=concrete(split(query)[1]),
+                            prox=concrete(modulus(query)), distance=concrete(query.diameter))
 
 
 def _check_query(query: Query) -> None:

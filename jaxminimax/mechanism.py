@@ -122,7 +122,13 @@ class Resolvent:
       prox: lambda, weight of the proximal term.
       lipschitz: L, of one record's operator plus that of the public terms; 0 for constant ones.
       diameter: of W; decides how many steps of the inner solver are proven to be enough.
-      steps: of the inner solver, from `proximal.certified`.
+      steps: of operator extrapolation, from `proximal.certified`; one number a part if `doubling`.
+      doubling: whether part t = 1, 2, ... of the data has the proximal weight (2^t - 1) lambda
+        instead of lambda, as in recursive regularisation. The noise shrinks with it.
+      solver: what looks for the solution first, `(key, solvers.Regularised, residual) -> point`, a
+        black box such as `solvers.near_linear`. Its point is released if it is certified; otherwise
+        operator extrapolation takes its proven number of steps from there. None: that alone. Keep
+        one function object: it is hashed by identity.
       slack: rho, certified residual over M / m.
       noise_multiplier: as in `Query`, one number for all coordinates.
       sampling: as in `Query`.
@@ -137,7 +143,9 @@ class Resolvent:
     prox: float | jax.Array
     lipschitz: float | jax.Array
     diameter: float | jax.Array
-    steps: int | None = jax.tree.static(default=None)
+    steps: int | tuple[int, ...] | None = jax.tree.static(default=None)
+    doubling: bool = jax.tree.static(default=False)
+    solver: Any = jax.tree.static(default=None)
     slack: float | jax.Array = 0.01
     noise_multiplier: float | jax.Array | None = None
     sampling: Full | Poisson | FixedSize | Disjoint = Full()
@@ -147,10 +155,22 @@ class Resolvent:
 
 @record
 class Repeat:
-    """`times` adaptive uses of `query`, each on a fresh sample with fresh noise."""
+    """`times` adaptive uses of `query`, each on a fresh sample with fresh noise.
+
+    With several parts, `times` uses on each of them, one part after the other: part p is rows
+    [p m, (p + 1) m) of the data, m = `query.population`, and rows beyond the last part are never
+    read. The order of the rows must be public. A record is in one part, so what is charged is
+    `times` uses, however many parts there are.
+
+    Attributes:
+      query: what is released, and from how many records.
+      times: uses on a part.
+      parts: of the data.
+    """
 
     query: Query | Resolvent
     times: int = jax.tree.static()
+    parts: int = jax.tree.static(default=1)
 
 
 @record
@@ -238,7 +258,9 @@ Mechanism = Leaf | Sequence | Parallel
 def releases(mechanism: Mechanism) -> int:
     """Number of releases that the mechanism allows."""
     match mechanism:
-        case Repeat(times=times) | GroupLosses(times=times):
+        case Repeat(times=times, parts=parts):
+            return times * parts
+        case GroupLosses(times=times):
             return times
         case Tree(leaves=count):
             return count
@@ -295,6 +317,28 @@ def batch_lipschitz(query: Resolvent) -> Any:
 def modulus(query: Resolvent) -> Any:
     """mu, of strong monotonicity of the regularised problem."""
     return query.prox - batch_lipschitz(query) if query.assumes == "lipschitz" else query.prox
+
+
+def weight_of_part(query: Resolvent, part: Any) -> Any:
+    """Proximal weight on part 0, 1, ... over that on part 0: 1, or 2^(part + 1) - 1."""
+    return 2.0 ** (part + 1) - 1 if query.doubling else 1.0
+
+
+def on_part(query: Resolvent, part: Any) -> Resolvent:
+    """`query` with the proximal weight that it has on a part of the data."""
+    return dataclasses.replace(query, prox=weight_of_part(query, part) * query.prox, doubling=False)
+
+
+def split(query: Resolvent) -> tuple[Any, Any]:
+    """What a solver needs: a weight a that makes F + a (u - c) monotone, and its Lipschitz
+    constant.
+
+    The proximal term keeps lambda - a = mu. What is Lipschitz is so with any larger constant too: a
+    hundredth of mu more spares the solvers a division by 0 where the operator is constant.
+    """
+    steep = batch_lipschitz(query)
+    shift = steep if query.assumes == "lipschitz" else 0.0
+    return shift, steep + shift + 0.01 * modulus(query)
 
 
 def displacement(query: Resolvent) -> Any:

@@ -35,13 +35,18 @@ def strong_gap(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
 
 
 def weak_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
-    """Reads the data; not private. max_v E L(w, v) - min_w E L(w, v), E over runs.
+    """Reads the data; not private. max_v E L(w, v) - min_w E L(w, v), E over samples.
+
+    The responses do not know the sample that the output came from, so the gap is at most the strong
+    one, and may be 0 where that is as large as it can be: it certifies no single output. The
+    expectation over the algorithm's coins stays outside: give outputs for one key, and average over
+    keys. (With all runs' coins mixed in one call the value is smaller still.)
 
     Args:
       problem: its players must be coupled by a bilinear term only: then the best response to the
         random opponent is the one to its mean. (True of the games of this library.)
-      zs: outputs of R independent runs, ideally each on its own sample; leaves `[R, ...]`. The
-        estimate exceeds the weak gap by O(tr Cov / R).
+      zs: outputs of R runs with one key, each on its own sample; leaves `[R, ...]`. The estimate
+        exceeds the weak gap by O(tr Cov / R), or by O((tr Cov / R)^(1/2)) where gaps have kinks.
       data: stands for the population.
 
     Raises:
@@ -53,6 +58,25 @@ def weak_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
     upper = jax.vmap(lambda w: value(Saddle(w, v), data))(zs.w)
     lower = jax.vmap(lambda v: value(Saddle(w, v), data))(zs.v)
     return jnp.mean(upper) - jnp.mean(lower)
+
+
+def relative_accuracy(problem: Problem, z: Saddle, saddle: Saddle, data: Tree) -> jax.Array:
+    """Reads the data; not private. L(w, v*) - L(w*, v), against one saddle point only.
+
+    What an inner solver promises: at most the distance of its start from (w*, v*) times its
+    relative accuracy. It is at most the empirical gap, with no maximum over responses.
+
+    Args:
+      problem: with a value.
+      z: the point.
+      saddle: (w*, v*), a saddle point on `data`.
+      data: the L is its mean.
+
+    Raises:
+      ValueError: if the problem has no value.
+    """
+    value = _needs(problem)
+    return value(Saddle(z.w, saddle.v), data) - value(Saddle(saddle.w, z.v), data)
 
 
 def primal_risk(problem: Problem, w: Tree, data: Tree) -> jax.Array:

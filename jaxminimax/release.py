@@ -17,19 +17,21 @@ from jaxminimax.mechanism import (
     Query,
     Repeat,
     Resolvent,
-    batch_lipschitz,
     batch_size,
     check_noise,
     displacement,
     modulus,
+    on_part,
+    rows_read,
+    split,
 )
 from jaxminimax.noise import gaussian
 from jaxminimax.sampling import Sample, draw
-from jaxminimax.solvers import certify, in_float64, operator_extrapolation
+from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrapolation
 
 # What keys are folded with: releases keep apart from whatever else is made from the run's key
 # (split(key)[i] is fold_in(key, i)), and samples from noise.
-_RELEASES, _SAMPLE, _NOISE = 0x6D6D78, 0, 1
+_RELEASES, _SAMPLE, _NOISE, _SOLVER = 0x6D6D78, 0, 1, 2
 
 
 def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
@@ -42,20 +44,33 @@ def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
     return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
 
 
-def _sampled(key: jax.Array, query: Query | Resolvent, spent: jax.Array,
+def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
              data: Tree) -> tuple[jax.Array, Sample, Tree]:
-    """The key of a release's noise, its sample, and the rows of the sample."""
+    """The key of a release, its sample, and the rows of the sample."""
+    query, parts = mechanism.query, mechanism.parts
     rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
-    if rows != {(query.population,)}:
+    if parts == 1 and rows != {(query.population,)}:
         raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
                          f"population={query.population}.")
+    if len(rows) != 1 or min(rows) < (parts * query.population,):
+        raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
+                         f"{parts} parts of {query.population} records.")
     key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
-    sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent)
+    sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent % mechanism.times)
+    first = _part(mechanism, spent) * query.population if parts > 1 else 0
     if sample.rows is not None:
-        ordered = not isinstance(query.sampling, FixedSize)
-        data = jax.tree.map(lambda x: x.at[sample.rows].get(
+        ordered, rows_of_part = not isinstance(query.sampling, FixedSize), sample.rows + first
+        data = jax.tree.map(lambda x: x.at[rows_of_part].get(
             mode="clip", indices_are_sorted=ordered), data)
-    return jax.random.fold_in(key, _NOISE), sample, data
+    elif parts > 1:
+        data = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, first, query.population), data)
+    return key, sample, data
+
+
+def _part(mechanism: Repeat, spent: jax.Array) -> jax.Array:
+    """The part of the data that a release reads; the last one for releases that are refused."""
+    return jnp.minimum(spent // mechanism.times, mechanism.parts - 1)
 
 
 def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
@@ -77,13 +92,14 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
       spent: number of releases already made, int32 `[]`.
       problem: only `problem.operator` is used.
       z: the point to query.
-      data: leaves `[n, ...]`, n = `mechanism.query.population`.
+      data: leaves `[n, ...]`, n = `mechanism.query.population`; with several parts, at least as
+        many rows as they have together.
       strategy: how the clipped sum is computed, see `clipped_sum`; never what it is.
       microbatch: see `clipped_sum`.
 
     Returns:
       A `Saddle` like z in at least float32; zeros for a player without a clip norm; NaN everywhere
-      if `mechanism.times` releases were made before, or if a Poisson sample outgrew its capacity.
+      if all allowed releases were made before, or if a Poisson sample outgrew its capacity.
 
     Raises:
       ValueError: while tracing, if a leaf of `data` does not have n rows, or if the noise
@@ -94,10 +110,11 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         raise ValueError(f"release answers a Query, got {type(query).__name__}: use the algorithm "
                          "that this mechanism belongs to.")
     noise_multiplier = check_noise(query)
-    key, sample, data = _sampled(key, query, spent, data)
+    key, sample, data = _sampled(key, mechanism, spent, data)
+    key = jax.random.fold_in(key, _NOISE)
     total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
                         joint=query.joint)(z, data, sample.valid)
-    allowed = sample.fits & (spent < mechanism.times)
+    allowed = sample.fits & (spent < mechanism.times * mechanism.parts)
 
     def player(number: int, x: Tree, total: Tree, clip: Any, noise_multiplier: Any) -> Tree:
         if clip is None:
@@ -116,11 +133,12 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         v + N(0, (noise multiplier * displacement)^2 I),
 
     v the certified solution in W of G(u) = (1/m) sum_{i in B} F_i(u) + r(u) + prox (u - z), with r
-    the public terms. It is found by operator extrapolation from P_W(z), which tells nothing but
-    what was released before. Solution, noise and sum are float64 and the sum alone is rounded to
-    the dtypes of z, so that no rounding of the solution escapes the noise. NaN also if the residual
-    exceeds what the noise pays for: under the assumptions that the statement lists it cannot, and
-    without them nothing is promised. The residual itself stays inside.
+    the public terms. The query's solver may look for it; unless what it finds is certified,
+    operator extrapolation takes the number of steps that is proven to be enough, from there or from
+    P_W(z). How long that takes is not hidden. Solution, noise and sum are float64 and the sum alone
+    is rounded to the dtypes of z, so that no rounding of the solution escapes the noise. NaN also
+    if the residual exceeds what the noise pays for: under the assumptions that the statement lists
+    it cannot, and without them nothing is promised. The residual itself stays inside.
 
     Args:
       key: as in `release`.
@@ -148,43 +166,60 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         raise ValueError("The operator is clipped, and clipping destroys monotonicity: use "
                          "assumes='lipschitz', or sanitise the records instead of the operator.")
     check_noise(query)
-    key, sample, batch = _sampled(key, query, spent, data)
-    allowed = sample.fits & (spent < mechanism.times)
+    key, sample, batch = _sampled(key, mechanism, spent, data)
+    allowed = sample.fits & (spent < mechanism.times * mechanism.parts)
+    part = _part(mechanism, spent)
+    steps = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else query.steps
 
     @in_float64
-    def answer(words: jax.Array, query: Resolvent, z: Saddle, batch: Tree,
-               valid: jax.Array | None) -> Saddle:
+    def answer(words: jax.Array, query: Resolvent, part: jax.Array, steps: jax.Array, z: Saddle,
+               batch: Tree, valid: jax.Array | None) -> Saddle:
         query, wide = jax.tree.map(lambda x: x.astype(jnp.float64), (query, z))
-        v, exact = _proximal_point(query, problem, wide, batch, valid)
+        query = on_part(query, part)
         key = jax.random.wrap_key_data(words, impl=implementation)
+        v, exact = _proximal_point(jax.random.fold_in(key, _SOLVER), query, steps, problem, wide,
+                                   batch, valid)
         std = displacement(query) * query.noise_multiplier
-        noise = gaussian(key, v, std)
+        noise = gaussian(jax.random.fold_in(key, _NOISE), v, std)
         return jax.tree.map(lambda a, e, x: jnp.where(exact, a + e, jnp.nan).astype(
             at_least_float32(x.dtype)), v, noise, z)
 
     implementation = jax.random.key_impl(key)
-    g = answer(jax.random.key_data(key), jax.tree.map(jnp.asarray, query), z, batch, sample.valid)
+    g = answer(jax.random.key_data(key), jax.tree.map(jnp.asarray, query), part,
+               jnp.asarray(steps, jnp.int32), z, batch, sample.valid)
     return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
 
 
-def _proximal_point(query: Resolvent, problem: Problem, z: Saddle, batch: Tree,
-                    valid: jax.Array | None) -> tuple[Saddle, jax.Array]:
+def _proximal_point(key: jax.Array, query: Resolvent, steps: jax.Array, problem: Problem, z: Saddle,
+                    batch: Tree, valid: jax.Array | None) -> tuple[Saddle, jax.Array]:
     """The solution around z, float64, and whether it is certified."""
-    assert query.steps is not None
-    size, smooth = batch_size(query), batch_lipschitz(query) + query.prox
+    size, (shift, lipschitz) = batch_size(query), split(query)
     bound = query.bound if query.assumes == "lipschitz" else jnp.inf
     total = clipped_sum(problem.operator, Saddle(bound, bound), joint=True)
 
-    def operator(u: Saddle) -> Saddle:
-        g = total(u, batch, valid)
+    def over(u: Saddle, rows: tuple[Tree, jax.Array | None], size: float) -> Saddle:
+        g = total(u, *rows)
         if any(x.dtype != jnp.float64 for x in jax.tree.leaves(g)):
             raise ValueError("The operator answers in less than float64 at a float64 point: "
                              "cast the record to the point's dtype, not the reverse.")
-        g = jax.tree.map(lambda s, a, c: s / size + query.prox * (a - c), g, u, z)
+        g = jax.tree.map(lambda s, a, c: s / size + shift * (a - c), g, u, z)
         return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
 
-    u = operator_extrapolation(operator, problem.project, problem.project(z), lipschitz=smooth,
-                               modulus=modulus(query), steps=query.steps)
-    found = certify(operator, problem.project, u, lipschitz=smooth)
-    exact = (found.residual <= query.slack * query.bound / size) & (modulus(query) > 0)
-    return found.point, exact
+    def mean(u: Saddle) -> Saddle:
+        return over(u, (batch, valid), size)
+
+    def component(u: Saddle, i: jax.Array) -> Saddle:
+        one = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i, 1), (batch, valid))
+        return over(u, one, size / count)
+
+    count = rows_read(query)
+    todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)
+    wanted = query.slack * query.bound / size
+    start = problem.project(z)
+    if query.solver is not None:
+        guess = problem.project(query.solver(key, todo, wanted))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(guess)]))
+        start = jax.tree.map(lambda a, b: jnp.where(finite, a, b), guess, start)
+        steps = jnp.where(certify(todo, start).residual <= wanted, 0, steps)
+    found = certify(todo, operator_extrapolation(todo, start, steps))
+    return found.point, (found.residual <= wanted) & (modulus(query) > 0)

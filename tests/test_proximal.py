@@ -390,7 +390,7 @@ def test_one_pass_is_one_gaussian_and_its_noise_the_worked_example():
     assert limit(hyper.query) == pytest.approx(0.01882602, rel=1e-6)
     assert words.displacement(hyper.query) * hyper.query.noise_multiplier == (
         pytest.approx(0.07023295, rel=1e-6))
-    assert hyper.query.steps == 37
+    assert hyper.query.steps == 9  # 37 with the proximal term inside the operator
 
 
 def test_the_schedule_of_many_passes():

@@ -13,6 +13,8 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   (sum_p (||d_p|| / (C_p z_p))^2)^(1/2), is at most 1 / z_eff with z_eff = min_p z_p.
 * Without sampling, T adaptive releases are one Gaussian of parameter mu = (1 or 2) sqrt(T) / z_eff.
 * Disjoint batches read a record once a pass, so T counts passes, not releases.
+* Parts of the data that a Repeat takes one after the other hold a record once, so T counts the
+  releases on one part.
 * Parts on disjoint data are alternatives: the differing record is in one of them, so epsilon is
   the largest over the alternatives, each a `Charge` of its own.
 * P[a Poisson sample overflows] is added to delta. That is more than needed: given which other
@@ -117,7 +119,7 @@ def first(mechanism: Mechanism, spent: int) -> Mechanism | None:
     Parts of a `Parallel` are taken to run one after the other, in their order.
     """
     match mechanism:
-        case Repeat() | GroupLosses():
+        case Repeat() | GroupLosses():  # parts of a Repeat: the first one has spent the most
             times = min(spent, mechanism.times)
             return dataclasses.replace(mechanism, times=times) if times else None
         case Tree() | Solution():  # a tree's first node already involves its whole noise
@@ -151,10 +153,10 @@ def _alternatives(mechanism: Mechanism, neighbours: str) -> list[Charge]:
                              "parts: put the Sequences inside one Parallel.")
         return [together(*choice) for choice in itertools.product(*rows)]
     if neighbours != "replace_one" and not (
-            isinstance(mechanism, Repeat)
+            isinstance(mechanism, Repeat) and mechanism.parts == 1
             and isinstance(mechanism.query.sampling, words.Full | Poisson)):
         raise ValueError("add_or_remove_one is offered for releases on Full() and Poisson(...) "
-                         "samples only: use neighbours='replace_one'.")
+                         "samples of the whole data only: use neighbours='replace_one'.")
     return [_one(mechanism)]
 
 

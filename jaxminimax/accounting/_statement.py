@@ -140,6 +140,9 @@ def describe(part: Leaf) -> str:
                     f"{words.concrete(part.slack):g}.")
     assert isinstance(part, Repeat)
     n = part.query.population
+    times = f"{part.times} release(s)"
+    if part.parts > 1:
+        times += f" on each of {part.parts} disjoint parts of the data, each"
     match part.query.sampling:
         case Poisson(rate=rate):
             how = (f"Poisson samples at rate {rate:.6g} of {n} records (expected batch "
@@ -154,14 +157,15 @@ def describe(part: Leaf) -> str:
             how = f"all {n} records, without sampling"
     if isinstance(part.query, Resolvent):
         query = part.query
-        return (f"{part.times} release(s) of certified proximal points on {how}: prox weight "
-                f"{words.concrete(query.prox):.6g}, modulus "
+        growing = " on the first part, 2^t - 1 times that on part t" if query.doubling else ""
+        return (f"{times} of certified proximal points on {how}: prox weight "
+                f"{words.concrete(query.prox):.6g}{growing}, modulus "
                 f"{words.concrete(words.modulus(query)):.6g}, residual at most "
                 f"{words.concrete(query.slack):g} of the bound {words.concrete(query.bound):.6g} "
                 "over the batch size, operators "
                 + ("clipped to the bound." if query.assumes == "lipschitz" else "as they are."))
     clip = ", one clip for both players together" if part.query.joint else ""
-    return f"{part.times} release(s) on {how}{clip}."
+    return f"{times} on {how}{clip}."
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,

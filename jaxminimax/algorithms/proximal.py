@@ -80,6 +80,9 @@ def certified(query: Resolvent) -> Resolvent:
     Raises:
       ValueError: for numbers out of range, or a modulus that is not positive.
     """
+    if query.doubling:
+        raise ValueError("doubling is recursive regularisation's: recursive.certified sets its "
+                         "steps.")
     _valid.check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
     return dataclasses.replace(query, steps=_valid.inner_steps(query))
 

@@ -8,7 +8,7 @@ from jaxminimax.problems._auc import (
     mlp_scorer,
     release_prior,
 )
-from jaxminimax.problems._games import bilinear_game, quadratic_game
+from jaxminimax.problems._games import bilinear_game, kinked_game, quadratic_game
 from jaxminimax.problems._regression import bounded_glm, robust_regression
 from jaxminimax.problems._sets import Set, ball, box, product, simplex
 from jaxminimax.problems._vi import (
@@ -33,6 +33,7 @@ __all__ = [
     "bounded_glm",
     "box",
     "cournot",
+    "kinked_game",
     "linear_scorer",
     "matrix_game",
     "mlp_init",

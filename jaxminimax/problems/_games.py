@@ -112,6 +112,42 @@ def bilinear_game(*, coupling: float, radius: Saddle) -> Problem:
     )
 
 
+def kinked_game() -> Problem:
+    """A non-smooth game of two numbers, with a sharp saddle point.
+
+        f(w, v; (a, b)) = |w - a| + w v - |v - b|,        |w|, |v| <= 1,  a, b in {-1, 0, 1}.
+
+    Data are pairs of arrays `[n]`. The operator's norm is at most 2 sqrt(2), and so is the
+    diameter. Inner maxima of concave piecewise linear functions are at -1, 0 or 1. For a and b in
+    {-1, 0, 1} with probabilities (s, 1 - 2 s, s) the saddle point is (0, 0), and with p = 1 - 2 s
+    the strong gap is p |w| + (|w| - p)_+ + p |v| + (|v| - p)_+. Its kinks rule output perturbation
+    out.
+    """
+    ends = (-1.0, 0.0, 1.0)
+
+    def loss(w, v, x):
+        a, b = x
+        return jnp.abs(w - a) + w * v - jnp.abs(v - b)
+
+    value = _mean_of(loss)
+
+    def best(player):
+        def respond(other, data):
+            values = jnp.stack([value(Saddle(jnp.full_like(other, e), other) if player == "w" else
+                                      Saddle(other, jnp.full_like(other, e)), data) for e in ends])
+            chosen = jnp.argmin(values) if player == "w" else jnp.argmax(values)
+            return jnp.asarray(ends, other.dtype)[chosen]
+
+        return respond
+
+    return Problem(
+        operator=saddle_operator(loss),
+        project=lambda z: Saddle(jnp.clip(z.w, -1.0, 1.0), jnp.clip(z.v, -1.0, 1.0)),
+        value=value,
+        best_response=Saddle(best("w"), best("v")),
+    )
+
+
 def _mean_of(loss):
     def value(z, data):
         return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))

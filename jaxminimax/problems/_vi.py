@@ -235,19 +235,31 @@ def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> Bounded:
                    domain.diameter)
 
 
-def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle) -> Bounded:
-    """Bilinear games on balls with records of any content.
+def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = None,
+                     sets: Saddle | None = None) -> Bounded:
+    """Bilinear games with records of any content, on balls, boxes, simplices or any other sets.
 
-        f(w, v; (A, b, c)) = w^T A v + <b, w> - <c, v>,     ||w|| <= R_w, ||v|| <= R_v.
+        f(w, v; (A, b, c)) = w^T A v + <b, w> - <c, v>,     w in W, v in V.
 
     Data are triples A `[n, p, q]`, b `[n, p]`, c `[n, q]`, projected to ||A||_F <= a and
-    ||b||, ||c|| <= r: L = a, M^2 = (a R_v + r)^2 + (a R_w + r)^2.
+    ||b||, ||c|| <= r: L = a, M^2 = (a R_v + r)^2 + (a R_w + r)^2, R the largest norm in a set. Best
+    responses are the sets' linear minimisers.
 
     Args:
       coupling: a.
       offset: r.
-      radius: R_w and R_v.
+      radius: R_w and R_v, of balls around 0.
+      sets: W and V instead.
+
+    Raises:
+      ValueError: for numbers out of range; unless one of radius and sets is given.
     """
+    if (radius is None) == (sets is None):
+        raise ValueError("give radius=Saddle(R_w, R_v) for balls or sets=Saddle(W, V), and not "
+                         "both.")
+    if sets is None:
+        assert radius is not None
+        sets = Saddle(ball(radius.w), ball(radius.v))
     _check.number("coupling", coupling, low=0.0)
     _check.number("offset", offset, low=0.0)
 
@@ -271,14 +283,14 @@ def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle) -> Bound
 
     def best_w(v, data):
         a, b, _ = mean(data, v.dtype)
-        return ball(radius.w).support(a @ v + b)
+        return sets.w.support(a @ v + b)
 
     def best_v(w, data):
         a, _, c = mean(data, w.dtype)
-        return ball(radius.v).support(c - w @ a)
+        return sets.v.support(c - w @ a)
 
-    domain = product(ball(radius.w), ball(radius.v))
+    domain = product(sets.w, sets.v)
     problem = Problem(operator=saddle_operator(loss), project=domain.project,
                       support=domain.support, value=value, best_response=Saddle(best_w, best_v))
-    bound = math.hypot(coupling * radius.v + offset, coupling * radius.w + offset)
+    bound = math.hypot(coupling * sets.v.reach + offset, coupling * sets.w.reach + offset)
     return Bounded(problem, bound, coupling, domain.diameter)

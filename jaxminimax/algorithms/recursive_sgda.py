@@ -1,0 +1,166 @@
+"""Recursive regularisation for any convex-concave problem, by noisy descent-ascent.
+
+The rounds, parts and quadratics of `recursive`; no smoothness is needed. Round t runs K - 1 steps
+of descent-ascent from its predecessor's output on its own part of m records,
+
+    g_k     = (sum_{i in B_k} clip(g(z_k; x_i)) + Gaussian) / m  +  public terms at z_k
+    z_{k+1} = P(z_k - step_t (g_k + mu_t (z_k - c_t))),                  k = 0, ..., K - 2,
+
+and outputs the mean of z_0 ... z_{K-1}. Here m is the public batch size of the sampling. The
+quadratic is a public function of earlier outputs, so it is added after the noise: it is neither
+clipped nor charged. Optionally it is handled in the projection ("composite"),
+
+    z_{k+1} = P((z_k - step_t (g_k - mu_t c_t)) / (1 + step_t mu_t)).
+
+The steps are  step_t = D_t / sqrt(K (L_t^2 + d sigma^2 + V)),  with D_t = min(D, (2 + 2.19 L /
+(lambda D sqrt m)) D / 2^t) the distance from start to solution, L_t = L + mu_t D (L if composite), d
+sigma^2 the noise and V = L^2 (1 - q) / (q m) the sampling variance of a Poisson sample at rate q.
+
+Source: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Algorithm 1 with Appendix C.2.
+Departures: samples are the mechanism's, full batches by default, and noise is calibrated to them
+(the paper draws with replacement, cites a bound for Poisson samples, and leaves its constant open);
+noise covers L, not the 5 L of the regularised loss; D_t as the proof has it, not D / 2^t; the last
+iterate of a round is averaged without a query of its own.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxminimax import _check, _tree, averaging
+from jaxminimax._types import Problem, Saddle, Tree, record
+from jaxminimax.algorithms.recursive import modulus, recentred
+from jaxminimax.mechanism import Poisson, Query, Repeat, batch_size, check_noise
+from jaxminimax.release import release
+
+
+@record
+class Hyper:
+    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+
+    Attributes:
+      query: one joint clip, noise multipliers, sampling of a part; population m, records of a part.
+      base: lambda.
+      diameter: D, of W x V.
+      rounds: T.
+      inner: K >= 2, iterates that a round averages; it makes K - 1 releases.
+      composite: whether the quadratic is handled in the projection.
+      strategy: how clipped sums are computed, see `clipped_sum`.
+      microbatch: see `clipped_sum`.
+    """
+
+    query: Query
+    base: float | jax.Array
+    diameter: float | jax.Array
+    rounds: int = jax.tree.static()
+    inner: int = jax.tree.static()
+    composite: bool = jax.tree.static(default=False)
+    strategy: str = jax.tree.static(default="vmap")
+    microbatch: int = jax.tree.static(default=32)
+
+    @property
+    def iterations(self) -> int:
+        """Steps in all, T (K - 1): one release each."""
+        return self.rounds * (self.inner - 1)
+
+
+class State(NamedTuple):
+    """Everything here is private output: it may be published and stored.
+
+    Attributes:
+      z: the iterate.
+      mean: running average of this round's iterates.
+      centre: c_t.
+      average: the last round's output; the initial point before the first round ends.
+      spent: releases made so far, int32 `[]`.
+    """
+
+    z: Saddle
+    mean: averaging.Mean
+    centre: Saddle
+    average: Saddle
+    spent: jax.Array
+
+
+def mechanism(hyper: Hyper) -> Repeat:
+    """What a run does to the data: K - 1 releases on each part. The accountant reads no more."""
+    return Repeat(query=hyper.query, times=hyper.inner - 1, parts=hyper.rounds)
+
+
+def steps(hyper: Hyper, dim: int, t: Any) -> Any:
+    """step_t of round t = 1, 2, ..., for `dim` coordinates of both players together."""
+    query, (reach, bound) = hyper.query, (hyper.diameter, hyper.query.clip.w)
+    distance = jnp.minimum(reach, (2 + 2.19 * bound / (
+        hyper.base * reach * jnp.sqrt(1.0 * query.population))) * reach / 2.0**t)
+    steep = bound + (0.0 if hyper.composite else modulus(hyper.base, t) * reach)
+    noise = dim * (bound * check_noise(query).w / batch_size(query)) ** 2
+    match query.sampling:
+        case Poisson(rate=rate):
+            noise = noise + bound**2 * (1 - rate) / (rate * query.population)
+    return distance / jnp.sqrt(hyper.inner * (steep**2 + noise))
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round.
+
+    Args:
+      z: initial point in W x V; must not depend on the data. Leaves of any shape and float dtype.
+      hyper: see `Hyper`.
+
+    Raises:
+      ValueError: for numbers out of range, or a query without a joint clip.
+    """
+    _check.count("rounds", hyper.rounds)
+    _check.count("inner", hyper.inner, low=2)
+    _check.number("base", hyper.base, low=0.0)
+    _check.number("diameter", hyper.diameter, low=0.0)
+    if not hyper.query.joint:
+        raise ValueError("query.joint must be True, with clip=Saddle(L, L): the analysis is of one "
+                         "vector, and one clip for both players has half the noise of two.")
+    z = jax.tree.map(jnp.asarray, z)
+    return State(z, averaging.start(z), z, z, jnp.int32(0))
+
+
+def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+    """One step; the last one of a round averages, recentres and starts the next round.
+
+    Args:
+      key: root key of the run. A secret, so never part of the state.
+      state: from `init` or the previous step.
+      data: leaves `[n, ...]` with n >= T m; round t reads rows [(t - 1) m, t m). Their order must
+        not depend on their values.
+      hyper: see `Hyper`.
+      problem: operator, public terms and projection.
+
+    Returns:
+      The next state, in the dtypes of `state.z`; NaN once all releases are spent.
+
+    Raises:
+      ValueError: while tracing, if `data` has too few rows or no noise was calibrated.
+    """
+    g = release(key, mechanism(hyper), state.spent, problem, state.z, data,
+                strategy=hyper.strategy, microbatch=hyper.microbatch)
+    if problem.public is not None:
+        g = _tree.add(g, problem.public(state.z))
+    dtype = state.mean.weight.dtype
+    t = (state.spent // (hyper.inner - 1) + 1).astype(dtype)
+    mu, dim = modulus(hyper.base, t), sum(x.size for x in jax.tree.leaves(state.z))
+    step = steps(hyper, dim, t)
+
+    def move(x: jax.Array, g: jax.Array, c: jax.Array) -> jax.Array:
+        if hyper.composite:
+            return (x - step * (g - mu * c)) / (1 + step * mu)
+        return x - step * (g + mu * (x - c))
+
+    z = _tree.cast_like(problem.project(jax.tree.map(move, state.z, g, state.centre)), state.z)
+    mean = averaging.weigh(state.mean, state.z, jnp.ones((), dtype))
+    # the round ends after K - 1 steps, with K iterates in the mean
+    ends = (state.spent + 1) % (hyper.inner - 1) == 0
+    whole = averaging.weigh(mean, z, jnp.ones((), dtype))
+    out = _tree.cast_like(whole.value, z)
+    going = State(z, mean, state.centre, state.average, state.spent + 1)
+    done = State(out, averaging.start(out), recentred(state.centre, out, t + 1), out,
+                 state.spent + 1)
+    return optax.tree.where(ends, done, going)

@@ -1,0 +1,473 @@
+"""Recursive regularisation: its quadratics, its parts, its noise, and the gaps it reaches."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import jaxminimax as jmm
+from jaxminimax import (
+    FixedSize,
+    Full,
+    Poisson,
+    Problem,
+    Query,
+    Repeat,
+    Resolvent,
+    Saddle,
+    metrics,
+    plans,
+    problems,
+    recursive,
+    recursive_sgda,
+    solvers,
+)
+from jaxminimax import mechanism as words
+
+RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
+K = 5  # coordinates a player of the reference game
+GAME = problems.bilinear_game(coupling=1.0, radius=Saddle(0.5, 0.5))
+NUMBERS = dict(dim=2 * K, bound=math.sqrt(0.5) + math.sqrt(0.98), diameter=math.sqrt(2), delta=1e-6)
+MEAN = (0.2 * jnp.eye(K)[:1], 0.2 * jnp.eye(K)[1:2])
+ZERO = Saddle(jnp.zeros(K), jnp.zeros(K))
+
+
+def sample(key, n):
+    u = jax.random.normal(key, (2, n, K))
+    u = 0.5 * u / jnp.linalg.norm(u, axis=2, keepdims=True)
+    return MEAN[0] + u[0], MEAN[1] + u[1]
+
+
+def query(parts=3, m=6, **numbers):
+    q = Resolvent(**{"bound": 2.0, "prox": 1.0, "lipschitz": 1.0, "diameter": math.sqrt(2),
+                     "noise_multiplier": 3.0, "population": m, "assumes": "monotone",
+                     "doubling": True, **numbers})
+    return recursive.certified(q, parts)
+
+
+def observed(state):
+    return Saddle(state.z, state.centre)
+
+
+SMOOTH = recursive.Hyper(query=query(), iterations=3)
+DESCENT = recursive_sgda.Hyper(
+    query=Query(clip=Saddle(2.0, 2.0), noise_multiplier=Saddle(3.0, 3.0), joint=True, population=6),
+    base=0.25, diameter=math.sqrt(2), rounds=3, inner=5)
+BOTH = pytest.mark.parametrize(("algorithm", "hyper"), [
+    (recursive, SMOOTH), (recursive_sgda, DESCENT)], ids=["smooth", "descent"])
+DATA = sample(jax.random.key(3), 20)  # two rows more than the parts hold
+
+
+def path(algorithm, hyper, data, key=0):
+    """Outputs and centres after every update, leaves `[iterations, 2 K]`."""
+    _, seen = RUN(jax.random.key(key), ZERO, data, hyper, algorithm, GAME, observed)
+    return tuple(np.concatenate(x, 1) for x in (seen.w, seen.v))
+
+
+# --- the quadratics ---
+
+
+def test_the_moduli_of_the_rounds():
+    assert [recursive.modulus(1.0, t) for t in (1, 2, 3, 4)] == [4, 12, 28, 60]
+    q = query(prox=4 * 0.3)
+    assert [float(words.on_part(q, p).prox) for p in range(4)] == pytest.approx(
+        [0.3 * x for x in (4, 12, 28, 60)])
+
+
+def test_one_quadratic_is_the_sum_of_all_of_them_in_value_and_gradient():
+    rng = np.random.default_rng(0)
+    outputs = [Saddle(*(jnp.asarray(rng.normal(size=3)) for _ in "wv")) for _ in range(5)]
+    lam, centre = 0.7, outputs[0]
+    for t in range(1, 6):
+        centre = recursive.recentred(centre, outputs[t - 1], t)
+        mu = recursive.modulus(lam, t)
+
+        def naive(x, player, t=t):
+            return sum(2.0 ** (k + 1) * lam * jnp.sum((x - getattr(outputs[k], player)) ** 2)
+                       for k in range(t))
+
+        def one(x, player, centre=centre, mu=mu):
+            return mu / 2 * jnp.sum((x - getattr(centre, player)) ** 2)
+
+        x, y = jnp.asarray(rng.normal(size=(2, 3)))
+        for player in "wv":
+            for point in (x, y):
+                np.testing.assert_allclose(jax.grad(one)(point, player),
+                                           jax.grad(naive)(point, player), rtol=1e-12)
+            np.testing.assert_allclose(one(x, player) - one(y, player),
+                                       naive(x, player) - naive(y, player), rtol=1e-10)
+
+
+@BOTH
+def test_centres_are_the_weighted_means_of_the_outputs_before(algorithm, hyper):
+    z, centre = path(algorithm, hyper, DATA)
+    size = hyper.iterations // 3
+    outs = [np.zeros(2 * K), *z[size - 1 :: size]]
+    # a solution's state keeps the centre it was solved around, descent's the next one
+    for t in (1, 2, 3) if algorithm is recursive else (2, 3):
+        row = t - 1 if algorithm is recursive else (t - 1) * size - 1
+        expected = sum(2.0**k * outs[k] for k in range(t)) / (2.0**t - 1)
+        np.testing.assert_allclose(centre[row], expected, atol=1e-12)
+
+
+# --- parts ---
+
+
+@BOTH
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_record_of_a_part_leaves_the_rounds_before_bit_identical(algorithm, hyper, part):
+    row = 6 * part + 2
+    other = tuple(x.at[row].set(-x[row]) for x in DATA)
+    one, two = (path(algorithm, hyper, x)[0] for x in (DATA, other))
+    first = part * hyper.iterations // 3
+    assert np.array_equal(one[:first], two[:first])
+    assert not np.array_equal(one[first], two[first])
+
+
+@BOTH
+def test_rows_beyond_the_parts_are_never_read(algorithm, hyper):
+    other = tuple(x.at[18:].set(1e9) for x in DATA)
+    assert np.array_equal(path(algorithm, hyper, DATA)[0], path(algorithm, hyper, other)[0])
+    with pytest.raises(ValueError, match="3 parts of 6 records"):
+        path(algorithm, hyper, tuple(x[:17] for x in DATA))
+
+
+@BOTH
+def test_one_round_is_charged_and_the_allowed_releases_are_those_of_all_rounds(algorithm, hyper):
+    made = algorithm.mechanism(hyper)
+    alone = dataclasses.replace(made, parts=1)
+    if algorithm is recursive:
+        steps = dataclasses.replace(made.query, steps=made.query.steps[:1])
+        alone = dataclasses.replace(alone, query=steps)
+    assert jmm.epsilon(made, 1e-6) == jmm.epsilon(alone, 1e-6) > 0
+    assert words.releases(made) == hyper.iterations == 3 * words.releases(alone)
+    with pytest.raises(ValueError, match="of the whole data only"):
+        jmm.epsilon(made, 1e-6, neighbours="add_or_remove_one")
+    said = str(jmm.statement(algorithm, hyper, delta=1e-6))
+    assert "on each of 3 disjoint parts of the data" in said
+    state, _ = RUN(jax.random.key(0), ZERO, DATA, hyper, algorithm, GAME)
+    late = algorithm.update(jax.random.key(0), state, DATA, hyper, GAME)
+    assert np.all(np.isnan(late.z.w))
+
+
+@pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.5, capacity=6), FixedSize(batch=2)])
+def test_a_part_is_sampled_from_its_own_rows_only(sampling):
+    """Records are their part's number: the noiseless sums of a part hold no other number."""
+    problem = Problem(operator=lambda z, x: Saddle(x, ()))
+    q = Query(clip=Saddle(100.0, None), noise_multiplier=Saddle(0.0, None), sampling=sampling,
+              population=6)
+    made = Repeat(query=q, times=4, parts=3)
+    data = jnp.repeat(10.0 ** jnp.arange(4), 6)[:20]
+    size = words.batch_size(q)
+    for spent in range(12):
+        g = jmm.release(jax.random.key(1), made, jnp.int32(spent), problem,
+                        Saddle(jnp.zeros(()), ()), data)
+        count = float(g.w) * size / 10 ** (spent // 4)
+        assert count == pytest.approx(round(count), abs=1e-5)
+        assert 0 <= count <= 6
+        if not isinstance(sampling, Poisson):
+            assert count == pytest.approx(size)
+
+
+# --- certified rounds ---
+
+
+def test_opposite_linear_records_attain_the_sensitivity_and_the_noise_just_covers_it():
+    """f = <x, w>, one record +-L u, interior: delta at epsilon is just below the target.
+
+    And above it if the noise is calibrated to half of the sensitivity.
+    """
+    epsilon, delta, bound, m = 1.0, 1e-6, 2.0, 50
+    q = query(parts=2, m=m, bound=bound, diameter=20.0, lipschitz=0.0, noise_multiplier=None)
+    hyper = jmm.calibrate(recursive, recursive.Hyper(query=q, iterations=2), epsilon, delta)
+    quiet = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, noise_multiplier=0.0))
+    problem = Problem(operator=lambda z, x: Saddle(x, ()))
+    u = np.array([0.6, 0.8])
+    start = Saddle(jnp.zeros(2), ())
+    data = jnp.zeros((2, 2 * m, 2)).at[:, m + 3].set(bound * np.stack([u, -u]))
+
+    @jax.jit
+    def outputs(keys, x, hyper):
+        return jax.vmap(lambda key: jmm.run(key, start, x, hyper, recursive, problem,
+                                            lambda state: state.z.w)[1])(keys)
+
+    one, two = (np.asarray(outputs(jax.random.split(jax.random.key(0), 1), x, quiet))[0]
+                for x in data)
+    assert np.array_equal(one[0], two[0])
+    apart = np.linalg.norm(one[1] - two[1])
+    assert apart == pytest.approx(2 * bound / (3 * m), rel=1e-6)  # 2 L / (mu_2 m), mu_2 = 3
+    many = np.asarray(outputs(jax.random.split(jax.random.key(1), 2000), data[0], hyper))
+    # the second part is solved around a centre that holds two thirds of the first noise
+    noise = many[:, 1] - one[1] - 2 / 3 * (many[:, 0] - one[0])
+    std = np.std(noise)
+    described = float(words.displacement(words.on_part(hyper.query, 1))
+                      * hyper.query.noise_multiplier)
+    assert std == pytest.approx(described, rel=0.05)
+
+    def attained(sigma):
+        s = sigma / apart
+        return stats.norm.cdf(0.5 / s - epsilon * s) - math.exp(epsilon) * stats.norm.cdf(
+            -0.5 / s - epsilon * s)
+
+    assert 0.6 * delta < attained(described) <= delta
+    assert attained(described / 2) > 100 * delta
+
+
+def test_a_wrong_lipschitz_constant_is_refused_and_nothing_is_released():
+    steep = problems.bilinear_game(coupling=300.0, radius=Saddle(0.5, 0.5))
+    state = recursive.update(jax.random.key(0), recursive.init(ZERO, SMOOTH), DATA, SMOOTH, steep)
+    assert np.all(np.isnan(state.z.w))
+    right = dataclasses.replace(SMOOTH, query=query(lipschitz=300.0))
+    state = recursive.update(jax.random.key(0), recursive.init(ZERO, right), DATA, right, steep)
+    assert np.all(np.isfinite(state.z.w))
+
+
+def nonsense(key, problem, residual):
+    return jax.tree.map(lambda x: x * jnp.nan, problem.centre)
+
+
+def far_off(key, problem, residual):
+    return jax.tree.map(lambda x: x + 100.0, problem.centre)
+
+
+@pytest.mark.parametrize("solver", [nonsense, far_off, solvers.near_linear])
+def test_any_solver_gives_the_same_answer_up_to_the_certificate(solver):
+    one, two = (path(recursive, dataclasses.replace(
+        SMOOTH, query=query(solver=s, noise_multiplier=1e-3)), DATA)[0] for s in (None, solver))
+    # the released points are both within rho L / (mu m) of the solution, in every round
+    tolerance = 2 * 0.01 * 2.0 / 6 / np.array([1.0, 3.0, 7.0])
+    apart = np.linalg.norm(one - two, axis=1)
+    assert np.all(apart <= tolerance + np.concatenate([[0], np.cumsum(tolerance)[:-1]]))
+
+
+def test_steps_are_set_for_every_round_and_fewer_are_not_charged():
+    q = query()
+    assert len(q.steps) == 3
+    assert list(q.steps) == sorted(q.steps, reverse=True)
+    assert q.steps[0] > q.steps[2]
+    few = dataclasses.replace(q, steps=(q.steps[0], 1, q.steps[2]))
+    with pytest.raises(ValueError, match="steps must be at least"):
+        jmm.epsilon(Repeat(query=few, times=1, parts=3), 1e-6)
+    with pytest.raises(ValueError, match="doubling must be True"):
+        recursive.certified(dataclasses.replace(q, doubling=False), 3)
+    with pytest.raises(ValueError, match=r"recursive\.certified"):
+        jmm.proximal.certified(q)
+
+
+# --- noisy descent-ascent ---
+
+
+def reference(data, hyper, z, rounds):
+    """The rounds in NumPy, without noise."""
+    c, n, k, lam, reach = z, hyper.query.population, hyper.inner, hyper.base, hyper.diameter
+    bound, outs = hyper.query.clip.w, []
+    for t in range(1, rounds + 1):
+        mu = 4 * lam * (2**t - 1)
+        c = ((2 ** (t - 1) - 1) * c + 2 ** (t - 1) * z) / (2**t - 1)
+        a, b = (np.asarray(x[(t - 1) * n : t * n]).mean(0) for x in data)
+        far = min(reach, (2 + 2.19 * bound / (lam * reach * math.sqrt(n))) * reach / 2**t)
+        steep = bound + (0 if hyper.composite else mu * reach)
+        step, total = far / math.sqrt(k * steep**2), z.copy()
+        for _ in range(k - 1):
+            g = np.concatenate([a + z[K:], b - z[:K]])
+            z = ((z - step * (g - mu * c)) / (1 + step * mu) if hyper.composite
+                 else z - step * (g + mu * (z - c)))
+            for half in (z[:K], z[K:]):
+                half *= min(1.0, 0.5 / max(np.linalg.norm(half), 1e-300))
+            total += z
+        z = total / k
+        outs.append(z)
+    return outs
+
+
+@pytest.mark.parametrize("composite", [False, True])
+def test_descent_follows_the_listing(composite):
+    quiet = dataclasses.replace(DESCENT, composite=composite, query=dataclasses.replace(
+        DESCENT.query, noise_multiplier=Saddle(0.0, 0.0)))
+    z, _ = path(recursive_sgda, quiet, DATA)
+    for made, expected in zip(z[3::4], reference(DATA, quiet, np.zeros(2 * K), 3), strict=True):
+        np.testing.assert_allclose(made, expected, atol=1e-10)
+
+
+def test_the_quadratic_is_neither_clipped_nor_noised_and_the_data_part_is_both():
+    """Operators far above the clip norm: the step is the clipped one and the public quadratic's."""
+    hyper = dataclasses.replace(DESCENT, rounds=1, inner=2, query=dataclasses.replace(
+        DESCENT.query, noise_multiplier=Saddle(0.7, 0.7)))
+    steep = Problem(operator=lambda z, x: Saddle(x + 0 * z.w, -x + 0 * z.v))
+    data = jnp.full((6, K), 1e6)
+    start = Saddle(jnp.full(K, 0.1), jnp.full(K, -0.2))
+    step = float(recursive_sgda.steps(hyper, 2 * K, 1.0))
+
+    g = np.stack(jax.vmap(lambda k: jnp.concatenate([2 * (a - b) / -step for a, b in zip(
+        recursive_sgda.update(k, recursive_sgda.init(start, hyper), data, hyper, steep).z, start,
+        strict=True)]))(jax.random.split(jax.random.key(0), 4000)))
+    unit = 2.0 / math.sqrt(2 * K)
+    np.testing.assert_allclose(g.mean(0), unit * np.repeat([1, -1], K), atol=0.02)
+    assert g.std(0) == pytest.approx(2.0 * 0.7 / 6, rel=0.05)
+
+
+def test_descent_wants_one_joint_clip():
+    bad = dataclasses.replace(DESCENT, query=dataclasses.replace(DESCENT.query, joint=False))
+    with pytest.raises(ValueError, match=r"query\.joint must be True"):
+        recursive_sgda.init(ZERO, bad)
+
+
+# --- plans ---
+
+
+def planned(n, epsilon=1.0, **more):
+    return plans.recursive(population=n, epsilon=epsilon, **{"smooth": 1.0, **NUMBERS, **more})
+
+
+def test_the_calibrated_noise_is_a_seventh_to_a_fourteenth_of_the_published_formula():
+    """At epsilon = 1 and delta = 1e-6, in units of L / (2^t lambda m), over the rounds."""
+    plan = planned(2**12, rounds=7)
+    q, lam = plan.hyper.query, plan.base
+    ratios = []
+    for t in range(1, 8):
+        unit = NUMBERS["bound"] / (2**t * lam * plan.population)
+        sigma = float(words.displacement(words.on_part(q, t - 1)) * q.noise_multiplier)
+        ratios.append(8 * math.sqrt(math.log(2e6)) * unit / sigma)
+    assert ratios[0] == pytest.approx(30.47 / (1.02 * 4.2247), rel=1e-3)
+    assert ratios == sorted(ratios)
+    assert 13.9 < ratios[-1] < 14.2
+    assert jmm.epsilon(recursive.mechanism(plan.hyper), 1e-6) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("n", "free", "ten", "hundred"), [
+    (1e3, -2.26, -3.40, -4.52), (1e4, -0.81, -1.33, -2.06), (1e5, 0.69, 0.48, 0.12),
+    (1e6, 2.22, 2.15, 2.00), (1e7, 3.77, 3.75, 3.69)])
+def test_the_published_constants_leave_no_round_below_a_hundred_thousand_records(
+        n, free, ten, hundred):
+    made = [plans.published_rounds(population=int(n), dim=d, epsilon=e, delta=1e-6)
+            for d, e in ((10, None), (10, 1.0), (100, 1.0))]
+    np.testing.assert_allclose(made, [free, ten, hundred], atol=0.006)
+    plan = plans.recursive(population=1000, mode="paper", epsilon=1.0, smooth=1.0, **NUMBERS)
+    assert plan.guarantee_vacuous
+    assert plan.rounds == 1
+    assert not planned(40, epsilon=None).guarantee_vacuous
+    assert planned(36, epsilon=None).guarantee_vacuous
+
+
+def test_the_plan_of_the_reference_table():
+    for n, rounds, base in ((2**10, 2, 0.1868), (2**12, 3, 0.1057), (2**14, 4, 0.0589),
+                            (2**16, 5, 0.0325)):
+        plan = planned(n)
+        assert plan.rounds == rounds
+        assert plan.base == pytest.approx(base, rel=2e-3)
+        assert plan.population == n // rounds
+        assert 2**rounds * plan.base * NUMBERS["diameter"] <= NUMBERS["bound"]
+    assert planned(2**16, rounds="bound_optimal").gap_bound <= planned(2**16).gap_bound
+    assert planned(2**12, mode="manual", kappa=0.3).base == pytest.approx(
+        0.3 * plans._base_output(plans._Public(
+            10, NUMBERS["bound"], NUMBERS["diameter"], 1.0, 1e-6, 4.224679, 0.01, None, Full()),
+            planned(2**12, mode="manual", kappa=0.3).population), rel=1e-5)
+
+
+def test_the_tight_weight_of_descent_is_where_its_induction_closes():
+    plan = plans.recursive(population=2**14, epsilon=1.0, smooth=None, inner=4 * 2**14, **NUMBERS)
+    q, lam, m = plan.hyper.query, plan.base, plan.population
+    bound, reach = NUMBERS["bound"], NUMBERS["diameter"]
+    sigma = bound * q.noise_multiplier.w / m
+    alpha = math.sqrt((25 * bound**2 + 10 * sigma**2) / plan.hyper.inner)
+    c = lam * reach * math.sqrt(m) / bound
+    e = (2 + (1 + 2**0.25) / c) * alpha / (lam * reach)
+    assert 8 * e + (8 + math.sqrt(2)) / c**2 == pytest.approx(1.0, abs=1e-3)
+    assert plan.algorithm is recursive_sgda
+    assert plan.hyper.iterations == plan.rounds * (plan.hyper.inner - 1)
+    with pytest.raises(ValueError, match="plans the other solver"):
+        planned(100, mode="tight_sgda")
+    with pytest.raises(ValueError, match="mode must be one of"):
+        planned(100, mode="best")
+
+
+def test_one_pass_has_the_corrected_noise_and_step():
+    """Local privacy: 2 L r a record, where the published formula gives epsilon 2.44."""
+    plan = plans.one_pass(population=1000, epsilon=1.0, **NUMBERS)
+    q, bound = plan.hyper.query, NUMBERS["bound"]
+    assert words.batch_size(q) == 1
+    sigma = bound * q.noise_multiplier.w
+    assert sigma == pytest.approx(2 * bound * 4.224679, rel=1e-6)
+    assert plan.hyper.step.w == pytest.approx(
+        NUMBERS["diameter"] / math.sqrt(1000 * (bound**2 + 10 * sigma**2)))
+    published = dataclasses.replace(plan.hyper, query=dataclasses.replace(
+        q, noise_multiplier=Saddle(*2 * [math.sqrt(math.log(1e6))])))
+    assert jmm.epsilon(jmm.sgda.mechanism(published), 1e-6) == pytest.approx(2.44, abs=0.01)
+    best = plans.one_pass(population=10_000, epsilon=1.0, batch=None, **NUMBERS)
+    assert best.population == round(2 * 4.224679 * math.sqrt(10))
+    others = [plans.one_pass(population=10_000, epsilon=1.0, batch=b, **NUMBERS).gap_bound
+              for b in (1, 10, 60)]
+    assert best.gap_bound < min(others)
+
+
+# --- what it reaches ---
+
+
+@functools.partial(jax.jit, static_argnames=("n", "algorithm", "problem", "draw"))
+def gaps(keys, hyper, n, algorithm, problem, draw):
+    mean = draw(None, 0)
+
+    def one(key):
+        data, own = jax.random.split(key)
+        start = jax.tree.map(jnp.zeros_like, Saddle(*(x[0] for x in mean)))
+        state, _ = jmm.run(own, start, draw(data, n), hyper, algorithm, problem)
+        return metrics.strong_gap(problem, state.average, mean)
+
+    return jax.lax.map(one, keys)
+
+
+def draw_balls(key, n):
+    return MEAN if key is None else sample(key, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "epsilon", "expected"), [
+    (2**10, None, 0.0736), (2**12, None, 0.0471), (2**10, 1.0, 0.0949), (2**12, 1.0, 0.0538)])
+def test_the_gap_on_balls_is_that_of_the_reference_table(n, epsilon, expected):
+    plan = planned(n, epsilon)
+    made = gaps(jax.random.split(jax.random.key(n), 40), plan.hyper, n, recursive, GAME, draw_balls)
+    assert np.mean(made) == pytest.approx(expected, rel=0.1)
+
+
+QUADRATIC = problems.quadratic_game(modulus=1.0, coupling=0.0, radius=Saddle(1.0, 1.0))
+CENTRE = jnp.full((1, 3), 0.3)
+
+
+def draw_quadratic(key, n):
+    if key is None:
+        return CENTRE, CENTRE
+    u = jax.random.normal(key, (2, n, 3))
+    u = 0.3 * u / jnp.linalg.norm(u, axis=2, keepdims=True)
+    return CENTRE + u[0], CENTRE + u[1]
+
+
+def test_strong_convexity_is_found_without_being_told():
+    """The gap falls like 1 / n: the bias is quadratic in lambda."""
+    made = []
+    for n in (2**12, 2**16):
+        bound = math.hypot(1 + 0.3 * math.sqrt(3) + 0.3, 1 + 0.3 * math.sqrt(3) + 0.3)
+        plan = plans.recursive(population=n, dim=6, bound=bound, diameter=2 * math.sqrt(2),
+                               smooth=1.0, epsilon=None, delta=1e-6, rounds=2)
+        made.append(np.mean(gaps(jax.random.split(jax.random.key(n), 8), plan.hyper, n, recursive,
+                                 QUADRATIC, draw_quadratic)))
+    assert math.log(made[1] / made[0]) / math.log(16) == pytest.approx(-0.93, abs=0.1)
+
+
+KINKED = problems.kinked_game()
+KINKS = tuple(jnp.array([-1.0, 0.0, 0.0, 0.0, 1.0]) for _ in "ab")
+
+
+def test_descent_solves_the_game_with_kinks():
+    n, key = 2**12, jax.random.key(5)
+    plan = plans.recursive(population=n, dim=2, bound=2 * math.sqrt(2), diameter=2 * math.sqrt(2),
+                           smooth=None, epsilon=1.0, delta=1e-6, mode="manual", inner=400)
+    data = tuple(jax.random.choice(k, KINKS[0], (n,)) for k in jax.random.split(key))
+    start = Saddle(jnp.ones(()), jnp.ones(()))
+    state, _ = RUN(key, start, data, plan.hyper, recursive_sgda, KINKED)
+    assert float(metrics.strong_gap(KINKED, start, KINKS)) == pytest.approx(2.0)
+    assert float(metrics.strong_gap(KINKED, state.average, KINKS)) < 0.1
