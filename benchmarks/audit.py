@@ -37,6 +37,8 @@ OWN: dict[str, dict[str, Any]] = {
     "gda": {"modulus": 1.0},
     "extragradient": {"step": Saddle(0.5, 0.25)},
     "proximal": {},
+    "recursive": {},
+    "recursive_sgda": {"base": 0.1, "diameter": 10.0, "rounds": 2},
 }
 
 
@@ -116,7 +118,16 @@ def hyper_of(name: str, module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
     query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,
                            joint=case.joint)
-    if name == "proximal":
+    if name == "recursive_sgda":  # a part's releases; the record is in the first of two parts
+        return None if case.values else module.Hyper(query=query, inner=case.rounds + 1,
+                                                     **OWN[name])
+    if name == "recursive":
+        if case != Case(Full(), case.rounds, case.relations, quick=case.quick):
+            return None
+        query = jmm.recursive.certified(jmm.Resolvent(
+            bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0, doubling=True,
+            population=POPULATION, assumes="lipschitz"), case.rounds)
+    elif name == "proximal":
         if case.joint or case.values or case.pair == "random":  # slow: every record, 40 times
             return None
         query = jmm.proximal.certified(jmm.Resolvent(

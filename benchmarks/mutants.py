@@ -24,7 +24,16 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks import report
-from jaxminimax import Saddle, gda, gradients, noise, proximal, sampling, sgda
+from jaxminimax import (
+    Saddle,
+    gda,
+    gradients,
+    noise,
+    proximal,
+    recursive_sgda,
+    sampling,
+    sgda,
+)
 from jaxminimax import audit as auditor
 from jaxminimax import mechanism as words
 from jaxminimax.accounting import _calibrate, _charge, _curves, _epsilon
@@ -111,6 +120,9 @@ def _hyper(algorithm: Any, rounds: int, query: words.Query) -> Any:
                                 sampling=query.sampling, population=query.population,
                                 assumes="lipschitz")
         return proximal.Hyper(query=proximal.certified(point), iterations=rounds)
+    if algorithm is recursive_sgda:
+        return recursive_sgda.Hyper(query=query, base=0.1, diameter=10.0, rounds=2,
+                                    inner=rounds + 1)
     own = {"modulus": 1.0} if algorithm is gda else {"step": Saddle(0.5, 0.5)}
     return algorithm.Hyper(query=query, iterations=rounds, **own)
 
@@ -375,6 +387,9 @@ MUTANTS = (
     Mutant("batches not disjoint", "one read a pass", AUDIT,
            _replace(door, "draw", _first_batch_only),
            functools.partial(_audit, 4, words.Disjoint(batch=5))),
+    Mutant("all parts the first one", "one part a record", AUDIT,
+           _replace(door, "_part", lambda part: lambda mechanism, spent: 0 * spent),
+           functools.partial(_audit, 4, algorithm=recursive_sgda)),
     Mutant("factor two of replace-one dropped", "accountant", AUDIT,
            _replace(_curves, "shift", lambda _: lambda neighbours: 1.0),
            functools.partial(_audit, 5, epsilon=1.0, algorithm=gda)),

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 import jaxminimax as jmm
 from benchmarks import evaluations, report
-from benchmarks.rate_cases import CASES, DELTA, Case, Job
+from benchmarks.rate_cases import CASES, DELTA, Case, Job, solution_cost
 
 SEEDS, QUICK = 48, 40  # at least forty runs a point
 _RESAMPLES = 2000
@@ -39,7 +39,9 @@ def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
         return state.average
 
     if case.measure == "strong":
-        z = jax.jit(jax.vmap(output))(keys, jax.random.split(data_key, coins))
+        together = max(1, min(coins, 2**22 // n))  # runs at a time, for memory
+        z = jax.jit(lambda *keys: jax.lax.map(lambda k: output(*k), keys, batch_size=together))(
+            keys, jax.random.split(data_key, coins))
         return np.asarray(jax.vmap(job.gap)(z))
     data_keys = jax.random.split(data_key, (coins, sets))
     z = jax.jit(jax.vmap(jax.vmap(output, (None, 0))))(keys, data_keys)
@@ -49,6 +51,8 @@ def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
 
 def counted(job: Job) -> int:
     """Operator evaluations of one run."""
+    if job.algorithm is jmm.recursive:  # loops of another length on every part
+        return solution_cost(job.hyper)
     problem = evaluations.marked(job.problem)
 
     def program(key: jax.Array, data: Any) -> Any:

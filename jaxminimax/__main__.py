@@ -5,7 +5,17 @@ import json
 import sys
 from typing import Any
 
-from jaxminimax import _check, _valid, accounting, extragradient, gda, proximal, sgda
+from jaxminimax import (
+    _check,
+    _valid,
+    accounting,
+    extragradient,
+    gda,
+    proximal,
+    recursive,
+    recursive_sgda,
+    sgda,
+)
 from jaxminimax import mechanism as words
 from jaxminimax._types import Saddle
 from jaxminimax.accounting import _charge, _curves, _epsilon, _statement
@@ -21,7 +31,9 @@ from jaxminimax.mechanism import (
     Sequence,
 )
 
-ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal}
+ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal,
+              "recursive": recursive, "recursive_sgda": recursive_sgda}
+SOLVED = ("proximal", "recursive")  # they release certified solutions
 SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
 
@@ -57,8 +69,13 @@ def _parser() -> argparse.ArgumentParser:
                              help="batch size (expected, for Poisson sampling); "
                                   "needed unless full")
         command.add_argument("--iterations", type=int, required=True,
-                             help="rounds; extragradient makes two releases in each")
-        resolvent = command.add_argument_group("proximal only, where noise is over a displacement")
+                             help="rounds; extragradient makes two releases in each; recursive: "
+                                  "parts of the data, one release on each; recursive_sgda: "
+                                  "releases on each part")
+        command.add_argument("--parts", type=int, default=1,
+                             help="of the data, recursive_sgda only (default 1)")
+        resolvent = command.add_argument_group("proximal and recursive, where noise is over a "
+                                               "displacement")
         resolvent.add_argument("--bound", type=float, default=1.0, help="M, on a record's operator")
         resolvent.add_argument("--prox", type=float, default=1.0, help="lambda")
         resolvent.add_argument("--lipschitz", type=float, default=0.0, help="L")
@@ -73,25 +90,40 @@ def _parser() -> argparse.ArgumentParser:
 
 def _hyper(args: argparse.Namespace, query: Any) -> Any:
     # what is not part of the mechanism does not matter here
-    own: dict[str, dict[str, Any]] = {"gda": {"modulus": 1.0}, "proximal": {}}
+    if args.algorithm == "recursive_sgda":
+        return recursive_sgda.Hyper(query=query, base=1.0, diameter=1.0, rounds=args.parts,
+                                    inner=args.iterations + 1)
+    own: dict[str, dict[str, Any]] = {"gda": {"modulus": 1.0}, "proximal": {}, "recursive": {}}
     extra = own.get(args.algorithm, {"step": Saddle(1.0, 1.0)})
     return ALGORITHMS[args.algorithm].Hyper(query=query, iterations=args.iterations, **extra)
 
 
 def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Query | Resolvent:
     _check.count("--population", args.population)
-    sampling = _sampling(args, args.sampling or ("full" if args.algorithm == "gda" else "poisson"))
+    _check.count("--iterations", args.iterations)
+    _check.count("--parts", args.parts)
+    if args.parts > 1 and args.algorithm != "recursive_sgda":
+        raise ValueError("--parts is for recursive_sgda; recursive has --iterations parts.")
+    recurses = args.algorithm.startswith("recursive")
+    parts = args.iterations if args.algorithm == "recursive" else args.parts
+    if parts > args.population:
+        raise ValueError(f"{parts} parts need as many records, and --population is "
+                         f"{args.population}.")
+    args.population //= parts  # records of a part, from here on
+    whole = recurses or args.algorithm == "gda"
+    sampling = _sampling(args, args.sampling or ("full" if whole else "poisson"))
     joint = getattr(args, "joint_clip", False)
-    if args.algorithm != "proximal":
+    if args.algorithm not in SOLVED:
         return Query(clip=clip, noise_multiplier=noise_multiplier, sampling=sampling,
                      population=args.population, joint=joint)
     if joint or (noise_multiplier is not None and clip.v is not None):
-        raise ValueError("proximal releases one point with one noise multiplier: leave out "
-                         "--share-w and --joint-clip.")
+        raise ValueError(f"{args.algorithm} releases one point with one noise multiplier: leave "
+                         "out --share-w and --joint-clip.")
     z = None if noise_multiplier is None else noise_multiplier.w
     return Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
                      diameter=args.diameter, noise_multiplier=z, sampling=sampling,
-                     population=args.population, assumes=args.assumes)
+                     population=args.population, assumes=args.assumes,
+                     doubling=args.algorithm == "recursive")
 
 
 def _sampling(args: argparse.Namespace, name: str) -> Full | Poisson | FixedSize | Disjoint:

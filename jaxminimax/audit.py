@@ -149,6 +149,9 @@ def _observed(state: Any) -> Saddle:
 def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Saddle:
     """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
+    if getattr(hyper.query, "doubling", False):  # a solution moves away from its centre
+        return run(key, start, data, hyper, algorithm, PROBLEM,
+                   lambda state: jax.tree.map(jnp.subtract, state.z, state.centre))[1]
     _, path = run(key, start, data, hyper, algorithm, PROBLEM, _observed)
 
     def moves(x: jax.Array) -> jax.Array:
@@ -189,8 +192,12 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
     sets = [Saddle(*x) for x in zip(*data, strict=True)]
     keys = jax.random.split(key, (len(sets), -(-runs // together), together))
     moves = [jax.device_get(programme(k, x)) for k, x in zip(keys, sets, strict=True)]
+    size: Any
     if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
-        step, size = Saddle(-1.0, -1.0), 1 / words.concrete(words.displacement(hyper.query))
+        query, made = hyper.query, algorithm.mechanism(hyper)
+        lengths = [words.concrete(words.displacement(words.on_part(query, k // made.times)))
+                   for k in range(words.releases(made))]
+        step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
         step, size = _steps(other, algorithm, hyper, sets[0]), words.batch_size(hyper.query)
     flat = [[x[p].reshape(-1, *x[p].shape[2:])[:runs].astype(np.float64) for p in players]
@@ -207,6 +214,7 @@ def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Sa
         query, noise_multiplier=zero, sampling=Full(), population=1, joint=False))
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
         _GIANT * words.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
+    unit = jax.tree.map(lambda x: jnp.repeat(x, algorithm.mechanism(hyper).parts, 0), unit)
     moves = jax.device_get(_moves(key, algorithm, plain, unit))
     sizes = (np.abs(x[:, :1].astype(np.float64)) for x in moves)
     return Saddle(*(np.where(np.arange(len(x)) > 0, -1.0, 1.0)[:, None]  # players descend
@@ -227,14 +235,15 @@ def _counts(query: Query | Resolvent) -> tuple[np.ndarray, np.ndarray]:
     return np.ones(1), np.ones(1)
 
 
-def likelihood_ratio(released: np.ndarray, query: Query | Resolvent,
-                     neighbours: str) -> np.ndarray:
+def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours: str,
+                     times: int | None = None) -> np.ndarray:
     """Log-likelihood ratio of the described mechanism on the two data sets of `worst_pair`.
 
     Args:
       released: from `releases`, `[runs, releases, players, 1]`.
       query: the description.
       neighbours: the relation.
+      times: releases on the part of the data that the record is in; None: all of them.
     """
     noise, clips = words.check_noise(query), _clips(query)
     noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
@@ -243,7 +252,7 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent,
     w, v = _share(query)
     towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]
     direction = joint * np.array(towards) / np.square(z)
-    u = released[..., 0] @ direction  # [runs, releases], N(sum of contributions / joint, 1)
+    u = released[:, :times, :, 0] @ direction  # [runs, releases], N(contributions / joint, 1)
     if isinstance(query.sampling, Disjoint):
         u = u[:, :: query.population // query.sampling.batch]  # record 0 is read once a pass
     k, weight = _counts(query)
@@ -345,19 +354,23 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     _check.count("runs", runs, low=4)
     _check.one_of("pair", pair, PAIRS)
     _check.number("confidence", confidence, low=0.0, high=1.0)
-    claimed = epsilon(algorithm.mechanism(hyper), delta, neighbours=neighbours)
-    query = hyper.query
+    made, query = algorithm.mechanism(hyper), hyper.query
+    claimed = epsilon(made, delta, neighbours=neighbours)
     key, choice = jax.random.split(key)
     if pair == "worst":
         data = worst_pair(query, neighbours)
     else:
         seed = int(jax.random.bits(choice, (), jnp.uint32))
         data = random_pair(seed, query, neighbours)
+    # the record is in the first part of the data; the other parts contribute nothing
+    more = (made.parts - 1) * query.population
+    data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
     one, two = releases(key, algorithm, hyper, data, runs)
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in _linear(one, two, runs // 2)]
     for score, released in zip(scores, (one, two), strict=True):
         if pair == "worst":
-            score["likelihood ratio"] = likelihood_ratio(released, query, neighbours)
+            score["likelihood ratio"] = likelihood_ratio(released, query, neighbours,
+                                                         made.times)
         score["failures"] = np.isnan(released[:, :, 0, 0]).sum(1).astype(float)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials)

@@ -330,8 +330,7 @@ def on_part(query: Resolvent, part: Any) -> Resolvent:
 
 
 def split(query: Resolvent) -> tuple[Any, Any]:
-    """What a solver needs: a weight a that makes F + a (u - c) monotone, and its Lipschitz
-    constant.
+    """A weight a that makes F + a (u - c) monotone, and the Lipschitz constant of that.
 
     The proximal term keeps lambda - a = mu. What is Lipschitz is so with any larger constant too: a
     hundredth of mu more spares the solvers a division by 0 where the operator is constant.

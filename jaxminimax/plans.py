@@ -10,7 +10,7 @@ goes through for
 
     lambda = (L / B) (9.5 / m + 8 ((1 + 2 rho)^2 d r^2 + rho^2) / m^2)^(1/2)        ("tight_output")
 
-and for descent-ascent with the smallest lambda at which 8 e + 8 phi + gamma <= 1    
+and for descent-ascent with the smallest lambda at which 8 e + 8 phi + gamma <= 1
 ("tight_sgda"),
 
     c = lambda B sqrt(m) / L,  phi = 1 / c^2,  gamma = sqrt(2) / c^2,
@@ -258,8 +258,8 @@ def one_pass(*, population: int, dim: int, bound: float, diameter: float, epsilo
     server (local privacy); larger ones want a server and have less noise.
 
     Departures: the published noise, L sqrt(ln(1/delta)) / epsilon, forgets that replacing a record
-    moves its operator by 2 L (at epsilon = 1 it gives 2.4), and the published step divides by epsilon
-    where it should multiply.
+    moves its operator by 2 L (at epsilon = 1 it gives 2.4), and the published step divides by
+    epsilon where it should multiply.
 
     Args:
       population: n.

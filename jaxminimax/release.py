@@ -169,14 +169,16 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     key, sample, batch = _sampled(key, mechanism, spent, data)
     allowed = sample.fits & (spent < mechanism.times * mechanism.parts)
     part = _part(mechanism, spent)
-    steps = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else query.steps
+    # one number stays static, so that loops have a length that the program knows
+    each = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else jnp.int32(0)
 
     @in_float64
-    def answer(words: jax.Array, query: Resolvent, part: jax.Array, steps: jax.Array, z: Saddle,
+    def answer(words: jax.Array, query: Resolvent, part: jax.Array, each: jax.Array, z: Saddle,
                batch: Tree, valid: jax.Array | None) -> Saddle:
         query, wide = jax.tree.map(lambda x: x.astype(jnp.float64), (query, z))
         query = on_part(query, part)
         key = jax.random.wrap_key_data(words, impl=implementation)
+        steps = each if isinstance(query.steps, tuple) else query.steps
         v, exact = _proximal_point(jax.random.fold_in(key, _SOLVER), query, steps, problem, wide,
                                    batch, valid)
         std = displacement(query) * query.noise_multiplier
@@ -185,12 +187,12 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
             at_least_float32(x.dtype)), v, noise, z)
 
     implementation = jax.random.key_impl(key)
-    g = answer(jax.random.key_data(key), jax.tree.map(jnp.asarray, query), part,
-               jnp.asarray(steps, jnp.int32), z, batch, sample.valid)
+    g = answer(jax.random.key_data(key), jax.tree.map(jnp.asarray, query), part, each, z, batch,
+               sample.valid)
     return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
 
 
-def _proximal_point(key: jax.Array, query: Resolvent, steps: jax.Array, problem: Problem, z: Saddle,
+def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Problem, z: Saddle,
                     batch: Tree, valid: jax.Array | None) -> tuple[Saddle, jax.Array]:
     """The solution around z, float64, and whether it is certified."""
     size, (shift, lipschitz) = batch_size(query), split(query)

@@ -301,7 +301,7 @@ def test_the_quadratic_is_neither_clipped_nor_noised_and_the_data_part_is_both()
     steep = Problem(operator=lambda z, x: Saddle(x + 0 * z.w, -x + 0 * z.v))
     data = jnp.full((6, K), 1e6)
     start = Saddle(jnp.full(K, 0.1), jnp.full(K, -0.2))
-    step = float(recursive_sgda.steps(hyper, 2 * K, 1.0))
+    step = float(recursive_sgda.steps(hyper, start, 1.0))
 
     g = np.stack(jax.vmap(lambda k: jnp.concatenate([2 * (a - b) / -step for a, b in zip(
         recursive_sgda.update(k, recursive_sgda.init(start, hyper), data, hyper, steep).z, start,
@@ -311,10 +311,14 @@ def test_the_quadratic_is_neither_clipped_nor_noised_and_the_data_part_is_both()
     assert g.std(0) == pytest.approx(2.0 * 0.7 / 6, rel=0.05)
 
 
-def test_descent_wants_one_joint_clip():
-    bad = dataclasses.replace(DESCENT, query=dataclasses.replace(DESCENT.query, joint=False))
-    with pytest.raises(ValueError, match=r"query\.joint must be True"):
-        recursive_sgda.init(ZERO, bad)
+def test_the_step_is_that_of_the_bound_on_one_vector():
+    two = dataclasses.replace(DESCENT, query=dataclasses.replace(DESCENT.query, joint=False))
+    wide = dataclasses.replace(DESCENT, query=dataclasses.replace(
+        DESCENT.query, clip=Saddle(math.sqrt(8), math.sqrt(8)), noise_multiplier=Saddle(
+            3 / math.sqrt(2), 3 / math.sqrt(2))))
+    for t in (1.0, 2.0):
+        assert float(recursive_sgda.steps(two, ZERO, t)) == pytest.approx(
+            float(recursive_sgda.steps(wide, ZERO, t)))
 
 
 # --- plans ---

@@ -142,7 +142,7 @@ def describe(part: Leaf) -> str:
     n = part.query.population
     times = f"{part.times} release(s)"
     if part.parts > 1:
-        times += f" on each of {part.parts} disjoint parts of the data, each"
+        times += f" on each of {part.parts} disjoint parts of the data:"
     match part.query.sampling:
         case Poisson(rate=rate):
             how = (f"Poisson samples at rate {rate:.6g} of {n} records (expected batch "

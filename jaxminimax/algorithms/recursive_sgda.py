@@ -13,8 +13,9 @@ clipped nor charged. Optionally it is handled in the projection ("composite"),
     z_{k+1} = P((z_k - step_t (g_k - mu_t c_t)) / (1 + step_t mu_t)).
 
 The steps are  step_t = D_t / sqrt(K (L_t^2 + d sigma^2 + V)),  with D_t = min(D, (2 + 2.19 L /
-(lambda D sqrt m)) D / 2^t) the distance from start to solution, L_t = L + mu_t D (L if composite), d
-sigma^2 the noise and V = L^2 (1 - q) / (q m) the sampling variance of a Poisson sample at rate q.
+(lambda D sqrt n')) D / 2^t) the distance from start to solution, n' the records of a part, L the
+joint clip norm, or (C_w^2 + C_v^2)^(1/2) of two, L_t = L + mu_t D (L if composite), d sigma^2 the
+noise and V = L^2 (1 - q) / (q n') the sampling variance of a Poisson sample at rate q.
 
 Source: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Algorithm 1 with Appendix C.2.
 Departures: samples are the mechanism's, full batches by default, and noise is calibrated to them
@@ -41,7 +42,8 @@ class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
     Attributes:
-      query: one joint clip, noise multipliers, sampling of a part; population m, records of a part.
+      query: clip norms, noise multipliers, sampling of a part; population n', records of a part.
+        One joint clip has half the noise of two.
       base: lambda.
       diameter: D, of W x V.
       rounds: T.
@@ -89,13 +91,16 @@ def mechanism(hyper: Hyper) -> Repeat:
     return Repeat(query=hyper.query, times=hyper.inner - 1, parts=hyper.rounds)
 
 
-def steps(hyper: Hyper, dim: int, t: Any) -> Any:
-    """step_t of round t = 1, 2, ..., for `dim` coordinates of both players together."""
-    query, (reach, bound) = hyper.query, (hyper.diameter, hyper.query.clip.w)
+def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
+    """step_t of round t = 1, 2, ...; of z only the shapes matter."""
+    query, reach = hyper.query, hyper.diameter
+    clips = [0.0 if c is None else c for c in query.clip]
+    bound = jnp.maximum(*clips) if query.joint else jnp.hypot(*clips)
     distance = jnp.minimum(reach, (2 + 2.19 * bound / (
         hyper.base * reach * jnp.sqrt(1.0 * query.population))) * reach / 2.0**t)
     steep = bound + (0.0 if hyper.composite else modulus(hyper.base, t) * reach)
-    noise = dim * (bound * check_noise(query).w / batch_size(query)) ** 2
+    noise = sum(sum(a.size for a in jax.tree.leaves(x)) * (c * s / batch_size(query)) ** 2
+                for x, c, s in zip(z, clips, check_noise(query), strict=True) if s is not None)
     match query.sampling:
         case Poisson(rate=rate):
             noise = noise + bound**2 * (1 - rate) / (rate * query.population)
@@ -110,15 +115,12 @@ def init(z: Saddle, hyper: Hyper) -> State:
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for numbers out of range, or a query without a joint clip.
+      ValueError: for numbers out of range.
     """
     _check.count("rounds", hyper.rounds)
     _check.count("inner", hyper.inner, low=2)
     _check.number("base", hyper.base, low=0.0)
     _check.number("diameter", hyper.diameter, low=0.0)
-    if not hyper.query.joint:
-        raise ValueError("query.joint must be True, with clip=Saddle(L, L): the analysis is of one "
-                         "vector, and one clip for both players has half the noise of two.")
     z = jax.tree.map(jnp.asarray, z)
     return State(z, averaging.start(z), z, z, jnp.int32(0))
 
@@ -146,8 +148,7 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
         g = _tree.add(g, problem.public(state.z))
     dtype = state.mean.weight.dtype
     t = (state.spent // (hyper.inner - 1) + 1).astype(dtype)
-    mu, dim = modulus(hyper.base, t), sum(x.size for x in jax.tree.leaves(state.z))
-    step = steps(hyper, dim, t)
+    mu, step = modulus(hyper.base, t), steps(hyper, state.z, t)
 
     def move(x: jax.Array, g: jax.Array, c: jax.Array) -> jax.Array:
         if hyper.composite:

@@ -1,0 +1,278 @@
+"""Which gap you buy: strong, weak and empirical gaps of private outputs, and what separates them.
+
+    python -m benchmarks.gaps [--json FILE] [--plot FILE] [--quick]
+
+Three tables. (1) An algorithm whose weak gap is 0 and whose strong gap is as large as can be: weak
+gaps certify no output. (2) Stability against accuracy: what a Delta-stable solution must lose, and
+an instance that loses no more. (3) The algorithms at equal (epsilon, delta) and n on a bilinear
+game on balls: gaps, operator evaluations and seconds, over n; the plot shows who wins where.
+
+Sources: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Proposition 13 and Theorem 15.
+"""
+
+import dataclasses
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxminimax as jmm
+from benchmarks import rate_cases, rates, report
+from jaxminimax import FixedSize, Poisson, Problem, Resolvent, Saddle, metrics, saddle_operator
+
+NUMBERS = {**rate_cases.SMALL_NUMBERS, "delta": 1e-6}
+COINS = 8  # groups of runs with the same coins, for weak gaps
+
+
+# --- (1) a weak gap of 0 and a strong gap of 2 ---
+
+PRODUCT = Problem(
+    operator=saddle_operator(lambda w, v, x: w * v),
+    value=lambda z, data: z.w * z.v,
+    best_response=Saddle(lambda v, data: -jnp.sign(v), lambda w, data: jnp.sign(w)),
+)
+
+
+def halves(records: int, sets: int) -> dict[str, Any]:
+    """The game f = w v on [-1, 1]^2; output: the majorities of both halves of n = 2 mod 4 signs.
+
+    The output is always a corner, with a gap of 2; its mean over samples is the saddle point.
+    """
+    x = np.random.default_rng(0).choice([-1, 1], size=(sets, records))
+    w, v = (np.sign(half.sum(1)) for half in np.split(x, 2, axis=1))
+    zs = Saddle(jnp.asarray(w, jnp.float32), jnp.asarray(v, jnp.float32))
+    strong = jax.vmap(lambda z: metrics.strong_gap(PRODUCT, z, None))(zs)
+    return {"records": records, "sets": sets, "strong": float(jnp.mean(strong)),
+            "weak": float(metrics.weak_gap(PRODUCT, zs, None)),
+            "variance": float(np.var(w) + np.var(v))}
+
+
+# --- (2) stability against accuracy ---
+
+
+def stability(lipschitz: float, radius: float, records: int, hard: int) -> dict[str, Any]:
+    """Regularised risk minimisation of f = <w, x>, ||w|| <= B, made Delta-stable.
+
+    `hard` coordinates carry one record +-L e_j each, the others none. With mu = 2 L / (Delta n) the
+    minimiser of the mean + (mu/2) ||w||^2 moves by Delta when a sign flips, and loses
+    B^2 L / (2 Delta n) of empirical risk, for Delta = B / sqrt(hard): exactly the lower bound of
+    any Delta-stable algorithm.
+    """
+    delta = radius / math.sqrt(hard)
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], size=hard)
+    mean = lipschitz * signs / records
+    mu = 2 * lipschitz / (delta * records)
+    w = -mean / mu
+    flipped = mean.copy()
+    flipped[0] *= -1
+    shift = float(np.linalg.norm(-flipped / mu - w))
+    excess = float(w @ mean + radius * np.linalg.norm(mean))
+    return {"delta": delta, "shift": shift, "excess": excess,
+            "bound": radius**2 * lipschitz / (2 * delta * records)}
+
+
+# --- (3) the algorithms on a bilinear game on balls ---
+
+
+def _query(n: int, sampling: Any) -> jmm.Query:
+    return jmm.Query(clip=Saddle(NUMBERS["bound"], NUMBERS["bound"]), sampling=sampling,
+                     population=n, joint=True)
+
+
+def _sgda(n: int, epsilon: float) -> Any:
+    batch = max(1, round(math.sqrt(n)))
+    step = jmm.sgda.theorem2_step(population=n, dim=NUMBERS["dim"], smooth=1.0, epsilon=epsilon,
+                                  delta=NUMBERS["delta"])
+    return jmm.sgda, jmm.sgda.Hyper(query=_query(n, Poisson(rate=batch / n)), step=step,
+                                    iterations=n)
+
+
+def _extragradient(n: int, epsilon: float) -> Any:
+    plan = jmm.extragradient.single_pass(population=n, epsilon=epsilon, smooth=1.0, **NUMBERS)
+    hyper = jmm.extragradient.Hyper(
+        query=_query(n, jmm.Disjoint(batch=plan.batch)), step=Saddle(plan.step, plan.step),
+        iterations=plan.iterations)
+    hyper = jmm.calibrate(jmm.extragradient, hyper, epsilon, NUMBERS["delta"])
+    known = {k: v for k, v in NUMBERS.items() if k != "delta"}
+    step = jmm.extragradient.calibrated_step(iterations=plan.iterations, query=hyper.query,
+                                             smooth=1.0, **known)
+    return jmm.extragradient, dataclasses.replace(hyper, step=Saddle(step, step))
+
+
+def _proximal(n: int, epsilon: float) -> Any:
+    plan = jmm.proximal.multi_pass(population=n, epsilon=epsilon, smooth=1.0, **NUMBERS)
+    query = jmm.proximal.certified(Resolvent(
+        bound=NUMBERS["bound"], prox=plan.prox, lipschitz=1.0, diameter=NUMBERS["diameter"],
+        sampling=FixedSize(batch=plan.batch), population=n, assumes="monotone"))
+    return jmm.proximal, jmm.proximal.Hyper(query=query, iterations=plan.iterations)
+
+
+def _one_pass(n: int, epsilon: float) -> Any:
+    plan = jmm.plans.one_pass(population=n, epsilon=epsilon, batch=None, **NUMBERS)
+    return plan.algorithm, plan.hyper
+
+
+def _recursive(n: int, epsilon: float) -> Any:
+    plan = jmm.plans.recursive(population=n, smooth=1.0, epsilon=epsilon, **NUMBERS)
+    return plan.algorithm, plan.hyper
+
+
+def _less(n: int, epsilon: float) -> Any:
+    plan = jmm.plans.recursive(population=n, smooth=1.0, epsilon=epsilon, mode="manual", kappa=0.3,
+                               **NUMBERS)
+    return plan.algorithm, plan.hyper
+
+
+def _descent(n: int, epsilon: float) -> Any:
+    plan = jmm.plans.recursive(population=n, smooth=None, epsilon=epsilon, mode="manual",
+                               rounds=2, inner=1000, **NUMBERS)
+    return plan.algorithm, plan.hyper
+
+
+METHODS: dict[str, Callable[[int, float], Any]] = {
+    "recursive": _recursive,
+    "recursive, 0.3 lambda": _less,
+    "recursive_sgda, T = 2": _descent,
+    "extragradient, one pass": _extragradient,
+    "proximal, many passes": _proximal,
+    "sgda, Theorem 2": _sgda,
+    "sgda, one pass": _one_pass,
+}
+
+
+def measured(name: str, n: int, epsilon: float, sets: int) -> dict[str, Any]:
+    """Gaps of COINS times `sets` runs of one method."""
+    algorithm, hyper = METHODS[name](n, epsilon)
+    hyper = jmm.calibrate(algorithm, hyper, epsilon, NUMBERS["delta"])
+    job = rate_cases.Job(algorithm, hyper, rate_cases.SMALL, rate_cases.SMALL_START,
+                         rate_cases.small_sample(n), rate_cases.small_gap)
+
+    def one(keys: tuple[jax.Array, jax.Array]) -> tuple[Saddle, jax.Array]:
+        data = job.sample(keys[1])
+        z = jmm.run(keys[0], job.start, data, hyper, algorithm, job.problem)[0].average
+        return z, metrics.strong_gap(job.problem, z, data)
+
+    coins = jnp.repeat(jax.random.split(jax.random.key(n), COINS), sets)
+    draws = jax.random.split(jax.random.key(n + 1), COINS * sets)
+    clock = time.perf_counter()
+    together = max(1, min(COINS * sets, 2**22 // n))
+    program = jax.jit(lambda *k: jax.lax.map(one, k, batch_size=together)).lower(
+        coins, draws).compile()
+    compiled, clock = time.perf_counter() - clock, time.perf_counter()
+    z, empirical = jax.block_until_ready(program(coins, draws))
+    seconds = time.perf_counter() - clock
+    strong = np.asarray(jax.vmap(job.gap)(z))
+    grouped = jax.tree.map(lambda x: x.reshape(COINS, sets, *x.shape[1:]), z)
+    weak = jax.vmap(lambda zs: metrics.weak_gap(job.problem, zs, rate_cases.SMALL_MEAN))(grouped)
+    made = algorithm.mechanism(hyper)
+    return {
+        "algorithm": name, "n": n, "epsilon": jmm.epsilon(made, NUMBERS["delta"]),
+        "delta": NUMBERS["delta"], "strong": float(strong.mean()),
+        "error": float(strong.std(ddof=1) / math.sqrt(len(strong))),
+        "weak": float(jnp.mean(weak)), "empirical": float(jnp.mean(empirical)),
+        "evaluations": rates.counted(job), "seconds": round(seconds / len(strong), 4),
+        "compile_seconds": round(compiled, 2), "runs": len(strong),
+        "statement": str(jmm.statement(algorithm, hyper, delta=NUMBERS["delta"])).split("\n")[0],
+    }
+
+
+def crossings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For every method, the smallest n from which recursive regularisation stays below it."""
+    ours = {r["n"]: r["strong"] for r in rows if r["algorithm"] == "recursive"}
+    found = []
+    for name in METHODS:
+        wins = sorted((r["n"], ours[r["n"]] < r["strong"]) for r in rows if r["algorithm"] == name)
+        lost = [n for n, win in wins if not win]
+        later = [n for n, win in wins if win and n > max(lost, default=0)]
+        if name != "recursive":
+            found.append({"algorithm": name, "recursive_wins_from": min(later, default=None)})
+    return found
+
+
+def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+    """Strong gaps against n, and against operator evaluations."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for i, name in enumerate(METHODS):
+        mine = sorted((r for r in rows if r["algorithm"] == name), key=lambda r: r["n"])
+        gap, error = ([r[k] for r in mine] for k in ("strong", "error"))
+        for one, key in zip(axes, ("n", "evaluations"), strict=True):
+            one.errorbar([r[key] for r in mine], gap, error, marker="o", markersize=4, capsize=3,
+                         color=f"C{i}", label=name)
+        axes[0].plot([r["n"] for r in mine], [r["weak"] for r in mine], ":", color=f"C{i}")
+    axes[0].plot([], [], "k:", label="weak gap")
+    axes[0].axhline(float(rate_cases.small_gap(rate_cases.SMALL_START)), color="grey", linewidth=1,
+                    label="untrained")
+    for one, label in zip(axes, ("n, records", "operator evaluations"), strict=True):
+        one.set(xscale="log", yscale="log", xlabel=label)
+        one.grid(alpha=0.3, which="both")
+    axes[0].set(ylabel="strong gap on the population")
+    axes[0].legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the three tables."""
+    parser = report.Parser(prog="python -m benchmarks.gaps", description=__doc__)
+    parser.add_argument("--epsilon", type=report.number(0, 1e6), default=1.0)
+    parser.add_argument("--n", type=report.count, nargs="+", help="records of table 3")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller n")
+    parser.add_argument("--sets", type=report.count, help="data sets a coin, default 5")
+    parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
+    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
+    args = parser.parse_args(argv)
+    ns = args.n or [2**p for p in ((8, 9, 10) if args.quick else range(8, 17))]
+    sets = args.sets or (3 if args.quick else 5)
+    zero = [halves(10, sets) for sets in (100, 10_000, 200_000)]
+    print(report.table(("samples", "strong gap", "weak gap", "output variance"),
+                       [(str(r["sets"]), f"{r['strong']:.4f}", f"{r['weak']:.4f}",
+                         f"{r['variance']:.3f}") for r in zero]))
+    print("(1) f = w v; majorities of two halves of 10 signs. The weak gap is 0 but for the number "
+          "of samples;\n    every single output has a gap of 2.\n")
+    trade = [stability(2.0, 3.0, 50, hard) for hard in (1, 4, 16, 64)]
+    print(report.table(("Delta", "replace-one shift", "excess risk", "lower bound"),
+                       [tuple(f"{r[k]:.4f}" for k in ("delta", "shift", "excess", "bound"))
+                        for r in trade]))
+    print("(2) more stability (smaller Delta) costs accuracy, exactly B^2 L / (2 Delta n) here.\n")
+    rows = []
+    for n in sorted(set(ns)):
+        for name in METHODS:
+            rows.append(measured(name, n, args.epsilon, sets))
+            report.say(f"n = {n}: {name}, strong gap {rows[-1]['strong']:.4f}, "
+                       f"{rows[-1]['seconds']:.2f} s a run")
+    print(report.table(
+        ("algorithm", "n", "strong", "+-", "weak", "empirical", "evaluations", "seconds"),
+        [(r["algorithm"], str(r["n"]), f"{r['strong']:.4f}", f"{r['error']:.4f}",
+          f"{r['weak']:.4f}", f"{r['empirical']:.4f}", str(r["evaluations"]),
+          f"{r['seconds']:.3f}") for r in rows]))
+    found = crossings(rows)
+    print(f"(3) epsilon {args.epsilon:g}, delta {NUMBERS['delta']:g}, replace-one; means over "
+          f"{COINS * sets} runs, seconds a run\n    without compilation. The untrained start has a "
+          f"gap of {float(rate_cases.small_gap(rate_cases.SMALL_START)):.3f}. Weak gaps are too "
+          f"large by about\n    (variance / {sets})^(1/2).")
+    for r in found:
+        at = r["recursive_wins_from"]
+        print(f"    recursive has the smaller strong gap than {r['algorithm']} "
+              + (f"from n = {at} on." if at else "at none of these n."))
+    if args.json is not None:
+        arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
+        report.write_json(args.json, {"environment": report.environment(), "arguments": arguments,
+                                      "weak_gaps": zero, "stability": trade, "rows": rows,
+                                      "crossings": found})
+    if args.plot is not None:
+        plot(args.plot, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
