@@ -3,6 +3,7 @@
 from jaxminimax import averaging, metrics, noise, problems, schedules, solvers
 from jaxminimax._types import (
     Algorithm,
+    GroupProblem,
     Problem,
     Saddle,
     SaddleOperator,
@@ -54,6 +55,7 @@ __all__ = [
     "FixedSize",
     "Full",
     "GroupLosses",
+    "GroupProblem",
     "Parallel",
     "Poisson",
     "Problem",

@@ -102,6 +102,33 @@ class Problem(NamedTuple):
     furthest: Callable[[Saddle, Tree], Saddle] | None = None
 
 
+class GroupProblem(NamedTuple):
+    """What one model for several groups looks like to an algorithm; hashable, static under jit.
+
+    min over w in W of max over groups i of L_i(w), the mean of loss(w, record) over group i's
+    records; as a saddle problem, max over v in the simplex of sum_i v_i L_i(w). Algorithms need
+    different things: those that clip gradients and losses rest on neither `lipschitz` nor `bound`
+    for privacy, a certified solution rests on both.
+
+    Attributes:
+      loss: `(w, record) -> []`, w any pytree.
+      operator: `(Saddle(w, ()), record) -> Saddle(grad_w loss, ())`.
+      project: `w -> w`, Euclidean projection on W.
+      diameter: M, the largest distance of two points of W.
+      lipschitz: L, bound on the norm of grad_w loss on W, whatever a record contains.
+      bound: B, the loss lies in [0, B] on W, whatever a record contains.
+      smooth: beta, Lipschitz constant of grad_w loss; None: not known to be smooth.
+    """
+
+    loss: Callable[[Tree, Tree], jax.Array]
+    operator: Callable[[Saddle, Tree], Saddle]
+    project: Callable[[Tree], Tree]
+    diameter: float
+    lipschitz: float
+    bound: float
+    smooth: float | None = None
+
+
 class Algorithm(Protocol):
     """A private algorithm: a module with these functions, and `Hyper` and `State` classes.
 
