@@ -118,6 +118,7 @@ class GroupProblem(NamedTuple):
       lipschitz: L, bound on the norm of grad_w loss on W, whatever a record contains.
       bound: B, the loss lies in [0, B] on W, whatever a record contains.
       smooth: beta, Lipschitz constant of grad_w loss; None: not known to be smooth.
+      convex: whether the loss is convex in w on W, whatever a record contains.
     """
 
     loss: Callable[[Tree, Tree], jax.Array]
@@ -127,6 +128,7 @@ class GroupProblem(NamedTuple):
     lipschitz: float
     bound: float
     smooth: float | None = None
+    convex: bool = False
 
 
 class Algorithm(Protocol):

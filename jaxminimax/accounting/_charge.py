@@ -33,11 +33,13 @@ from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     GroupLosses,
+    GroupSolution,
     Leaf,
     Mechanism,
     Parallel,
     Poisson,
     Query,
+    RecordLosses,
     Repeat,
     Resolvent,
     Sequence,
@@ -120,8 +122,13 @@ def first(mechanism: Mechanism, spent: int) -> Mechanism | None:
         case Repeat() | GroupLosses():
             times = min(spent, mechanism.times)
             return dataclasses.replace(mechanism, times=times) if times else None
-        case Tree() | Solution():  # a tree's first node already involves its whole noise
+        case Tree() | Solution() | GroupSolution() | RecordLosses():
+            # a tree's first node already involves its whole noise; of the others a record is in one
             return mechanism if spent else None
+        case Parallel(parts=parts, in_turn=True):
+            rounds = -(-spent // len(parts))  # a round that was begun counts
+            begun = tuple(x for x in (first(part, rounds) for part in parts) if x is not None)
+            return dataclasses.replace(mechanism, parts=begun) if begun else None
     parts = []
     for part in mechanism.parts:
         done = first(part, spent)
@@ -164,7 +171,10 @@ def _one(leaf: Leaf) -> Charge:
         return Charge(losses=((Loss("laplace", z), leaf.times),))
     if isinstance(leaf, Tree):  # Q leaves: a record is in this many nodes
         return _gaussian(leaf.leaves.bit_length(), z)
-    if isinstance(leaf, Solution):  # z is over the replace-one sensitivity, not half of it
+    if isinstance(leaf, RecordLosses):  # a record is in one release
+        return Charge(losses=((Loss("laplace", z), 1),))
+    if isinstance(leaf, Solution | GroupSolution):
+        # z is over the replace-one sensitivity, not half of it; a record is in one phase
         return _gaussian(1, 2 * z)
     query, times = leaf.query, leaf.times
     n = query.population

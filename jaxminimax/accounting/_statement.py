@@ -14,10 +14,12 @@ from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     GroupLosses,
+    GroupSolution,
     Leaf,
     Mechanism,
     Poisson,
     Query,
+    RecordLosses,
     Repeat,
     Resolvent,
     Sequence,
@@ -34,6 +36,8 @@ _BOUND = {
 _CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
             "stated, before it is summed.")
 _CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
+_ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
+         "loss or for its gradient, by its place in its group.")
 ENFORCED = (
     "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
     "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
@@ -134,6 +138,17 @@ def describe(part: Leaf) -> str:
         case Tree():
             return (f"All prefix sums over {part.leaves} leaves by a binary tree of Gaussian sums; "
                     f"a record is in {part.leaves.bit_length()} of its nodes.")
+        case RecordLosses():
+            return (f"{part.times} release(s) of one record's loss in [0, "
+                    f"{words.concrete(part.bound):g}] with Laplace noise, each record in at most "
+                    "one of them.")
+        case GroupSolution():
+            first, last = (words.concrete(words.exact_sensitivity(
+                part, words.concrete(part.reg_w) * 2.0**k)) for k in (0, part.phases - 1))
+            return (f"{part.phases} release(s) of certified worst-group solutions with Gaussian "
+                    f"noise, each on {_groups(words.phase_sizes(part))} that no other reads: "
+                    f"sensitivity {first:.6g} in the first, {last:.6g} in the last, slack "
+                    f"{words.concrete(part.slack):g}.")
         case Solution():
             return (f"1 release of a certified solution with Gaussian noise, for a sensitivity of "
                     f"{words.concrete(part.sensitivity):.6g} and a slack of "
@@ -162,6 +177,11 @@ def describe(part: Leaf) -> str:
                 + ("clipped to the bound." if query.assumes == "lipschitz" else "as they are."))
     clip = ", one clip for both players together" if part.query.joint else ""
     return f"{part.times} release(s) on {how}{clip}."
+
+
+def _groups(sizes: tuple[int, ...]) -> str:
+    least, most = min(sizes), max(sizes)
+    return f"{len(sizes)} group(s) of {least}{f' to {most}' * (most > least)} records"
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
@@ -237,8 +257,11 @@ def _guarantees(parts: list[Leaf]) -> list[str]:
     """What the code does to operators and solutions."""
     queries = [part.query for part in parts if isinstance(part, Repeat)]
     solved = [query for query in queries if isinstance(query, Resolvent)]
-    clipped = any(isinstance(query, Query) or query.assumes == "lipschitz" for query in queries)
-    return [_CLIPPED] * clipped + [_CERTIFIED] * bool(solved)
+    solved += [part for part in parts if isinstance(part, GroupSolution)]
+    clipped = any(isinstance(part, Tree) for part in parts) or any(
+        isinstance(query, Query) or query.assumes == "lipschitz" for query in queries)
+    once = any(isinstance(part, RecordLosses) for part in parts)
+    return [_CLIPPED] * clipped + [_CERTIFIED] * bool(solved) + [_ONCE] * once
 
 
 def _assumptions(part: Leaf) -> tuple[str, ...]:
@@ -246,6 +269,20 @@ def _assumptions(part: Leaf) -> tuple[str, ...]:
     match part:
         case Solution(because=because):
             return (because,)
+        case GroupSolution():
+            lipschitz, bound, diameter = (words.concrete(x) for x in (
+                part.lipschitz, part.bound, part.diameter))
+            smooth = ("" if part.smooth is None
+                      else f", {words.concrete(part.smooth):g}-smooth")
+            return (f"Every record's loss is convex, {lipschitz:g}-Lipschitz{smooth} and in an "
+                    f"interval of length {bound:g} on the feasible set, whatever the record "
+                    "contains; neither losses nor gradients are clipped.",
+                    f"The feasible set is convex with diameter at most {diameter:g} and the "
+                    "projection on it is Euclidean.",
+                    "Which group a record is in, and its place there, do not depend on the data.",
+                    "How long a run takes is not published: it depends on the data.")
+        case RecordLosses():
+            return ("Which group a record is in, and its place there, do not depend on the data.",)
         case Repeat(query=Resolvent() as query):
             bound, lipschitz, diameter = (words.concrete(x) for x in (
                 query.bound, query.lipschitz, query.diameter))

@@ -64,7 +64,8 @@ def by_group(data: Tree, labels: np.ndarray) -> tuple[Tree, tuple[int, ...]]:
 
 
 def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschitz: float,
-                bound: float, smooth: float | None = None, one_use: bool = False) -> GroupProblem:
+                bound: float, smooth: float | None = None, convex: bool = False,
+                one_use: bool = False) -> GroupProblem:
     """Worst-group risk of a loss of your own.
 
     Args:
@@ -73,6 +74,7 @@ def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschi
       lipschitz: L, on the loss in w, on W.
       bound: B, on the loss, on W.
       smooth: beta, on its gradient; None: not known to be smooth.
+      convex: whether it is convex in w on W, whatever the record contains.
       one_use: whether the loss uses each parameter in one place, see `SaddleOperator`.
 
     Raises:
@@ -84,7 +86,7 @@ def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschi
         _check.number("smooth", smooth, low=0.0)
     operator = SaddleOperator(lambda w, _, record: loss(w, record), one_use)
     return GroupProblem(loss, operator, domain.project, domain.diameter, float(lipschitz),
-                        float(bound), None if smooth is None else float(smooth))
+                        float(bound), None if smooth is None else float(smooth), convex)
 
 
 def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: float = 1.0,
@@ -144,7 +146,7 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
 
     lipschitz, bound, smooth = constants
     return worst_group(of_record, ball(radius), lipschitz=lipschitz, bound=bound, smooth=smooth,
-                       one_use=True)
+                       convex=loss != "sigmoid", one_use=True)
 
 
 def group_means(*, radius: float, record_bound: float) -> GroupProblem:
@@ -161,7 +163,8 @@ def group_means(*, radius: float, record_bound: float) -> GroupProblem:
         return jnp.sum(jnp.square(w - z)) / 2
 
     reach = radius + record_bound
-    return worst_group(loss, ball(radius), lipschitz=reach, bound=reach**2 / 2, smooth=1.0)
+    return worst_group(loss, ball(radius), lipschitz=reach, bound=reach**2 / 2, smooth=1.0,
+                       convex=True)
 
 
 def group_means_optimum(means: np.ndarray, spreads: np.ndarray
