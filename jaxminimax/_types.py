@@ -145,3 +145,17 @@ class Algorithm(Protocol):
 
     def update(self, key: jax.Array, state: Any, data: Tree, hyper: Any, problem: Problem) -> Any:
         """One round; pure, so that callers jit, vmap and scan it."""
+
+
+class OnlineOptimiser(Protocol):
+    """A private algorithm that reads one record a round, once, and may be used by others: a module.
+
+    Beside what an `Algorithm` has, it feeds on records that someone else chooses.
+    """
+
+    def init(self, z: Saddle, hyper: Any) -> Any:
+        """The state before the first round, with `z` its current point; not from the data."""
+
+    def feed(self, key: jax.Array, state: Any, data: Tree, place: tuple[jax.Array, ...],
+             present: jax.Array, hyper: Any, problem: Problem) -> Any:
+        """One round on the record `x[place]` of each leaf x, which no other round reads."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxminimax import group_solvers
 from jaxminimax._tree import at_least_float32
-from jaxminimax._types import GroupProblem, Saddle, Tree
+from jaxminimax._types import GroupProblem, Tree
 from jaxminimax.mechanism import (
     GroupSolution,
     check_noise,
@@ -29,16 +29,16 @@ _PHASES = 0x67726F75  # what the key of a run is folded with, apart from all els
 
 
 def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.Array,
-                           problem: GroupProblem, z: Saddle, data: Tree) -> Saddle:
-    """The next phase's noisy solution around z.w, or NaN once all phases are spent.
+                           problem: GroupProblem, w: Tree, data: Tree) -> Tree:
+    """The next phase's noisy solution around w, or NaN once all phases are spent.
 
-        w + N(0, (noise multiplier * solution_length)^2 I),
+        u + N(0, (noise multiplier * solution_length)^2 I),
 
-    w in W within slack * exact_sensitivity of the solution on the phase's records, which are rows
+    u in W within slack * exact_sensitivity of the solution on the phase's records, which are rows
     [t n_t, (t + 1) n_t) of each group after t phases. They are found by a number of steps that is
     proven to be enough; where that number is large for the dimension, Newton steps go first, and it
     is for what they leave uncertified. Solution, noise and sum are float64, and the sum alone is
-    rounded to the dtypes of z. Without a certificate NaN: under the assumptions that the statement
+    rounded to the dtypes of w. Without a certificate NaN: under the assumptions that the statement
     lists that cannot be.
 
     Args:
@@ -47,12 +47,12 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
       spent: phases already released, int32 `[]`.
       problem: `loss` and `project` are used, and must keep float64; neither may close over traced
         values. Its constants must not exceed the mechanism's.
-      z: z.w is the centre, public or released before; projected on W first.
+      w: the centre, public or released before; projected on W first.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
 
     Returns:
-      The solution as z.w, in at least float32 and not projected; z.v as it is. Neither weights nor
-      anything else of the solver.
+      A tree like w in at least float32, not projected. Neither the groups' weights nor anything
+      else of the solver.
 
     Raises:
       ValueError: while tracing, for data of another shape, a problem that the mechanism does not
@@ -107,10 +107,9 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
             at_least_float32(x.dtype)), unravel(found.point), noise, w)
 
     implementation = jax.random.key_impl(key)
-    w = answer(jax.random.key_data(key), spent, jax.tree.map(jnp.asarray, mechanism),
-               jax.tree.map(jnp.asarray, z.w), batch)
-    allowed = spent < mechanism.phases
-    return Saddle(jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), w), z.v)
+    found = answer(jax.random.key_data(key), spent, jax.tree.map(jnp.asarray, mechanism),
+                   jax.tree.map(jnp.asarray, w), batch)
+    return jax.tree.map(lambda a: jnp.where(spent < mechanism.phases, a, jnp.nan), found)
 
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],

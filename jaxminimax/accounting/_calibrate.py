@@ -123,7 +123,8 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
 
     The search is on the joint cost of everything the run releases, and the private side of its
     bracket is returned. The ratio between the players' multipliers is kept: give
-    `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal.
+    `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal. Parts on
+    disjoint data, a query that is `Parallel`, each reach the target by themselves.
 
     Args:
       algorithm: a module such as `sgda`.
@@ -137,6 +138,15 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
     Raises:
       ValueError: for numbers out of range, or a target that no noise reaches.
     """
+    if isinstance(hyper.query, Parallel):  # a record is in one part: each may cost all of epsilon
+        parts = tuple(calibrate_noise(part, epsilon, delta, neighbours=neighbours,
+                                      alongside=alongside) for part in hyper.query.parts)
+        hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
+        whole = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
+        if not worst(charges(whole, neighbours), float(delta), neighbours)[0] <= epsilon:
+            raise ArithmeticError("calibration ended on the wrong side of the target.")
+        return hyper
+
     def described(scale: float) -> Any:
         return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
 

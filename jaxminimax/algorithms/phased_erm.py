@@ -31,10 +31,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from scipy import special
 
-from jaxminimax import _check, _tree, _valid
+from jaxminimax import _check, _tree, _valid, schedules
 from jaxminimax._types import GroupProblem, Saddle, Tree, record
 from jaxminimax.mechanism import GroupSolution, exact_sensitivity
 from jaxminimax.release_solution import release_group_solution
@@ -122,8 +120,9 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Grou
       ValueError: while tracing, for data or a problem that do not fit the description, or if no
         noise was calibrated.
     """
-    z = release_group_solution(key, mechanism(hyper), state.spent, problem, state.z, data)
-    w = _tree.cast_like(problem.project(_tree.cast_like(z.w, state.z.w)), state.z.w)
+    before = state.z.w
+    w = release_group_solution(key, mechanism(hyper), state.spent, problem, before, data)
+    w = _tree.cast_like(problem.project(_tree.cast_like(w, before)), before)
     return State(Saddle(w, state.z.v), state.spent + 1)
 
 
@@ -154,7 +153,7 @@ def calibrated_eta(*, sizes: tuple[int, ...], dim: int, lipschitz: float, bound:
     _check_public(sizes, dim, lipschitz, bound, diameter, epsilon, delta)
     unit = regularised(1.0, sizes=sizes, lipschitz=lipschitz, bound=bound, diameter=diameter,
                        slack=slack)
-    noise = (1 + 2 * slack) * _gaussian_multiplier(epsilon, delta) * math.sqrt(dim)
+    noise = (1 + 2 * slack) * schedules.gaussian_multiplier(epsilon, delta) * math.sqrt(dim)
     private = min(diameter * 2.0 ** (-t / 2)
                   / (noise * exact_sensitivity(unit, unit.reg_w * 2.0 ** (t - 1)))
                   for t in range(1, unit.phases + 1))
@@ -222,14 +221,3 @@ def _scale(lipschitz: float, bound: float, diameter: float) -> float:
 def _statistical(sizes: tuple[int, ...]) -> float:
     total = sum(sizes)
     return math.sqrt(len(sizes) / total) / math.log(total) ** 0.75
-
-
-def _gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Noise over sensitivity of one Gaussian; for a step size, never for noise."""
-    low, high = 1e-3, 1e6
-    for _ in range(200):
-        z = math.sqrt(low * high)
-        mass = special.ndtr(0.5 / z - epsilon * z) - np.exp(
-            epsilon + special.log_ndtr(-0.5 / z - epsilon * z))
-        low, high = (z, high) if mass > delta else (low, z)
-    return high
