@@ -19,7 +19,7 @@ from jaxminimax.accounting import (
     epsilon,
     statement,
 )
-from jaxminimax.algorithms import extragradient, gda, proximal, sgda
+from jaxminimax.algorithms import active_groups, extragradient, gda, group_sgd, proximal, sgda
 from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
 from jaxminimax.drivers import run, stack, sweep
 from jaxminimax.fit import fit
@@ -28,6 +28,7 @@ from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     Full,
+    GroupGradients,
     GroupLosses,
     Parallel,
     Poisson,
@@ -54,6 +55,7 @@ __all__ = [
     "Disjoint",
     "FixedSize",
     "Full",
+    "GroupGradients",
     "GroupLosses",
     "GroupProblem",
     "Parallel",
@@ -68,6 +70,7 @@ __all__ = [
     "Solution",
     "Statement",
     "Tree",
+    "active_groups",
     "averaging",
     "budget_split",
     "calibrate",
@@ -79,6 +82,7 @@ __all__ = [
     "extragradient",
     "fit",
     "gda",
+    "group_sgd",
     "metrics",
     "noise",
     "problems",

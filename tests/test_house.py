@@ -13,19 +13,20 @@ FLOORS = {
     "_types": 0, "_check": 0, "_tree": 0,
     "mechanism": 1, "solvers": 1,
     "_valid": 2, "gradients": 2, "sampling": 2, "noise": 2, "averaging": 2, "schedules": 2,
-    "release": 3,
+    "release": 3, "release_groups": 3,
     "algorithms": 4, "problems": 4, "metrics": 4,
     "drivers": 5, "fit": 5,
     "audit": 6,
     "__init__": 7, "__main__": 7,
 }
-BESIDE = {("_tree", "_types"), ("__main__", "__init__")}  # on one floor, and in this order
+# on one floor, and in this order
+BESIDE = {("_tree", "_types"), ("release_groups", "release"), ("__main__", "__init__")}
 # all that it may see
 ACCOUNTING = {"mechanism", "_valid", "sampling", "_check", "_types", "accounting"}
 MAY_ACCOUNT = {"fit", "audit", "__init__", "__main__"}  # all that may see it
 
 # the only functions that data may be handed to
-DOOR = {"release", "release_resolvent"}
+DOOR = {"release", "release_resolvent", "release_group_gradient", "release_group_losses"}
 ONWARDS = {"update", "run", "_advance"}
 
 

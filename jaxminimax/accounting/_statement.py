@@ -13,6 +13,8 @@ from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, worst
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
+    Full,
+    GroupGradients,
     GroupLosses,
     Leaf,
     Mechanism,
@@ -34,6 +36,9 @@ _BOUND = {
 _CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
             "stated, before it is summed.")
 _CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
+_LOSSES = "Each record's loss is clipped to the stated range before it is averaged."
+_PUBLIC_GROUPS = ("Which group a record is in, and so every group's size, is public: neighbouring "
+                  "data sets differ in what one record of one group contains.")
 ENFORCED = (
     "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
     "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
@@ -129,8 +134,7 @@ def describe(part: Leaf) -> str:
         case GroupLosses():
             what = "the index of the largest of" if part.only_argmax else "all of"
             return (f"{part.times} release(s) of {what} the groups' mean losses in [0, "
-                    f"{words.concrete(part.bound):g}] with Laplace noise, groups of at least "
-                    f"{part.group_size} records.")
+                    f"{words.concrete(part.bound):g}] with Laplace noise, {_groups(part.sizes)}.")
         case Tree():
             return (f"All prefix sums over {part.leaves} leaves by a binary tree of Gaussian sums; "
                     f"a record is in {part.leaves.bit_length()} of its nodes.")
@@ -139,6 +143,10 @@ def describe(part: Leaf) -> str:
                     f"{words.concrete(part.sensitivity):.6g} and a slack of "
                     f"{words.concrete(part.slack):g}.")
     assert isinstance(part, Repeat)
+    if isinstance(part.query, GroupGradients):
+        return (f"{part.times} release(s) of the gradients of one group each, chosen from earlier "
+                f"releases and charged as if always the same one, {_groups(part.query.sizes)}: "
+                f"{_sampled(part.query.sampling)}.")
     n = part.query.population
     match part.query.sampling:
         case Poisson(rate=rate):
@@ -162,6 +170,20 @@ def describe(part: Leaf) -> str:
                 + ("clipped to the bound." if query.assumes == "lipschitz" else "as they are."))
     clip = ", one clip for both players together" if part.query.joint else ""
     return f"{part.times} release(s) on {how}{clip}."
+
+
+def _groups(sizes: tuple[int, ...]) -> str:
+    return f"{len(sizes)} groups of {min(sizes)} to {max(sizes)} records"
+
+
+def _sampled(sampling: Full | Poisson | FixedSize) -> str:
+    match sampling:
+        case Poisson(rate=rate):
+            return f"Poisson samples of it at rate {rate:.6g}"
+        case FixedSize(batch=batch, replacement=replacement):
+            return (f"samples of exactly {batch} of its records, "
+                    f"{'with' if replacement else 'without'} replacement")
+    return "all of its records"
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
@@ -229,7 +251,7 @@ def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: i
         accountant=accountant_name(bound),
         event=str(_curves.event(dearest)),
         enforced=(*_guarantees(parts), *ENFORCED),
-        assumed=(*ASSUMED, *(x for p in parts for x in _assumptions(p)), *assumed),
+        assumed=(*ASSUMED, *dict.fromkeys(x for p in parts for x in _assumptions(p)), *assumed),
     )
 
 
@@ -237,13 +259,16 @@ def _guarantees(parts: list[Leaf]) -> list[str]:
     """What the code does to operators and solutions."""
     queries = [part.query for part in parts if isinstance(part, Repeat)]
     solved = [query for query in queries if isinstance(query, Resolvent)]
-    clipped = any(isinstance(query, Query) or query.assumes == "lipschitz" for query in queries)
-    return [_CLIPPED] * clipped + [_CERTIFIED] * bool(solved)
+    clipped = len(queries) > len(solved) or any(q.assumes == "lipschitz" for q in solved)
+    losses = any(isinstance(part, GroupLosses) for part in parts)
+    return [_CLIPPED] * clipped + [_LOSSES] * losses + [_CERTIFIED] * bool(solved)
 
 
 def _assumptions(part: Leaf) -> tuple[str, ...]:
-    """What a certified solution's sensitivity rests on."""
+    """What a sensitivity rests on, beside what is assumed of every mechanism."""
     match part:
+        case GroupLosses() | Repeat(query=GroupGradients()):
+            return (_PUBLIC_GROUPS,)
         case Solution(because=because):
             return (because,)
         case Repeat(query=Resolvent() as query):
@@ -261,7 +286,9 @@ def _assumptions(part: Leaf) -> tuple[str, ...]:
 
 
 def _numbers(part: Leaf, name: str) -> dict[str, float]:
-    """Both players' numbers of that name in a `Query`; nothing of other mechanisms."""
+    """Both players' numbers of that name in a `Query`; nothing of most other mechanisms."""
+    if isinstance(part, Repeat) and isinstance(part.query, GroupGradients):
+        return {"": words.concrete(getattr(part.query, name))}
     if not (isinstance(part, Repeat) and isinstance(part.query, Query)):
         return {}
     players = getattr(part.query, name)._asdict()
