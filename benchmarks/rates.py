@@ -38,7 +38,7 @@ def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
         state, _ = jmm.run(key, job.start, data, job.hyper, job.algorithm, job.problem)
         return state.average
 
-    if case.measure == "strong":
+    if case.measure != "weak":
         z = jax.jit(jax.vmap(output))(keys, jax.random.split(data_key, coins))
         return np.asarray(jax.vmap(job.gap)(z))
     data_keys = jax.random.split(data_key, (coins, sets))

@@ -1,9 +1,18 @@
 """Differentially private minimax optimisation, as pure functions on JAX."""
 
-from jaxminimax import averaging, metrics, noise, problems, schedules, solvers
+from jaxminimax import (
+    averaging,
+    group_solvers,
+    metrics,
+    noise,
+    problems,
+    schedules,
+    solvers,
+)
 from jaxminimax._types import (
     Algorithm,
     GroupProblem,
+    OnlineOptimiser,
     Problem,
     Saddle,
     SaddleOperator,
@@ -19,7 +28,17 @@ from jaxminimax.accounting import (
     epsilon,
     statement,
 )
-from jaxminimax.algorithms import extragradient, gda, proximal, sgda
+from jaxminimax.algorithms import (
+    active_groups,
+    extragradient,
+    ftrl,
+    gda,
+    group_oco,
+    group_sgd,
+    phased_erm,
+    proximal,
+    sgda,
+)
 from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
 from jaxminimax.drivers import run, stack, sweep
 from jaxminimax.fit import fit
@@ -28,10 +47,13 @@ from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     Full,
+    GroupGradients,
     GroupLosses,
+    GroupSolution,
     Parallel,
     Poisson,
     Query,
+    RecordLosses,
     Repeat,
     Resolvent,
     Sequence,
@@ -54,12 +76,16 @@ __all__ = [
     "Disjoint",
     "FixedSize",
     "Full",
+    "GroupGradients",
     "GroupLosses",
     "GroupProblem",
+    "GroupSolution",
+    "OnlineOptimiser",
     "Parallel",
     "Poisson",
     "Problem",
     "Query",
+    "RecordLosses",
     "Repeat",
     "Resolvent",
     "Saddle",
@@ -68,6 +94,7 @@ __all__ = [
     "Solution",
     "Statement",
     "Tree",
+    "active_groups",
     "averaging",
     "budget_split",
     "calibrate",
@@ -78,9 +105,14 @@ __all__ = [
     "epsilon",
     "extragradient",
     "fit",
+    "ftrl",
     "gda",
+    "group_oco",
+    "group_sgd",
+    "group_solvers",
     "metrics",
     "noise",
+    "phased_erm",
     "problems",
     "proximal",
     "record",

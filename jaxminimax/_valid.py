@@ -12,6 +12,7 @@ from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     Full,
+    GroupGradients,
     GroupLosses,
     GroupSolution,
     Mechanism,
@@ -28,6 +29,7 @@ from jaxminimax.mechanism import (
     batch_size,
     concrete,
     exact_sensitivity,
+    in_group,
     modulus,
     phase_sizes,
     solution_smooth,
@@ -51,6 +53,9 @@ def check(mechanism: Mechanism) -> None:
                 check(part)
         case Repeat(query=query, times=times):
             _check_times("times (the number of releases)", times)
+            if isinstance(query, GroupGradients):
+                _check_group_gradients(query)
+                return
             _check_sampling(query)
             if isinstance(query, Resolvent):
                 _check_resolvent(query)
@@ -58,7 +63,7 @@ def check(mechanism: Mechanism) -> None:
                 _check_query(query)
         case GroupLosses():
             _check_times("times (the number of releases)", mechanism.times)
-            _check.count("group_size", mechanism.group_size)
+            _check_sizes(mechanism.sizes)
             _check.number("bound", mechanism.bound, low=1e-28, high=1e28, closed=True)
             _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
         case Tree():
@@ -96,6 +101,25 @@ def _check_multiplier(name: str, z: Any) -> None:
     _check.number(name, z, low=0.0, high=1e15, closed=True)
     if _is(z, lambda x: 0 < x < 1e-4):
         raise ValueError(f"{name} must be 0 (no privacy) or at least 1e-4, got {z!r}.")
+
+
+def _check_sizes(sizes: Any) -> None:
+    if not isinstance(sizes, tuple) or not sizes:
+        raise ValueError("sizes must be a tuple of every group's number of records, got "
+                         f"{sizes!r}: problems.by_group returns it.")
+    for n in sizes:
+        _check.count("sizes", n)
+
+
+def _check_group_gradients(query: GroupGradients) -> None:
+    _check_sizes(query.sizes)
+    if isinstance(query.sampling, Disjoint):
+        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
+                         "which group is read next is not known in advance, so there are no "
+                         "passes.")
+    for n in (min(query.sizes), max(query.sizes)):
+        _check_sampling(in_group(query, n))
+        _check_query(in_group(query, n))
 
 
 def _check_sampling(query: Query | Resolvent) -> None:

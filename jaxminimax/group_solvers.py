@@ -70,7 +70,7 @@ def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
     """
     def value(w: jax.Array) -> jax.Array:
         worst = reg_lam * jax.nn.logsumexp(risks(w) / reg_lam)
-        return worst + reg_w / 2 * jnp.sum(jnp.square(w - centre))
+        return jnp.asarray(worst + reg_w / 2 * jnp.sum(jnp.square(w - centre)))
 
     return value
 

@@ -146,10 +146,33 @@ class Resolvent:
 
 
 @record
+class GroupGradients:
+    """Release the clipped sum of per-record gradients over a sample of one of p groups.
+
+    The group may be chosen by looking at everything released before, so it is charged as if every
+    release read the differing record's group: neither p nor the groups' weights amplify anything.
+    The sum is divided by the public n_i, q n_i or m.
+
+    Attributes:
+      clip: C, bound on the L2 norm of one record's gradient [gradient units].
+      noise_multiplier: standard deviation of the noise on the clipped sum / clip [dimensionless].
+        Set by `calibrate`; None: not calibrated yet.
+      sampling: inside the group: `Full()`, `Poisson(rate=...)` or `FixedSize(batch=...)`. A Poisson
+        sample's capacity is one for all groups; by default the largest group's.
+      sizes: n_1, ..., n_p, records of each group; public.
+    """
+
+    clip: float | jax.Array
+    noise_multiplier: float | jax.Array | None = None
+    sampling: Full | Poisson | FixedSize = Full()
+    sizes: tuple[int, ...] = jax.tree.static()
+
+
+@record
 class Repeat:
     """`times` adaptive uses of `query`, each on a fresh sample with fresh noise."""
 
-    query: Query | Resolvent
+    query: Query | Resolvent | GroupGradients
     times: int = jax.tree.static()
 
 
@@ -157,23 +180,24 @@ class Repeat:
 class GroupLosses:
     """`times` releases of p groups' mean losses over all their records, plus Laplace noise.
 
-    A replaced record belongs to one group, so one coordinate moves, by at most B / n. With
+    A replaced record belongs to one group, so one coordinate moves, by at most B / n_i, and its
+    noise has scale noise_multiplier * B / n_i: unequal groups cost what equal ones do. With
     `only_argmax` the noisy values stay inside and the index of the largest is released, which costs
     the same: nothing better is proved for it. No minibatch may be read: amplification would have to
     cover this release and the gradient's together.
 
     Attributes:
       bound: B, losses lie in [0, B].
-      group_size: n, records of the smallest group; public.
-      noise_multiplier: Laplace scale over B / n [dimensionless].
-      times: number of releases.
+      sizes: n_1, ..., n_p, records of each group; public.
+      noise_multiplier: Laplace scale over B / n_i [dimensionless].
+      times: number of releases. Algorithms set it to their own number of rounds.
       only_argmax: whether only the index of the largest noisy loss is released.
     """
 
     bound: float | jax.Array
-    group_size: int = jax.tree.static()
+    sizes: tuple[int, ...] = jax.tree.static()
     noise_multiplier: float | jax.Array | None = None
-    times: int = jax.tree.static()
+    times: int = jax.tree.static(default=1)
     only_argmax: bool = jax.tree.static(default=False)
 
 
@@ -277,9 +301,16 @@ class RecordLosses:
 
 @record
 class Sequence:
-    """Mechanisms on the same data one after the other, each free to look at the earlier ones."""
+    """Mechanisms on the same data, each free to look at the earlier answers.
+
+    Attributes:
+      parts: the mechanisms.
+      in_turn: whether they take turns, one release of each in a round, instead of running one after
+        the other; decides what a run that stopped early has spent.
+    """
 
     parts: tuple[Any, ...]
+    in_turn: bool = jax.tree.static(default=False)
 
 
 @record
@@ -322,6 +353,19 @@ def leaves(mechanism: Mechanism) -> list[Leaf]:
     return [mechanism]
 
 
+def in_group(query: GroupGradients, size: int) -> Query:
+    """What a release does to the data of a group of `size` records, as if it were all the data.
+
+    A Poisson sample is drawn among as many rows as the largest group has, and rows beyond the group
+    are dropped, which leaves a Poisson sample of the group: population, capacity and overflow are
+    the largest group's for all.
+    """
+    z = query.noise_multiplier
+    n = max(query.sizes) if isinstance(query.sampling, Poisson) else size
+    return Query(clip=Saddle(query.clip, None), sampling=query.sampling, population=n,
+                 noise_multiplier=None if z is None else Saddle(z, None))
+
+
 def batch_size(query: Query | Resolvent) -> float:
     """The public number that a sum is divided by: n, q n or b; never the realised batch size."""
     match query.sampling:
@@ -330,6 +374,16 @@ def batch_size(query: Query | Resolvent) -> float:
         case Disjoint(batch=batch) | FixedSize(batch=batch):
             return float(batch)
     return float(query.population)
+
+
+def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
+    """The public number that each group's sum is divided by: n_i, q n_i or m."""
+    match query.sampling:
+        case Poisson(rate=rate):
+            return tuple(rate * n for n in query.sizes)
+        case FixedSize(batch=batch):
+            return (float(batch),) * len(query.sizes)
+    return tuple(map(float, query.sizes))
 
 
 def rows_read(query: Query | Resolvent) -> int:
@@ -377,7 +431,7 @@ def displacement(query: Resolvent) -> Any:
 
 
 def phase_sizes(query: GroupSolution) -> tuple[int, ...]:
-    """Records of each group that a phase reads; those beyond the last whole phase are never read."""
+    """Records of each group that a phase reads; what is left over is never read."""
     return tuple(n // query.phases for n in query.sizes)
 
 
@@ -410,7 +464,8 @@ def solution_length(query: GroupSolution, reg_w: Any) -> Any:
 
 
 def solution_smooth(query: GroupSolution, reg_w: Any) -> Any:
-    """l = beta + L^2 / mu_v + mu, of the problem in w alone; for smooth losses."""
+    """Smoothness of the problem in w alone, l = beta + L^2 / mu_v + mu; for smooth losses."""
+    assert query.smooth is not None
     return query.smooth + query.lipschitz**2 / query.reg_lam + reg_w
 
 

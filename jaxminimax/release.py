@@ -33,7 +33,7 @@ _RELEASES, _SAMPLE, _NOISE = 0x6D6D78, 0, 1
 
 
 def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
-          noise_multiplier: jax.typing.ArrayLike, size: float) -> Tree:
+          noise_multiplier: jax.typing.ArrayLike, size: jax.typing.ArrayLike) -> Tree:
     # an infinite clip norm without noise is no noise; every other doubtful product stays NaN
     clip, noise_multiplier = (jnp.asarray(x, at_least_float32(jnp.asarray(x).dtype))
                               for x in (clip, noise_multiplier))

@@ -41,19 +41,23 @@ def _record(data: Tree, place: Place) -> tuple[Tree, jax.Array]:
     return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), inside
 
 
-def _node(key: jax.Array, level: jax.Array, index: jax.Array, z: Saddle, std: jax.Array) -> Saddle:
+def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum,
+          z: Saddle) -> Saddle:
     """Noise of the node over leaves (index - 1) 2^level + 1 ... index 2^level."""
-    return gaussian(jax.random.fold_in(jax.random.fold_in(key, level), index), z, std)
+    clip, multiplier = (jnp.asarray(x, float_dtype(z))
+                        for x in (mechanism.clip, _set(mechanism)))
+    return gaussian(jax.random.fold_in(jax.random.fold_in(key, level), index), z, clip * multiplier)
 
 
-def _noise_step(key: jax.Array, leaf: jax.Array, z: Saddle, std: jax.Array) -> Saddle:
+def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSum, z: Saddle) -> Saddle:
     """N_t - N_{t-1} for leaf t = 1, 2, ...: one node comes, those below it go."""
     low = jax.lax.population_count((leaf & -leaf) - 1)  # the lowest bit of t that is set
 
     def drop(level: jax.Array, total: Saddle) -> Saddle:
-        return jax.tree.map(jnp.subtract, total, _node(key, level, (leaf - 1) >> level, z, std))
+        gone = _node(key, level, (leaf - 1) >> level, mechanism, z)
+        return jax.tree.map(jnp.subtract, total, gone)
 
-    return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, z, std))
+    return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z))
 
 
 def release_leaf(key: jax.Array, mechanism: TreeSum, spent: jax.Array, problem: Problem, z: Saddle,
@@ -93,15 +97,13 @@ def release_leaf(key: jax.Array, mechanism: TreeSum, spent: jax.Array, problem: 
     """
     if not isinstance(mechanism, TreeSum):
         raise ValueError(f"release_leaf answers a Tree, got {type(mechanism).__name__}.")
-    noise_multiplier = _set(mechanism)
+    _set(mechanism)
     record, inside = _record(data, place)
     mask = inside if present is None else inside & present
     total = clipped_sum(problem.operator, Saddle(mechanism.clip, mechanism.clip), joint=True)
     g = total(z, jax.tree.map(lambda x: x[None], record), mask[None])
-    dtype = float_dtype(z)
-    std = jnp.asarray(mechanism.clip, dtype) * jnp.asarray(noise_multiplier, dtype)
     noise = _noise_step(jax.random.fold_in(key, _NODES), jnp.asarray(spent, jnp.int32) + 1,
-                        jax.tree.map(jnp.zeros_like, g), std)
+                        mechanism, g)
     allowed = spent < mechanism.leaves
     return jax.tree.map(lambda a, e: jnp.where(allowed, a + e, jnp.nan), g, noise)
 

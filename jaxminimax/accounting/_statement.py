@@ -13,6 +13,8 @@ from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, worst
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
+    Full,
+    GroupGradients,
     GroupLosses,
     GroupSolution,
     Leaf,
@@ -38,6 +40,9 @@ _CLIPPED = ("Each record's operator is clipped to the stated norms, per player o
 _CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 _ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
          "loss or for its gradient, by its place in its group.")
+_LOSSES = "Each record's loss is clipped to the stated range before it is averaged."
+_PUBLIC_GROUPS = ("Which group a record is in, and so every group's size, is public: neighbouring "
+                  "data sets differ in what one record of one group contains.")
 ENFORCED = (
     "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
     "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
@@ -133,8 +138,7 @@ def describe(part: Leaf) -> str:
         case GroupLosses():
             what = "the index of the largest of" if part.only_argmax else "all of"
             return (f"{part.times} release(s) of {what} the groups' mean losses in [0, "
-                    f"{words.concrete(part.bound):g}] with Laplace noise, groups of at least "
-                    f"{part.group_size} records.")
+                    f"{words.concrete(part.bound):g}] with Laplace noise, {_groups(part.sizes)}.")
         case Tree():
             return (f"All prefix sums over {part.leaves} leaves by a binary tree of Gaussian sums; "
                     f"a record is in {part.leaves.bit_length()} of its nodes.")
@@ -154,6 +158,10 @@ def describe(part: Leaf) -> str:
                     f"{words.concrete(part.sensitivity):.6g} and a slack of "
                     f"{words.concrete(part.slack):g}.")
     assert isinstance(part, Repeat)
+    if isinstance(part.query, GroupGradients):
+        return (f"{part.times} release(s) of the gradients of one group each, chosen from earlier "
+                f"releases and charged as if always the same one, {_groups(part.query.sizes)}: "
+                f"{_sampled(part.query.sampling)}.")
     n = part.query.population
     match part.query.sampling:
         case Poisson(rate=rate):
@@ -182,6 +190,16 @@ def describe(part: Leaf) -> str:
 def _groups(sizes: tuple[int, ...]) -> str:
     least, most = min(sizes), max(sizes)
     return f"{len(sizes)} group(s) of {least}{f' to {most}' * (most > least)} records"
+
+
+def _sampled(sampling: Full | Poisson | FixedSize) -> str:
+    match sampling:
+        case Poisson(rate=rate):
+            return f"Poisson samples of it at rate {rate:.6g}"
+        case FixedSize(batch=batch, replacement=replacement):
+            return (f"samples of exactly {batch} of its records, "
+                    f"{'with' if replacement else 'without'} replacement")
+    return "all of its records"
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
@@ -249,7 +267,7 @@ def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: i
         accountant=accountant_name(bound),
         event=str(_curves.event(dearest)),
         enforced=(*_guarantees(parts), *ENFORCED),
-        assumed=(*ASSUMED, *(x for p in parts for x in _assumptions(p)), *assumed),
+        assumed=(*ASSUMED, *dict.fromkeys(x for p in parts for x in _assumptions(p)), *assumed),
     )
 
 
@@ -257,16 +275,18 @@ def _guarantees(parts: list[Leaf]) -> list[str]:
     """What the code does to operators and solutions."""
     queries = [part.query for part in parts if isinstance(part, Repeat)]
     solved = [query for query in queries if isinstance(query, Resolvent)]
-    solved += [part for part in parts if isinstance(part, GroupSolution)]
-    clipped = any(isinstance(part, Tree) for part in parts) or any(
-        isinstance(query, Query) or query.assumes == "lipschitz" for query in queries)
-    once = any(isinstance(part, RecordLosses) for part in parts)
-    return [_CLIPPED] * clipped + [_CERTIFIED] * bool(solved) + [_ONCE] * once
+    clipped = len(queries) > len(solved) or any(q.assumes == "lipschitz" for q in solved)
+    kinds = set(map(type, parts))
+    said = {_CLIPPED: clipped or Tree in kinds, _LOSSES: GroupLosses in kinds,
+            _ONCE: RecordLosses in kinds, _CERTIFIED: bool(solved) or GroupSolution in kinds}
+    return [words for words, holds in said.items() if holds]
 
 
 def _assumptions(part: Leaf) -> tuple[str, ...]:
-    """What a certified solution's sensitivity rests on."""
+    """What a sensitivity rests on, beside what is assumed of every mechanism."""
     match part:
+        case GroupLosses() | Repeat(query=GroupGradients()):
+            return (_PUBLIC_GROUPS,)
         case Solution(because=because):
             return (because,)
         case GroupSolution():
@@ -279,10 +299,11 @@ def _assumptions(part: Leaf) -> tuple[str, ...]:
                     "contains; neither losses nor gradients are clipped.",
                     f"The feasible set is convex with diameter at most {diameter:g} and the "
                     "projection on it is Euclidean.",
-                    "Which group a record is in, and its place there, do not depend on the data.",
+                    _PUBLIC_GROUPS,
+                    "The order of a group's records is public.",
                     "How long a run takes is not published: it depends on the data.")
         case RecordLosses():
-            return ("Which group a record is in, and its place there, do not depend on the data.",)
+            return (_PUBLIC_GROUPS, "The order of a group's records is public.")
         case Repeat(query=Resolvent() as query):
             bound, lipschitz, diameter = (words.concrete(x) for x in (
                 query.bound, query.lipschitz, query.diameter))
@@ -298,7 +319,9 @@ def _assumptions(part: Leaf) -> tuple[str, ...]:
 
 
 def _numbers(part: Leaf, name: str) -> dict[str, float]:
-    """Both players' numbers of that name in a `Query`; nothing of other mechanisms."""
+    """Both players' numbers of that name in a `Query`; nothing of most other mechanisms."""
+    if isinstance(part, Repeat) and isinstance(part.query, GroupGradients):
+        return {"": words.concrete(getattr(part.query, name))}
     if not (isinstance(part, Repeat) and isinstance(part.query, Query)):
         return {}
     players = getattr(part.query, name)._asdict()

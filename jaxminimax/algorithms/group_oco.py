@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, averaging, schedules
+from jaxminimax import _check, _tree, averaging, schedules
 from jaxminimax._types import GroupProblem, Problem, Saddle, record
 from jaxminimax._types import Tree as Leaves
 from jaxminimax.algorithms import ftrl
@@ -87,13 +87,13 @@ class State(NamedTuple):
 
     @property
     def z(self) -> Saddle:
-        """The point and the groups' weights."""
-        return Saddle(self.online.z.w, jnp.exp(self.log_weights))
+        """The model w and the logarithms of the weights v, `[p]`."""
+        return Saddle(self.online.z.w, self.log_weights)
 
     @property
     def average(self) -> Saddle:
-        """The averaged point and weights, in the dtypes of z."""
-        return jax.tree.map(lambda a, b: a.astype(b.dtype), self.mean.value, self.z)
+        """The averaged model and weights, in the dtypes of z."""
+        return _tree.cast_like(self.mean.value, self.z)
 
 
 def mechanism(hyper: Hyper) -> Parallel:
@@ -117,18 +117,21 @@ def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round.
 
     Args:
-      z: (w_1, anything), w_1 in W; must not depend on the data. Weights start uniform.
+      z: `Saddle(w, ())`, w in W: the initial model, which must not depend on the data; the weights
+        start uniform.
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for steps or sizes that are not defined.
+      ValueError: for weights, or steps or sizes that are not defined.
     """
+    if jax.tree.leaves(z.v):
+        raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
     _check.number("weight_step", hyper.weight_step, low=0.0, closed=True)
     for n in hyper.sizes:
         _check.count("sizes", n)
     p = len(hyper.sizes)
     online = hyper.optimiser.init(Saddle(z.w, ()), _online(hyper))
-    log_weights = jnp.full(p, -math.log(p), jnp.float32)
+    log_weights = jnp.full(p, -math.log(p), _tree.float_dtype(online.z.w))
     mean = averaging.start(Saddle(online.z.w, jnp.exp(log_weights)))
     return State(online, log_weights, mean, jnp.zeros(p, jnp.int32), jnp.array(False), jnp.int32(0))
 
@@ -164,7 +167,8 @@ def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper,
     estimate = (offset(losses) - loss).astype(weight.dtype) / weight
     log_weights = jax.nn.log_softmax(
         state.log_weights.at[group].add(-hyper.weight_step * estimate))
-    mean = averaging.include(state.mean, state.z, averaging.UNIFORM, t + 1, hyper.iterations)
+    point = Saddle(w, jnp.exp(state.log_weights))
+    mean = averaging.include(state.mean, point, averaging.UNIFORM, t + 1, hyper.iterations)
     new = State(online, log_weights, mean, state.turns.at[group].add(1), over, state.spent + 2)
     return jax.tree.map(lambda a, b: jnp.where(over, b, a.astype(b.dtype)), new,
                         state._replace(over=over))
@@ -183,11 +187,14 @@ def _alone(problem: GroupProblem) -> Problem:
 
 def offset(losses: RecordLosses) -> Any:
     """U = B + 2 b ln T, above all noisy losses but with probability of order 1 / T."""
+    if losses.noise_multiplier is None:
+        raise ValueError("noise_multiplier of RecordLosses is not set: calibrate(algorithm, hyper, "
+                         "epsilon=..., delta=...) sets it.")
     return losses.bound * (1 + 2 * losses.noise_multiplier * math.log(losses.times))
 
 
 def weight_step(losses: RecordLosses, groups: int) -> float:
-    """eta = (ln p / (p T))^(1/2) / U."""
+    """The paper's eta, (ln p / (p T))^(1/2) / U."""
     _check.count("groups", groups)
     return math.sqrt(math.log(groups) / (groups * losses.times)) / offset(losses)
 

@@ -27,7 +27,7 @@ sizes, the smallest of which decides.
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -194,8 +194,8 @@ def plan(problem: GroupProblem, *, sizes: tuple[int, ...], dim: int, epsilon: fl
     Raises:
       ValueError: for numbers out of range.
     """
-    known = dict(sizes=sizes, lipschitz=problem.lipschitz, bound=problem.bound,
-                 diameter=problem.diameter)
+    known: dict[str, Any] = dict(sizes=sizes, lipschitz=problem.lipschitz, bound=problem.bound,
+                                 diameter=problem.diameter)
     if eta is None:
         eta = calibrated_eta(**known, dim=dim, epsilon=epsilon, delta=delta, slack=slack)
     return Hyper(query=certified(regularised(eta, **known, smooth=problem.smooth, slack=slack,
