@@ -200,7 +200,7 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
         steep = jnp.clip(jnp.linalg.norm(h), modulus, smooth)  # at least the largest eigenvalue
         goal = accelerated(lambda u: g + h @ (u - w), project, w, smooth=steep, modulus=modulus,
                            steps=jnp.ceil(20 * jnp.sqrt(steep / modulus)).astype(jnp.int32))
-        tries = w + shares[:, None] * (goal - w)
+        tries = w[None] + shares[:, None] * (goal - w)[None]
         values = jax.lax.map(value, tries)
         # the longest of those that are best but for rounding
         fine = values <= jnp.min(values) + 1e-14 * jnp.abs(jnp.min(values))
