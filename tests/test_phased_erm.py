@@ -60,9 +60,9 @@ def test_sensitivity_and_noise_are_those_of_the_reference_table(phase, reg_w, ex
 
 
 def test_the_step_size_lets_the_noise_of_a_phase_be_as_large_as_it_may():
-    sizes, dim, z = (200_000,) * 2, 400, dpa.get_sigma_gaussian(0.1, 1e-6)
+    sizes, dim, z = (200_000,) * 2, 400, dpa.get_sigma_gaussian(0.02, 1e-6)
     known = dict(sizes=sizes, lipschitz=2.0, bound=3.0, diameter=4.0)
-    eta = phased_erm.calibrated_eta(**known, dim=dim, epsilon=0.1, delta=1e-6)
+    eta = phased_erm.calibrated_eta(**known, dim=dim, epsilon=0.02, delta=1e-6)
     query = phased_erm.regularised(eta, **known)
     shares = [dim * (z * words.solution_length(query, query.reg_w * 2.0**t)) ** 2
               / (2.0 ** -(t + 1) * 4.0**2) for t in range(query.phases)]
@@ -116,7 +116,7 @@ def test_the_last_point_is_near_the_point_that_is_near_all_groups():
     _, _, points = reference_run()
     best = np.linspace(-0.1, 0.2, 10)
     start = np.linalg.norm(best)
-    assert np.linalg.norm(points[-1] - best) < 0.25 * start
+    assert np.linalg.norm(points[-1] - best) < 0.6 * start
     assert np.all(np.diff(np.linalg.norm(points[:3] - best, axis=1)) < 0)
 
 
@@ -328,7 +328,8 @@ def test_all_phases_together_cost_one_gaussian():
 
 
 def test_the_statement_names_what_the_noise_rests_on():
-    hyper = jmm.calibrate(phased_erm, describe(POINTS, (8, 9), 2), 1.0, 1e-6)
+    hyper = describe(POINTS, (8, 9), 2, noise_multiplier=None)
+    hyper = jmm.calibrate(phased_erm, hyper, 1.0, 1e-6)
     made = jmm.statement(phased_erm, hyper, delta=1e-6)
     assert any("convex, 2-Lipschitz, 1-smooth" in x and "length 2 " in x for x in made.assumed)
     assert any("How long a run takes" in x for x in made.assumed)
