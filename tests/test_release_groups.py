@@ -142,8 +142,8 @@ def test_a_sample_beyond_its_capacity_is_no_release():
 @samplings
 @groups
 def test_gradients_noise_has_the_described_deviation(sampling, group):
-    data = jnp.zeros((3, 7, 2))
-    g = opened(gradients(Z, sampling), data, group, 4000)
+    data = jnp.zeros((3, 7, 7))
+    g = opened(gradients(Z, sampling), data, group, 4000, w=jnp.ones(7))
     n = SIZES[group]
     size = {Full: n, Poisson: 0.4 * n}.get(type(sampling), 2)
     assert stats.kstest(g.ravel() * size / (CLIP * Z), "norm").pvalue > 1e-4
