@@ -317,7 +317,7 @@ def test_only_replaced_records_are_covered():
 def test_schedules_are_the_stated_formulas_of_public_numbers():
     sizes, dim, n = (1500, 1000), 10, 1000
     T = group_sgd.rounds(sizes=sizes, dim=dim, epsilon=1.0, delta=1e-6)
-    assert T == int(np.ceil(n**2 / (dim * np.log(1e6))))
+    assert int(np.ceil(n**2 / (dim * np.log(1e6)))) == T
     hyper = hyper_of(group_sgd, sizes=sizes, rounds=T, z=(60.0, 200.0), clip=0.5, bound=3.0)
     made = group_sgd.scheduled(hyper, dim=dim, diameter=2.0)
     assert made.step == pytest.approx(2 / np.sqrt(T * (0.25 + dim * (0.5 * 60 / n) ** 2)))
