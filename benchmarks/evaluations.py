@@ -1,8 +1,9 @@
 """How often a program evaluates an operator: read off the compiled program, nothing assumed.
 
-The operator, of a problem of groups the loss with its gradient, is marked as a function of its own; the traced program is searched for the mark, and
-every place counts as many evaluations as it has batch entries, times the lengths of the loops
-around it. Rows that only pad a sample count too: they are computed.
+The operator, and the loss of a problem of groups with its gradient, is marked as a function of its
+own; the traced program is searched for the mark, and every place counts as many evaluations as it
+has batch entries, times the lengths of the loops around it. Rows that only pad a sample count too:
+they are computed.
 """
 
 import math

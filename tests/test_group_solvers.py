@@ -198,7 +198,8 @@ def test_a_kink_is_certified_by_the_lower_model():
     found = solvers.subgradient(value, BALL.project, jnp.array([0.7, -0.3]), modulus=1.0,
                                 steps=20_000)
     true = float(jnp.linalg.norm(found.point - jnp.array([0.0, 0.5])))
-    near = jnp.array([[0.0, 0.5]]) + 1e-6 * jnp.asarray(np.random.default_rng(0).normal(size=(9, 2)))
+    spread = jnp.asarray(np.random.default_rng(0).normal(size=(9, 2)))
+    near = jnp.array([[0.0, 0.5]]) + 1e-6 * spread
     assert jnp.all(jnp.linalg.norm(jax.vmap(jax.grad(value))(near), axis=1) > 0.4)
     assert true <= float(found.distance) < 0.05
 

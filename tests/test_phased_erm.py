@@ -1,4 +1,4 @@
-"""Phased risk minimisation: what it reads and releases, what its noise rests on, what it refuses."""
+"""Phased risk minimisation: what it reads, releases and refuses, what its noise rests on."""
 
 import dataclasses
 import functools
@@ -176,8 +176,9 @@ def test_random_neighbours_never_exceed_the_sensitivity():
         x, y = rng.normal(size=(40, 2, 7, 3)), rng.choice([-1.0, 1.0], (40, 2, 7))
         other = x.copy()
         other[:, 0, 1] = -x[:, 0, 1] + 0.3 * rng.normal(size=(40, 3))
-        run = jax.jit(jax.vmap(lambda x, y, hyper=hyper: jmm.run(
-            jax.random.key(0), Saddle(jnp.zeros(3), ()), (x, y), hyper, phased_erm, problem)[0].z.w))
+        start = Saddle(jnp.zeros(3), ())
+        run = jax.jit(jax.vmap(lambda x, y, hyper=hyper, start=start: jmm.run(
+            jax.random.key(0), start, (x, y), hyper, phased_erm, problem)[0].z.w))
         apart = np.linalg.norm(run(x, y) - run(other, y), axis=1)
         shares += list(apart / words.solution_length(hyper.query, reg_w))
     assert 0.1 < max(shares) <= 1
