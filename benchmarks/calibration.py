@@ -43,7 +43,7 @@ def unsampled() -> Iterator[Case]:
     yield Case("full", repeat(1000, 10**6, jmm.Full()), 10**6, 1.0, 1e-10, 2.0)
     yield Case("tree", jmm.Tree(clip=1.0, leaves=4096), 4096, 1.0, 1e-6, 2.0)
     yield Case("solution", jmm.Solution(sensitivity=1.0, because="assumed"), 1, 1.0, 1e-6, 2.0)
-    losses = jmm.GroupLosses(bound=1.0, group_size=1000, times=200)
+    losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=200)
     yield Case("losses", losses, 200, 1.0, 1e-6, 2.0)
     both = jmm.Sequence(parts=(repeat(1000, 200, jmm.Full()), losses))
     yield Case("full and losses", both, 400, 1.0, 1e-6, 2.0)
@@ -64,7 +64,7 @@ def sampled(quick: bool) -> Iterator[Case]:
         how = jmm.FixedSize(batch=16, replacement=True)
         yield Case("replacement 256, 16", repeat(256, 64, how), 64, epsilon, 1e-5)
     how = jmm.FixedSize(batch=50, replacement=True)
-    losses = jmm.GroupLosses(bound=1.0, group_size=1000, times=200)
+    losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=200)
     both = jmm.Sequence(parts=(repeat(1000, 200, how), losses))
     yield Case("replacement 1000, 50 and losses", both, 400, 1.0, 1e-6)
 

@@ -1,8 +1,9 @@
 """How often a program evaluates an operator: read off the compiled program, nothing assumed.
 
-The operator is marked as a function of its own; the traced program is searched for the mark, and
-every place counts as many evaluations as it has batch entries, times the lengths of the loops
-around it. Rows that only pad a sample count too: they are computed.
+The operator, and the loss of a problem of groups with its gradient, is marked as a function of its
+own; the traced program is searched for the mark, and every place counts as many evaluations as it
+has batch entries, times the lengths of the loops around it. Rows that only pad a sample count too:
+they are computed.
 """
 
 import math
@@ -12,13 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import Problem
+from jaxminimax import GroupProblem
 
 _MARK = "operator_evaluation"
 
 
-def marked(problem: Problem) -> Problem:
-    """The same problem with an operator that `count` recognises."""
+def marked(problem: Any) -> Any:
+    """The same problem with an operator, and for groups a loss, that `count` recognises."""
+    if isinstance(problem, GroupProblem):
+        problem = problem._replace(loss=_marked_loss(problem.loss))
+
     def operator_evaluation(z: Any, x: Any) -> Any:
         # one number an evaluation, whatever the operator's shape
         one = sum(jnp.sum(a) for a in jax.tree.leaves((z, x)))
@@ -26,6 +30,18 @@ def marked(problem: Problem) -> Problem:
 
     call = jax.jit(operator_evaluation)
     return problem._replace(operator=lambda z, x: call(z, x)[0])
+
+
+def _marked_loss(loss: Callable) -> Callable:
+    """The same loss; a value and a gradient at one point are one evaluation."""
+    def operator_evaluation(w: Any, x: Any) -> Any:
+        return jax.value_and_grad(loss)(w, x), sum(jnp.sum(a) for a in jax.tree.leaves((w, x)))
+
+    call = jax.jit(operator_evaluation)
+    made = jax.custom_vjp(lambda w, x: call(w, x)[0][0])
+    made.defvjp(lambda w, x: call(w, x)[0],
+                lambda g, back: (jax.tree.map(lambda a: back * a, g), None))
+    return made
 
 
 def count(program: Callable, *arguments: Any) -> int:

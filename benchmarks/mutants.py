@@ -213,7 +213,7 @@ def _one_sample() -> Finding:
 def _laplace() -> Finding:
     """True delta of one Laplace release at the claimed epsilon, over the claimed delta."""
     z, delta = 0.5, 1e-3
-    losses = words.GroupLosses(bound=1.0, group_size=100, noise_multiplier=z, times=1)
+    losses = words.GroupLosses(bound=1.0, sizes=(100,), noise_multiplier=z, times=1)
     gradient = words.Repeat(query=_query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
     claimed = jmm.epsilon(words.Sequence(parts=(gradient, losses)), delta)
     true = max(0.0, 1 - math.exp((claimed - 1 / z) / 2))

@@ -249,7 +249,7 @@ def worst_group(quick: bool) -> Iterator[Case]:
 
 def _with_losses(z: float, scale: float, m: int, times: int) -> jmm.Sequence:
     sampling = jmm.FixedSize(batch=m, replacement=True)
-    losses = jmm.GroupLosses(bound=1.0, group_size=1000, noise_multiplier=1000 * scale,
+    losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), noise_multiplier=1000 * scale,
                              times=times)
     return jmm.Sequence(parts=(repeat(Saddle(z, None), 1000, sampling, times), losses))
 

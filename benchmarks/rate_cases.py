@@ -23,15 +23,15 @@ class Job:
     Attributes:
       algorithm: a module.
       hyper: calibrated.
-      problem: with the operator of one record.
+      problem: with the operator or the loss of one record.
       start: the initial point.
-      sample: `key -> data`, n fresh records.
+      sample: `key -> data`, n fresh records, of all groups together.
       gap: `z -> []`, exact, on the population.
     """
 
     algorithm: Any
     hyper: Any
-    problem: Problem
+    problem: Any
     start: Saddle
     sample: Callable[[jax.Array], Any]
     gap: Callable[[Saddle], jax.Array]
@@ -45,7 +45,8 @@ class Case:
       algorithm: name.
       variant: of the algorithm.
       problem: in words.
-      measure: "strong" or "weak", the gap that the theorem bounds.
+      measure: the gap that the theorem bounds: "strong", "weak" or "primal", the excess of the
+        worst group's risk.
       epsilon: of every run.
       theory: exponent of n in the theorem's term that falls slower.
       build: `n -> Job`.
@@ -332,6 +333,64 @@ def _sgda(epsilon: float, ns: list[int], quick: list[int]) -> Case:
                 lambda n: _sgda_cost(n, epsilon), ns, quick)
 
 
+# --- groups of points, and the point that is near them all ---
+
+GROUPS_DIM = 10
+NEAR = problems.group_means(radius=1.0, record_bound=1.0)
+
+
+def _simplex(p: int, radius: float) -> np.ndarray:
+    """Means of p groups at distance `radius` from a centre, the corners of a regular simplex."""
+    corners = np.eye(p, GROUPS_DIM) - np.eye(p, GROUPS_DIM).mean(0)
+    centre = 0.3 * np.eye(GROUPS_DIM)[-1]
+    return centre + radius * corners / np.linalg.norm(corners[0])
+
+
+def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray,
+               start: np.ndarray, epsilon: float) -> Job:
+    """Points uniform on spheres of given widths around the means, and the excess risk."""
+    sizes, best = None, problems.group_means_optimum(means, widths**2 / 2)[2]
+    sizes = hyper.sizes if hasattr(hyper, "sizes") else hyper.query.sizes
+    centre, width = jnp.asarray(means, jnp.float32), jnp.asarray(widths, jnp.float32)
+
+    def sample(key: jax.Array) -> jax.Array:
+        x = jax.random.normal(key, (len(sizes), max(sizes), GROUPS_DIM), jnp.float32)
+        x = x / jnp.linalg.norm(x, axis=2, keepdims=True)
+        return centre[:, None] + width[:, None, None] * x
+
+    def excess(z: Saddle) -> jax.Array:
+        return jnp.max(jnp.sum((z.w - centre) ** 2, 1) / 2 + width**2 / 2) - best
+
+    hyper = jmm.calibrate(algorithm, hyper, epsilon, DELTA)
+    return Job(algorithm, hyper, NEAR, Saddle(jnp.asarray(start, jnp.float32), ()), sample, excess)
+
+
+def phased_job(n: int, epsilon: float) -> Job:
+    """Phased empirical risk minimisation; five groups in general position."""
+    means = _simplex(5, 0.4)
+    hyper = jmm.phased_erm.plan(NEAR, sizes=(n // 5,) * 5, dim=GROUPS_DIM, epsilon=epsilon,
+                                delta=DELTA)
+    return _group_job(jmm.phased_erm, hyper, means, np.full(5, 0.3), np.zeros(GROUPS_DIM), epsilon)
+
+
+def _phased_cost(n: int, epsilon: float) -> int:
+    query = phased_job(n, epsilon).hyper.query
+    return (query.steps + 2) * query.phases * sum(jmm.mechanism.phase_sizes(query))
+
+
+def oco_job(n: int, epsilon: float) -> Job:
+    """One pass; two groups, of which the wider one has a weight of 0.946 at the optimum.
+
+    Half as many rounds as a group has records: no group can run out.
+    """
+    means = np.zeros((2, GROUPS_DIM))
+    means[:, 0] = -0.25, 0.25
+    widths = np.sqrt([0.05, 0.05 + 2 * (0.946 - 0.5) * 0.25])
+    hyper = jmm.group_oco.plan(NEAR, sizes=(n // 2,) * 2, dim=GROUPS_DIM, epsilon=epsilon,
+                               delta=DELTA, iterations=n // 4)
+    return _group_job(jmm.group_oco, hyper, means, widths, -0.5 * np.eye(GROUPS_DIM)[0], epsilon)
+
+
 CASES: tuple[Case, ...] = (
     Case("gda", "T = n^(2/3)", "quadratic game", "strong", 1.0, -2 / 3,
          lambda n: gda_job(n, 1.0), lambda n: n ** (-2 / 3), lambda n: True,
@@ -359,4 +418,13 @@ CASES: tuple[Case, ...] = (
     _many("proximal", 8.0, [200, 400, 800, 1600, 3200, 6400], [200, 400, 800]),
     _many("proximal", 0.2, [400, 800, 1600, 3200, 6400], [400, 800, 1600],
           note="at small epsilon the privacy term, of slope -1, is the larger one."),
+    Case("phased_erm", "certified", "five groups of points", "primal", 1.0, -0.5,
+         lambda n: phased_job(n, 1.0), lambda n: (5 / n) ** 0.5 + 5 * _spread(1.0, GROUPS_DIM) / n,
+         lambda n: 5 * _spread(1.0, GROUPS_DIM) > (5 * n) ** 0.5,
+         lambda n: _phased_cost(n, 1.0), [1280, 5120, 20480, 81920], [1280, 5120, 20480]),
+    Case("group_oco", "FTRL and EXP3", "two groups of points", "primal", 10.0, -0.5,
+         lambda n: oco_job(n, 10.0),
+         lambda n: (_spread(10.0, GROUPS_DIM) ** 0.5 + 1) / n**0.5,
+         lambda n: _spread(10.0, GROUPS_DIM) > 1, lambda n: 2 * (n // 4),
+         [4000, 16000, 64000, 256000], [4000, 16000, 64000]),
 )

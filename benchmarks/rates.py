@@ -38,7 +38,7 @@ def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
         state, _ = jmm.run(key, job.start, data, job.hyper, job.algorithm, job.problem)
         return state.average
 
-    if case.measure == "strong":
+    if case.measure != "weak":
         together = max(1, min(coins, 2**22 // n))  # runs at a time, for memory
         z = jax.jit(lambda *keys: jax.lax.map(lambda k: output(*k), keys, batch_size=together))(
             keys, jax.random.split(data_key, coins))

@@ -147,7 +147,7 @@ def _sampling(args: argparse.Namespace, name: str) -> Full | Poisson | FixedSize
 
 def _losses(args: argparse.Namespace, noise_multiplier: float | None) -> GroupLosses:
     # the cost depends on the noise multiplier alone, not on the bound or the groups' size
-    return GroupLosses(bound=1.0, group_size=args.population, noise_multiplier=noise_multiplier,
+    return GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=noise_multiplier,
                        times=args.iterations)
 
 

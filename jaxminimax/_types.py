@@ -102,6 +102,35 @@ class Problem(NamedTuple):
     furthest: Callable[[Saddle, Tree], Saddle] | None = None
 
 
+class GroupProblem(NamedTuple):
+    """What one model for several groups looks like to an algorithm; hashable, static under jit.
+
+    min over w in W of max over groups i of L_i(w), the mean of loss(w, record) over group i's
+    records; as a saddle problem, max over v in the simplex of sum_i v_i L_i(w). Algorithms need
+    different things: those that clip gradients and losses rest on neither `lipschitz` nor `bound`
+    for privacy, a certified solution rests on both.
+
+    Attributes:
+      loss: `(w, record) -> []`, w any pytree.
+      operator: `(Saddle(w, ()), record) -> Saddle(grad_w loss, ())`.
+      project: `w -> w`, Euclidean projection on W.
+      diameter: M, the largest distance of two points of W.
+      lipschitz: L, bound on the norm of grad_w loss on W, whatever a record contains.
+      bound: B, the loss lies in [0, B] on W, whatever a record contains.
+      smooth: beta, Lipschitz constant of grad_w loss; None: not known to be smooth.
+      convex: whether the loss is convex in w on W, whatever a record contains.
+    """
+
+    loss: Callable[[Tree, Tree], jax.Array]
+    operator: Callable[[Saddle, Tree], Saddle]
+    project: Callable[[Tree], Tree]
+    diameter: float
+    lipschitz: float
+    bound: float
+    smooth: float | None = None
+    convex: bool = False
+
+
 class Algorithm(Protocol):
     """A private algorithm: a module with these functions, and `Hyper` and `State` classes.
 
@@ -116,3 +145,17 @@ class Algorithm(Protocol):
 
     def update(self, key: jax.Array, state: Any, data: Tree, hyper: Any, problem: Problem) -> Any:
         """One round; pure, so that callers jit, vmap and scan it."""
+
+
+class OnlineOptimiser(Protocol):
+    """A private algorithm that reads one record a round, once, and may be used by others: a module.
+
+    Beside what an `Algorithm` has, it feeds on records that someone else chooses.
+    """
+
+    def init(self, z: Saddle, hyper: Any) -> Any:
+        """The state before the first round, with `z` its current point; not from the data."""
+
+    def feed(self, key: jax.Array, state: Any, data: Tree, place: tuple[jax.Array, ...],
+             present: jax.Array, hyper: Any, problem: Problem) -> Any:
+        """One round on the record `x[place]` of each leaf x, which no other round reads."""

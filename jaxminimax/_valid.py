@@ -7,16 +7,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxminimax import _check
+from jaxminimax import _check, group_solvers
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     Full,
+    GroupGradients,
     GroupLosses,
+    GroupSolution,
     Mechanism,
     Parallel,
     Poisson,
     Query,
+    RecordLosses,
     Repeat,
     Resolvent,
     Sequence,
@@ -25,13 +28,19 @@ from jaxminimax.mechanism import (
     batch_lipschitz,
     batch_size,
     concrete,
+    exact_sensitivity,
+    in_group,
     modulus,
     on_part,
+    phase_sizes,
+    solution_smooth,
     split,
 )
 from jaxminimax.solvers import certifying_steps
 
 ASSUMES = ("monotone", "lipschitz")
+_EPS = 256 * float(np.finfo(np.float64).eps)  # a sum over records, and some room
+_MOST_STEPS = 10**7
 
 
 def check(mechanism: Mechanism) -> None:
@@ -47,6 +56,11 @@ def check(mechanism: Mechanism) -> None:
         case Repeat(query=query, times=times, parts=parts):
             _check.count("parts", parts)
             _check_times("times (the number of releases)", times * parts)
+            if isinstance(query, GroupGradients):
+                if parts > 1:
+                    raise ValueError(f"parts must be 1 for gradients of groups, got {parts}.")
+                _check_group_gradients(query)
+                return
             _check_sampling(query)
             if isinstance(query, Resolvent):
                 _check_resolvent(query, times, parts)
@@ -54,12 +68,18 @@ def check(mechanism: Mechanism) -> None:
                 _check_query(query)
         case GroupLosses():
             _check_times("times (the number of releases)", mechanism.times)
-            _check.count("group_size", mechanism.group_size)
+            _check_sizes(mechanism.sizes)
             _check.number("bound", mechanism.bound, low=1e-28, high=1e28, closed=True)
             _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
         case Tree():
             _check_times("leaves", mechanism.leaves)
             _check.number("clip", mechanism.clip, low=1e-28, high=1e28, closed=True)
+            _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
+        case GroupSolution():
+            _check_group_solution(mechanism)
+        case RecordLosses():
+            _check_times("times (the number of releases)", mechanism.times)
+            _check.number("bound", mechanism.bound, low=1e-28, high=1e28, closed=True)
             _check_multiplier("noise_multiplier", mechanism.noise_multiplier)
         case Solution():
             _check.number("sensitivity", mechanism.sensitivity, low=0.0)
@@ -86,6 +106,25 @@ def _check_multiplier(name: str, z: Any) -> None:
     _check.number(name, z, low=0.0, high=1e15, closed=True)
     if _is(z, lambda x: 0 < x < 1e-4):
         raise ValueError(f"{name} must be 0 (no privacy) or at least 1e-4, got {z!r}.")
+
+
+def _check_sizes(sizes: Any) -> None:
+    if not isinstance(sizes, tuple) or not sizes:
+        raise ValueError("sizes must be a tuple of every group's number of records, got "
+                         f"{sizes!r}: problems.by_group returns it.")
+    for n in sizes:
+        _check.count("sizes", n)
+
+
+def _check_group_gradients(query: GroupGradients) -> None:
+    _check_sizes(query.sizes)
+    if isinstance(query.sampling, Disjoint):
+        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
+                         "which group is read next is not known in advance, so there are no "
+                         "passes.")
+    for n in (min(query.sizes), max(query.sizes)):
+        _check_sampling(in_group(query, n))
+        _check_query(in_group(query, n))
 
 
 def _check_sampling(query: Query | Resolvent) -> None:
@@ -155,6 +194,70 @@ def _steps(query: Resolvent) -> int:
     residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
     return certifying_steps(residual, lipschitz=concrete(split(query)[1]),
                             prox=concrete(modulus(query)), distance=concrete(query.diameter))
+
+
+def _check_group_solution(query: GroupSolution) -> None:
+    _check.count("phases", query.phases)
+    if not query.sizes:
+        raise ValueError("sizes must hold each group's number of records, got none.")
+    for n in query.sizes:
+        _check.count("sizes", n)
+    if min(phase_sizes(query)) < 1:
+        raise ValueError(f"phases must be at most {min(query.sizes)}, the smallest group's "
+                         f"records, got {query.phases}.")
+    if query.phases > 60:
+        raise ValueError(f"phases must be at most 60, got {query.phases}: the weight of the "
+                         "quadratic doubles in each.")
+    for name in ("lipschitz", "bound", "diameter", "reg_w", "reg_lam"):
+        _check.number(name, getattr(query, name), low=1e-12, high=1e12, closed=True)
+    if query.smooth is not None:
+        _check.number("smooth", query.smooth, low=0.0, high=1e12, closed=True)
+    _check.number("slack", query.slack, low=0.0, high=1e6)
+    _check_multiplier("noise_multiplier", query.noise_multiplier)
+    if any(isinstance(x, jax.core.Tracer) or np.ndim(x) for x in (
+            query.lipschitz, query.bound, query.diameter, query.reg_w, query.reg_lam, query.slack,
+            0.0 if query.smooth is None else query.smooth)):
+        return  # checked on the host, where the description is charged
+    enough = solution_steps(query)
+    if query.steps is not None:
+        _check.count("steps", query.steps)
+        if query.steps < enough:
+            raise ValueError(f"steps must be at least {enough}, got {query.steps}: fewer may fail "
+                             "to certify a solution, and a failure shows. "
+                             "phased_erm.certified(query) sets them.")
+
+
+def solution_steps(query: GroupSolution) -> int:
+    """Steps of the inner solver after which no phase's certificate can fail.
+
+    Raises:
+      ValueError: for an accuracy that float64 or ten million steps may not reach.
+    """
+    most = 0
+    for phase in range(query.phases):
+        reg_w = concrete(query.reg_w) * 2.0**phase
+        lipschitz, bound, diameter = map(concrete, (query.lipschitz, query.bound, query.diameter))
+        distance = concrete(query.slack) * concrete(exact_sensitivity(query, reg_w))
+        numbers = dict(modulus=reg_w, lipschitz=lipschitz, diameter=diameter)
+        if query.smooth is None:
+            steps = group_solvers.subgradient_steps(distance, **numbers)
+            # of a value of P and of its lower model, a sum over the steps
+            error = _EPS * steps**0.5 * (bound + diameter * (lipschitz + reg_w * diameter))
+            reached = (2 * error / reg_w) ** 0.5
+        else:
+            smooth = concrete(solution_smooth(query, reg_w))
+            steps = group_solvers.accelerated_steps(distance, smooth=smooth, **numbers)
+            # of a gradient of P: its weights are as exact as risks over reg_lam
+            error = _EPS * (lipschitz * (1 + bound / concrete(query.reg_lam)) + smooth * diameter)
+            reached = error / reg_w
+        if distance < reached or steps > _MOST_STEPS:
+            raise ValueError(
+                f"slack={concrete(query.slack):g} asks for a solution within {distance:.3g} in "
+                f"phase {phase + 1}, where rounding leaves {reached:.3g} and {steps} steps are "
+                f"needed of at most {_MOST_STEPS}: raise slack or reg_w, take fewer phases, or "
+                "smooth the loss.")
+        most = max(most, steps)
+    return most
 
 
 def _check_query(query: Query) -> None:

@@ -154,6 +154,29 @@ class Resolvent:
 
 
 @record
+class GroupGradients:
+    """Release the clipped sum of per-record gradients over a sample of one of p groups.
+
+    The group may be chosen by looking at everything released before, so it is charged as if every
+    release read the differing record's group: neither p nor the groups' weights amplify anything.
+    The sum is divided by the public n_i, q n_i or m.
+
+    Attributes:
+      clip: C, bound on the L2 norm of one record's gradient [gradient units].
+      noise_multiplier: standard deviation of the noise on the clipped sum / clip [dimensionless].
+        Set by `calibrate`; None: not calibrated yet.
+      sampling: inside the group: `Full()`, `Poisson(rate=...)` or `FixedSize(batch=...)`. A Poisson
+        sample's capacity is one for all groups; by default the largest group's.
+      sizes: n_1, ..., n_p, records of each group; public.
+    """
+
+    clip: float | jax.Array
+    noise_multiplier: float | jax.Array | None = None
+    sampling: Full | Poisson | FixedSize = Full()
+    sizes: tuple[int, ...] = jax.tree.static()
+
+
+@record
 class Repeat:
     """`times` adaptive uses of `query`, each on a fresh sample with fresh noise.
 
@@ -168,7 +191,7 @@ class Repeat:
       parts: of the data.
     """
 
-    query: Query | Resolvent
+    query: Query | Resolvent | GroupGradients
     times: int = jax.tree.static()
     parts: int = jax.tree.static(default=1)
 
@@ -177,23 +200,24 @@ class Repeat:
 class GroupLosses:
     """`times` releases of p groups' mean losses over all their records, plus Laplace noise.
 
-    A replaced record belongs to one group, so one coordinate moves, by at most B / n. With
+    A replaced record belongs to one group, so one coordinate moves, by at most B / n_i, and its
+    noise has scale noise_multiplier * B / n_i: unequal groups cost what equal ones do. With
     `only_argmax` the noisy values stay inside and the index of the largest is released, which costs
     the same: nothing better is proved for it. No minibatch may be read: amplification would have to
     cover this release and the gradient's together.
 
     Attributes:
       bound: B, losses lie in [0, B].
-      group_size: n, records of the smallest group; public.
-      noise_multiplier: Laplace scale over B / n [dimensionless].
-      times: number of releases.
+      sizes: n_1, ..., n_p, records of each group; public.
+      noise_multiplier: Laplace scale over B / n_i [dimensionless].
+      times: number of releases. Algorithms set it to their own number of rounds.
       only_argmax: whether only the index of the largest noisy loss is released.
     """
 
     bound: float | jax.Array
-    group_size: int = jax.tree.static()
+    sizes: tuple[int, ...] = jax.tree.static()
     noise_multiplier: float | jax.Array | None = None
-    times: int = jax.tree.static()
+    times: int = jax.tree.static(default=1)
     only_argmax: bool = jax.tree.static(default=False)
 
 
@@ -234,10 +258,79 @@ class Solution:
 
 
 @record
+class GroupSolution:
+    """`phases` releases of certified solutions of the regularised worst-group problem.
+
+    Phase t = 1, ..., T reads n_t = floor(n_i / T) records of every group i that no other phase
+    reads, and releases, blurred, the w of the saddle point of
+
+        sum_i v_i L_i(w) - mu_v sum_i v_i ln v_i + (mu_t / 2) ||w - c||^2     over W x simplex,
+
+    with mu_t = 2^(t-1) `reg_w` and c released before. Replacing a record moves the exact point by
+    at most `exact_sensitivity`; solutions are certified to within `slack` times that, and the noise
+    is `noise_multiplier` times (1 + 2 slack) times it, see `solution_length`.
+
+    Nothing is clipped: clipping would break the proof. Every record's loss must itself be convex,
+    L-Lipschitz and in [0, B] on W, whatever the record contains; statements print it.
+
+    Attributes:
+      lipschitz: L, of one record's loss on W.
+      bound: B, length of an interval that its values on W lie in.
+      smooth: beta, Lipschitz constant of its gradient on W; None: not smooth.
+      diameter: M, of W.
+      reg_w: mu_1, weight of the quadratic in the first phase.
+      reg_lam: mu_v, weight of the entropy.
+      slack: certified distance from the exact point over the exact sensitivity.
+      steps: of the inner solver, from `phased_erm.certified`.
+      noise_multiplier: standard deviation of the noise over (1 + 2 slack) times the replace-one
+        sensitivity [dimensionless]; as in `Solution`, not over half of it.
+      sizes: n_1, ..., n_p, records of each group; public.
+      phases: T.
+    """
+
+    lipschitz: float | jax.Array
+    bound: float | jax.Array
+    smooth: float | jax.Array | None
+    diameter: float | jax.Array
+    reg_w: float | jax.Array
+    reg_lam: float | jax.Array
+    slack: float | jax.Array = 0.01
+    steps: int | None = jax.tree.static(default=None)
+    noise_multiplier: float | jax.Array | None = None
+    sizes: tuple[int, ...] = jax.tree.static()
+    phases: int = jax.tree.static()
+
+
+@record
+class RecordLosses:
+    """`times` releases of one record's loss each plus Laplace noise, no record more than once.
+
+    Which record is next may depend on what was released. A replaced record is in one release and
+    moves it by at most B, so the whole stream costs as much as one release.
+
+    Attributes:
+      bound: B, losses are clipped to [0, B].
+      noise_multiplier: Laplace scale over B [dimensionless].
+      times: number of releases.
+    """
+
+    bound: float | jax.Array
+    noise_multiplier: float | jax.Array | None = None
+    times: int = jax.tree.static()
+
+
+@record
 class Sequence:
-    """Mechanisms on the same data one after the other, each free to look at the earlier ones."""
+    """Mechanisms on the same data, each free to look at the earlier answers.
+
+    Attributes:
+      parts: the mechanisms.
+      in_turn: whether they take turns, one release of each in a round, instead of running one after
+        the other; decides what a run that stopped early has spent.
+    """
 
     parts: tuple[Any, ...]
+    in_turn: bool = jax.tree.static(default=False)
 
 
 @record
@@ -246,12 +339,18 @@ class Parallel:
 
     A record is in one of them, so the largest cost counts, never the sum; and each part is charged
     in full.
+
+    Attributes:
+      parts: the mechanisms.
+      in_turn: whether a round makes one release of every part, so that they end together; if not,
+        they run one after the other.
     """
 
     parts: tuple[Any, ...]
+    in_turn: bool = jax.tree.static(default=False)
 
 
-Leaf = Repeat | GroupLosses | Tree | Solution
+Leaf = Repeat | GroupLosses | Tree | Solution | GroupSolution | RecordLosses
 Mechanism = Leaf | Sequence | Parallel
 
 
@@ -260,9 +359,9 @@ def releases(mechanism: Mechanism) -> int:
     match mechanism:
         case Repeat(times=times, parts=parts):
             return times * parts
-        case GroupLosses(times=times):
+        case GroupLosses(times=times) | RecordLosses(times=times):
             return times
-        case Tree(leaves=count):
+        case Tree(leaves=count) | GroupSolution(phases=count):
             return count
         case Solution():
             return 1
@@ -276,6 +375,19 @@ def leaves(mechanism: Mechanism) -> list[Leaf]:
     return [mechanism]
 
 
+def in_group(query: GroupGradients, size: int) -> Query:
+    """What a release does to the data of a group of `size` records, as if it were all the data.
+
+    A Poisson sample is drawn among as many rows as the largest group has, and rows beyond the group
+    are dropped, which leaves a Poisson sample of the group: population, capacity and overflow are
+    the largest group's for all.
+    """
+    z = query.noise_multiplier
+    n = max(query.sizes) if isinstance(query.sampling, Poisson) else size
+    return Query(clip=Saddle(query.clip, None), sampling=query.sampling, population=n,
+                 noise_multiplier=None if z is None else Saddle(z, None))
+
+
 def batch_size(query: Query | Resolvent) -> float:
     """The public number that a sum is divided by: n, q n or b; never the realised batch size."""
     match query.sampling:
@@ -284,6 +396,16 @@ def batch_size(query: Query | Resolvent) -> float:
         case Disjoint(batch=batch) | FixedSize(batch=batch):
             return float(batch)
     return float(query.population)
+
+
+def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
+    """The public number that each group's sum is divided by: n_i, q n_i or m."""
+    match query.sampling:
+        case Poisson(rate=rate):
+            return tuple(rate * n for n in query.sizes)
+        case FixedSize(batch=batch):
+            return (float(batch),) * len(query.sizes)
+    return tuple(map(float, query.sizes))
 
 
 def rows_read(query: Query | Resolvent) -> int:
@@ -351,10 +473,49 @@ def displacement(query: Resolvent) -> Any:
     return (1 + inexact * query.slack) * query.bound / (batch_size(query) * modulus(query))
 
 
-def with_noise(query: Query | Resolvent, scale: float) -> Query | Resolvent:
+def phase_sizes(query: GroupSolution) -> tuple[int, ...]:
+    """Records of each group that a phase reads; what is left over is never read."""
+    return tuple(n // query.phases for n in query.sizes)
+
+
+def exact_sensitivity(query: GroupSolution, reg_w: Any) -> Any:
+    """Replace-one bound on how far the exact solution of a phase moves, mu = `reg_w`.
+
+    (a + (a^2 + b^2)^(1/2)) / (2 mu^(1/2)),   a = 2 L / (n mu^(1/2)),   b = B / (2 n mu_v^(1/2)),
+
+    n the smallest group's records in the phase. For two neighbouring problems F and F' differ by
+    v_i d(w) / n, d the difference of two records' losses, 2 L-Lipschitz and at most B in size. At
+    the saddle points (w, v) of F and (w', v') of F', F is mu-strongly convex in w and, by Pinsker's
+    inequality, mu_v-strongly concave in v in the 1-norm, and so is F'; adding up,
+
+        mu ||w - w'||^2 + mu_v ||v - v'||_1^2 <= (v_i d(w') - v'_i d(w)) / n
+            <= (2 L / n) ||w - w'|| + (B / 2n) ||v - v'||_1,
+
+    as v_i <= 1 and |v_i - v'_i| <= ||v - v'||_1 / 2. In x = mu^(1/2) ||w - w'|| and y = mu_v^(1/2)
+    ||v - v'||_1 that is the disc x^2 + y^2 <= a x + b y, and this is its largest x over mu^(1/2). A
+    group with more records moves it less. (The paper's Lemma 3, for inexact solutions, is 6 to 12
+    times as large.)
+    """
+    n = min(phase_sizes(query))
+    a, b = 2 * query.lipschitz / (n * reg_w**0.5), query.bound / (2 * n * query.reg_lam**0.5)
+    return (a + (a * a + b * b) ** 0.5) / (2 * reg_w**0.5)
+
+
+def solution_length(query: GroupSolution, reg_w: Any) -> Any:
+    """The length that a phase's noise multiplier is a multiple of: two solutions are inexact."""
+    return (1 + 2 * query.slack) * exact_sensitivity(query, reg_w)
+
+
+def solution_smooth(query: GroupSolution, reg_w: Any) -> Any:
+    """Smoothness of the problem in w alone, l = beta + L^2 / mu_v + mu; for smooth losses."""
+    assert query.smooth is not None
+    return query.smooth + query.lipschitz**2 / query.reg_lam + reg_w
+
+
+def with_noise(query: Any, scale: float) -> Any:
     """`query` with its noise multipliers (1 each if not set) times `scale`, as Python floats."""
     ratio = query.noise_multiplier
-    if isinstance(query, Resolvent):
+    if not isinstance(query, Query):
         one = 1.0 if ratio is None else concrete(ratio)
         return dataclasses.replace(query, noise_multiplier=one * scale)
     if ratio is None:
@@ -376,8 +537,8 @@ def budget_split(w: float) -> Saddle:
     return Saddle(w**-0.5, (1.0 - w) ** -0.5)
 
 
-def check_noise(query: Query | Resolvent) -> Any:
-    """The noise multipliers of `query`: a `Saddle`, or one number of a `Resolvent`.
+def check_noise(query: Any) -> Any:
+    """The noise multipliers of `query`: a `Saddle` of a `Query`, one number of the others.
 
     Raises:
       ValueError: if they were never set.

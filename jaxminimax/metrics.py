@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax._types import Problem, Saddle, Tree
+from jaxminimax._types import GroupProblem, Problem, Saddle, Tree
 
 
 def _needs(problem: Problem, *players: str) -> Callable[[Saddle, Tree], jax.Array]:
@@ -154,6 +154,45 @@ def natural_residual(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
     moved = problem.project(_minus(z, mean_operator(problem, z, data)))
     gap = _minus(z, moved)
     return jnp.sqrt(_dot(gap, gap))
+
+
+def _group_means(values: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+    """Mean of the first n_i of row i, `[p]` from `[p, n_max]`."""
+    n = jnp.asarray(sizes)[:, None]
+    present = jnp.arange(values.shape[1])[None] < n
+    return jnp.sum(jnp.where(present, values, 0), 1) / n[:, 0]
+
+
+def group_risks(problem: GroupProblem, w: Tree, data: Tree, sizes: tuple[int, ...]) -> jax.Array:
+    """Reads the data; not private. Every group's mean loss at w, `[p]`.
+
+    Args:
+      problem: only its loss is used, and never clipped.
+      w: the point.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      sizes: records of each group.
+    """
+    each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
+    return _group_means(each, sizes)
+
+
+def worst_group_risk(problem: GroupProblem, w: Tree, data: Tree,
+                     sizes: tuple[int, ...]) -> jax.Array:
+    """Reads the data; not private. The largest of the groups' mean losses at w."""
+    return jnp.max(group_risks(problem, w, data, sizes))
+
+
+def group_accuracies(w: jax.Array, data: tuple[jax.Array, jax.Array],
+                     sizes: tuple[int, ...]) -> jax.Array:
+    """Reads the data; not private. Share of records with <x, w> y > 0 in every group, `[p]`.
+
+    Args:
+      w: `[d]`.
+      data: x `[p, n_max, d]` and y `[p, n_max]` in {-1, 1}.
+      sizes: records of each group.
+    """
+    x, y = data
+    return _group_means(((x @ w) * y > 0).astype(w.dtype), sizes)
 
 
 def auc(scores: jax.Array, y: jax.Array) -> float:

@@ -1,4 +1,4 @@
-"""Gaussian noise as a pure function of a key.
+"""Gaussian and Laplace noise as a pure function of a key.
 
 Box-Muller on threefry words: the radius takes 64 random bits a pair, so that the tails reach
 9.4 standard deviations (the inverse-error-function generator of `jax.random.normal` stops near 5.4
@@ -40,6 +40,17 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) ->
     angle = (2 * jnp.pi) * (turn * 2.0**-32 + fine * 2.0**-64).astype(dtype)
     pair = jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])
     return pair[:size].reshape(shape)
+
+
+def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Independent numbers of density e^-|x| / 2, of float32 or float64.
+
+    A sign and -ln u, with u of 64 bits: the tails reach 45, which e^-45 of the mass lies beyond.
+    """
+    high, low, sign = jax.random.bits(key, (3, *shape), jnp.uint32)
+    high, low = high.astype(dtype), low.astype(dtype)
+    u = (high * 2.0**32 + low + 0.5) * 2.0**-64
+    return jnp.where(sign >> 31, 1.0, -1.0).astype(dtype) * jnp.log(jnp.minimum(u, 1.0))
 
 
 def gaussian(key: jax.Array, tree: Tree, std: jax.Array) -> Tree:

@@ -35,7 +35,7 @@ _RELEASES, _SAMPLE, _NOISE, _SOLVER = 0x6D6D78, 0, 1, 2
 
 
 def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
-          noise_multiplier: jax.typing.ArrayLike, size: float) -> Tree:
+          noise_multiplier: jax.typing.ArrayLike, size: jax.typing.ArrayLike) -> Tree:
     # an infinite clip norm without noise is no noise; every other doubtful product stays NaN
     clip, noise_multiplier = (jnp.asarray(x, at_least_float32(jnp.asarray(x).dtype))
                               for x in (clip, noise_multiplier))
@@ -48,6 +48,7 @@ def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
              data: Tree) -> tuple[jax.Array, Sample, Tree]:
     """The key of a release, its sample, and the rows of the sample."""
     query, parts = mechanism.query, mechanism.parts
+    assert isinstance(query, Query | Resolvent)
     rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
     if parts == 1 and rows != {(query.population,)}:
         raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "

@@ -1,9 +1,11 @@
 """Step sizes that depend on the round: a number, or any `t -> step` record with t = 1, 2, ..."""
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from scipy import special
 
 from jaxminimax import _check
 from jaxminimax._types import record
@@ -50,3 +52,20 @@ def check(name: str, step: Step) -> None:
         _check.number(f"{name}.cap", step.cap, low=0.0, infinite=True)
     elif not callable(step):
         _check.number(name, step, low=0.0)
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """Noise over sensitivity of one Gaussian release that is (epsilon, delta)-private.
+
+    For step sizes that ask how large the noise will be, never for the noise itself: that is set by
+    `calibrate`.
+    """
+    _check.number("epsilon", epsilon, low=0.0)
+    _check.number("delta", delta, low=0.0, high=1.0)
+    low, high = 1e-6, 1e12
+    for _ in range(100):
+        z = math.sqrt(low * high)
+        mass = special.ndtr(0.5 / z - epsilon * z) - math.exp(
+            min(epsilon + float(special.log_ndtr(-0.5 / z - epsilon * z)), 0.0))
+        low, high = (z, high) if mass > delta else (low, z)
+    return high

@@ -126,7 +126,7 @@ def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
     full = [*CALIBRATE, "--sampling", "full"]
     alone = printed(capsys, *full)
     made = printed(capsys, *full, "--laplace", "0.2")
-    losses = jmm.GroupLosses(bound=1.0, group_size=100, times=50,
+    losses = jmm.GroupLosses(bound=1.0, sizes=(100,), times=50,
                              noise_multiplier=made["laplace_noise_multiplier"])
     assert 0.199 < jmm.epsilon(losses, 1e-5) <= 0.2
     assert 0.999 < made["epsilon"] <= 1.0

@@ -426,7 +426,7 @@ def test_noise_of_the_groups_losses_as_printed():
     for constant, scale, spent in ((8.0, 0.42052, 0.1230), (1.0, 0.05257, 1.135)):
         ours = papers.worst_group_laplace(1.0, 1000, 200, 1.0, 1e-6, constant)
         assert ours == pytest.approx(scale, abs=6e-6)
-        losses = jmm.GroupLosses(bound=1.0, group_size=1000, noise_multiplier=1000 * ours,
+        losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), noise_multiplier=1000 * ours,
                                  times=200)
         assert jmm.epsilon(losses, 1e-6) == pytest.approx(spent, rel=2e-3)
 
@@ -437,7 +437,7 @@ def test_noise_of_the_groups_losses_as_printed():
     (0.5, 113.16, 3.9298, 3.9086, 7.031, 70.29, 3e-3),
 ])
 def test_gradients_and_losses_share_a_budget(share, laplace, replacement, without, rate, full, rel):
-    losses = jmm.GroupLosses(bound=1.0, group_size=1000, times=200)
+    losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=200)
     losses = jmm.calibrate_noise(losses, share, 1e-6)
     assert losses.noise_multiplier == pytest.approx(laplace, rel=2e-2 if share > 0.2 else 5e-4)
 
@@ -453,7 +453,7 @@ def test_gradients_and_losses_share_a_budget(share, laplace, replacement, withou
 
 
 def with_losses(mechanism, scale, times):
-    losses = jmm.GroupLosses(bound=1.0, group_size=1000, noise_multiplier=scale, times=times)
+    losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), noise_multiplier=scale, times=times)
     return losses if mechanism is None else jmm.Sequence(parts=(losses, mechanism))
 
 
@@ -524,7 +524,7 @@ def test_the_argmax_baselines_noise():
     # 17 steps of the reference; T of the paper at M = 1 is 16.8
     noise = papers.ags_theorem_13(1.0, 1000, 5, 17, 1.0, 1e-6, 1.0)
     assert noise == pytest.approx(math.sqrt(17 * math.log(5e9) * math.log(1e6)) / 1000)
-    losses = jmm.GroupLosses(bound=1.0, group_size=1000, times=17, only_argmax=True)
+    losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=17, only_argmax=True)
     assert jmm.calibrate_noise(losses, 0.2, 1e-6).noise_multiplier == pytest.approx(72.99, rel=5e-3)
 
 

@@ -25,7 +25,7 @@ def fixed(n, m, z, times, *, replacement=False, laplace=None, poisson=False):
                       population=n)
     parts = (jmm.Repeat(query=query, times=times),)
     if laplace:
-        parts += (jmm.GroupLosses(bound=1.0, group_size=n, noise_multiplier=laplace, times=times),)
+        parts += (jmm.GroupLosses(bound=1.0, sizes=(n,), noise_multiplier=laplace, times=times),)
     return jmm.Sequence(parts=parts)
 
 
@@ -175,9 +175,9 @@ def test_too_little_noise_is_refused_instead_of_taking_gigabytes():
 
 
 def test_laplace_needs_no_delta():
-    losses = jmm.GroupLosses(bound=2.0, group_size=100, noise_multiplier=4.0, times=1)
+    losses = jmm.GroupLosses(bound=2.0, sizes=(100,), noise_multiplier=4.0, times=1)
     assert jmm.epsilon(losses, 1e-9) == pytest.approx(0.25, abs=1e-3)
-    index = jmm.GroupLosses(bound=2.0, group_size=100, noise_multiplier=4.0, times=1,
+    index = jmm.GroupLosses(bound=2.0, sizes=(100,), noise_multiplier=4.0, times=1,
                             only_argmax=True)
     assert jmm.epsilon(index, 1e-9) == jmm.epsilon(losses, 1e-9)
 
@@ -210,7 +210,7 @@ def test_disjoint_parts_cost_the_largest_never_the_sum():
 
 
 def test_the_tightest_part_of_mixed_parallel_parts_decides_at_each_delta():
-    laplace = jmm.GroupLosses(bound=1.0, group_size=10, noise_multiplier=1.0, times=1)
+    laplace = jmm.GroupLosses(bound=1.0, sizes=(10,), noise_multiplier=1.0, times=1)
     gauss = jmm.Tree(clip=1.0, leaves=1, noise_multiplier=4.0)
     both = jmm.Parallel(parts=(laplace, gauss))
     for delta in (0.2, 1e-9):
@@ -221,7 +221,7 @@ def test_the_tightest_part_of_mixed_parallel_parts_decides_at_each_delta():
 @pytest.mark.parametrize("mechanism", [
     jmm.Tree(clip=1.0, leaves=4, noise_multiplier=1.0),
     jmm.Solution(sensitivity=1.0, noise_multiplier=1.0, because="x"),
-    jmm.GroupLosses(bound=1.0, group_size=3, noise_multiplier=1.0, times=2),
+    jmm.GroupLosses(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2),
 ])
 def test_descriptions_that_are_replace_one_only_say_so(mechanism):
     with pytest.raises(ValueError, match="replace_one"):

@@ -6,10 +6,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from jaxminimax import _check
+from jaxminimax import mechanism as words
 from jaxminimax.accounting import _curves
 from jaxminimax.accounting._charge import Charge, charges, silent
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon, worst
-from jaxminimax.mechanism import Mechanism, Parallel, Repeat, Sequence, concrete, with_noise
+from jaxminimax.mechanism import (
+    GroupLosses,
+    Leaf,
+    Mechanism,
+    Parallel,
+    Repeat,
+    Sequence,
+    concrete,
+    with_noise,
+)
 
 _CACHE: dict[tuple, float] = {}  # answers, by what is charged
 _TOLERANCE = 2e-4  # relative, on the noise multiplier; the private side of the bracket is returned
@@ -74,10 +85,7 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
         raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
                          "give the ratio between the players, or leave it None.")
     if alongside:
-        already, _ = worst(charges(fixed, neighbours), delta, neighbours)
-        if already >= epsilon:
-            raise ValueError(f"The other releases alone cost epsilon = {already:.4g} at delta = "
-                             f"{delta:g}, and the target is {epsilon:g}: give them more noise.")
+        _leave_room(alongside, epsilon, delta, neighbours)
 
     def at(scale: float) -> tuple[Charge, ...]:
         return charges(Sequence(parts=(fixed, describe(scale))), neighbours)
@@ -89,6 +97,42 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
         _CACHE.clear()
     _CACHE[known] = scale
     return scale
+
+
+def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
+                neighbours: str) -> None:
+    check_delta(delta)
+    already, _ = worst(charges(Sequence(parts=others), neighbours), float(delta), neighbours)
+    if already >= epsilon:
+        raise ValueError(f"The other releases alone cost epsilon = {already:.4g} at delta = "
+                         f"{delta:g}, and the target is {epsilon:g}: give them more noise.")
+
+
+def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
+    return [leaf for leaf in words.leaves(algorithm.mechanism(hyper))
+            if isinstance(leaf, GroupLosses)]
+
+
+def _with_losses(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str) -> Any:
+    """`hyper` with noise on its groups' losses, if they have none yet."""
+    if hyper.losses.noise_multiplier is not None:
+        return hyper
+    (losses,) = _losses(algorithm, hyper)
+    made = calibrate_noise(losses, epsilon, delta, neighbours=neighbours)
+    return dataclasses.replace(hyper, losses=dataclasses.replace(
+        hyper.losses, noise_multiplier=made.noise_multiplier))
+
+
+def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
+               alongside: tuple[Mechanism, ...]) -> Any:
+    """`hyper` with parts of its query that reach the target each: a record is in one of them."""
+    parts = tuple(calibrate_noise(part, epsilon, delta, neighbours=neighbours, alongside=alongside)
+                  for part in hyper.query.parts)
+    hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
+    whole = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
+    if not worst(charges(whole, neighbours), float(delta), neighbours)[0] <= epsilon:
+        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    return hyper
 
 
 def _secant(value: Callable[[float], float], low: float, high: float, target: float,
@@ -118,12 +162,18 @@ def _secant(value: Callable[[float], float], low: float, high: float, target: fl
 
 
 def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
-              neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = ()) -> Any:
+              neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+              share: float = 0.2) -> Any:
     """`hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
 
     The search is on the joint cost of everything the run releases, and the private side of its
     bracket is returned. The ratio between the players' multipliers is kept: give
-    `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal.
+    `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal. Parts on
+    disjoint data, a query that is `Parallel`, each reach the target by themselves.
+
+    A hyper with `losses` releases groups' losses too. Their noise, unless it is set already, is
+    the one at which they alone would cost `share * epsilon`; then `query`'s is found on the joint
+    cost, which is far below the sum.
 
     Args:
       algorithm: a module such as `sgda`.
@@ -133,10 +183,19 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
       neighbours: as in `epsilon`.
       alongside: other mechanisms on the same data that the budget must also pay, with their own
         fixed noise (an estimate of the class prior, say).
+      share: of epsilon that groups' losses alone may cost, in (0, 1).
 
     Raises:
       ValueError: for numbers out of range, or a target that no noise reaches.
     """
+    _check.number("share", share, low=0.0, high=1.0)
+    check_epsilon(epsilon)
+    if isinstance(hyper.query, Parallel):
+        return _each_part(algorithm, hyper, epsilon, delta, neighbours, alongside)
+    if getattr(hyper, "losses", None) is not None:
+        hyper = _with_losses(algorithm, hyper, share * epsilon, delta, neighbours)
+        _leave_room((*alongside, *_losses(algorithm, hyper)), epsilon, delta, neighbours)
+
     def described(scale: float) -> Any:
         return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
 
@@ -147,7 +206,7 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
 
 def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
                     neighbours: str = "replace_one",
-                    alongside: tuple[Mechanism, ...] = ()) -> Mechanism:
+                    alongside: tuple[Mechanism, ...] = ()) -> Any:
     """`mechanism` with all its noise multipliers times the factor that reaches the target.
 
     For descriptions without an algorithm around them. To split a budget between gradients and group

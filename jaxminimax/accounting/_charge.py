@@ -15,6 +15,8 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 * Disjoint batches read a record once a pass, so T counts passes, not releases.
 * Parts of the data that a Repeat takes one after the other hold a record once, so T counts the
   releases on one part.
+* A group's gradients are charged as if every release read the differing record's group; the groups
+  where it may be are alternatives, one for each size that matters.
 * Parts on disjoint data are alternatives: the differing record is in one of them, so epsilon is
   the largest over the alternatives, each a `Charge` of its own.
 * P[a Poisson sample overflows] is added to delta. That is more than needed: given which other
@@ -34,12 +36,15 @@ from jaxminimax import mechanism as words
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
+    GroupGradients,
     GroupLosses,
+    GroupSolution,
     Leaf,
     Mechanism,
     Parallel,
     Poisson,
     Query,
+    RecordLosses,
     Repeat,
     Resolvent,
     Sequence,
@@ -84,12 +89,12 @@ class Charge(NamedTuple):
     law_error: float = 0.0
 
 
-def effective_noise_multiplier(query: Query | Resolvent) -> float:
+def effective_noise_multiplier(query: Query | Resolvent | GroupGradients) -> float:
     """z_eff: one Gaussian as strong as both players' together.
 
     (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
     """
-    if isinstance(query, Resolvent):  # one vector, and one multiplier of its displacement
+    if not isinstance(query, Query):  # one vector, and one multiplier
         return words.concrete(words.check_noise(query))
     z = [words.concrete(x) for x in words.check_noise(query) if x is not None]
     smallest = min(z)
@@ -116,14 +121,19 @@ def multiplier(leaf: Leaf) -> float:
 def first(mechanism: Mechanism, spent: int) -> Mechanism | None:
     """`mechanism` stopped after `spent` releases; None if nothing was released.
 
-    Parts of a `Parallel` are taken to run one after the other, in their order.
+    Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
     match mechanism:
         case Repeat() | GroupLosses():  # parts of a Repeat: the first one has spent the most
             times = min(spent, mechanism.times)
             return dataclasses.replace(mechanism, times=times) if times else None
-        case Tree() | Solution():  # a tree's first node already involves its whole noise
+        case Tree() | Solution() | GroupSolution() | RecordLosses():
+            # a tree's first node already involves its whole noise; of the others a record is in one
             return mechanism if spent else None
+        case Sequence(parts=turns, in_turn=True) | Parallel(parts=turns, in_turn=True):
+            rounds = -(-spent // len(turns))  # a round that was begun counts
+            begun = tuple(x for x in (first(part, rounds) for part in turns) if x is not None)
+            return dataclasses.replace(mechanism, parts=begun) if begun else None
     parts = []
     for part in mechanism.parts:
         done = first(part, spent)
@@ -154,9 +164,15 @@ def _alternatives(mechanism: Mechanism, neighbours: str) -> list[Charge]:
         return [together(*choice) for choice in itertools.product(*rows)]
     if neighbours != "replace_one" and not (
             isinstance(mechanism, Repeat) and mechanism.parts == 1
+            and isinstance(mechanism.query, Query | Resolvent)
             and isinstance(mechanism.query.sampling, words.Full | Poisson)):
         raise ValueError("add_or_remove_one is offered for releases on Full() and Poisson(...) "
                          "samples of the whole data only: use neighbours='replace_one'.")
+    if isinstance(mechanism, Repeat) and isinstance(mechanism.query, GroupGradients):
+        group = mechanism.query
+        sizes = set(group.sizes) if isinstance(group.sampling, FixedSize) else {max(group.sizes)}
+        return [_one(dataclasses.replace(mechanism, query=words.in_group(group, n)))
+                for n in sorted(sizes)]
     return [_one(mechanism)]
 
 
@@ -166,9 +182,13 @@ def _one(leaf: Leaf) -> Charge:
         return Charge(losses=((Loss("laplace", z), leaf.times),))
     if isinstance(leaf, Tree):  # Q leaves: a record is in this many nodes
         return _gaussian(leaf.leaves.bit_length(), z)
-    if isinstance(leaf, Solution):  # z is over the replace-one sensitivity, not half of it
+    if isinstance(leaf, RecordLosses):  # a record is in one release
+        return Charge(losses=((Loss("laplace", z), 1),))
+    if isinstance(leaf, Solution | GroupSolution):
+        # z is over the replace-one sensitivity, not half of it; a record is in one phase
         return _gaussian(1, 2 * z)
     query, times = leaf.query, leaf.times
+    assert not isinstance(query, GroupGradients)  # charged by group
     n = query.population
     match query.sampling:
         case Poisson(rate=rate):

@@ -13,11 +13,15 @@ from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, worst
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
+    Full,
+    GroupGradients,
     GroupLosses,
+    GroupSolution,
     Leaf,
     Mechanism,
     Poisson,
     Query,
+    RecordLosses,
     Repeat,
     Resolvent,
     Sequence,
@@ -34,6 +38,11 @@ _BOUND = {
 _CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
             "stated, before it is summed.")
 _CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
+_ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
+         "loss or for its gradient, by its place in its group.")
+_LOSSES = "Each record's loss is clipped to the stated range before it is averaged."
+_PUBLIC_GROUPS = ("Which group a record is in, and so every group's size, is public: neighbouring "
+                  "data sets differ in what one record of one group contains.")
 ENFORCED = (
     "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
     "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
@@ -129,16 +138,30 @@ def describe(part: Leaf) -> str:
         case GroupLosses():
             what = "the index of the largest of" if part.only_argmax else "all of"
             return (f"{part.times} release(s) of {what} the groups' mean losses in [0, "
-                    f"{words.concrete(part.bound):g}] with Laplace noise, groups of at least "
-                    f"{part.group_size} records.")
+                    f"{words.concrete(part.bound):g}] with Laplace noise, {_groups(part.sizes)}.")
         case Tree():
             return (f"All prefix sums over {part.leaves} leaves by a binary tree of Gaussian sums; "
                     f"a record is in {part.leaves.bit_length()} of its nodes.")
+        case RecordLosses():
+            return (f"{part.times} release(s) of one record's loss in [0, "
+                    f"{words.concrete(part.bound):g}] with Laplace noise, each record in at most "
+                    "one of them.")
+        case GroupSolution():
+            first, last = (words.concrete(words.exact_sensitivity(
+                part, words.concrete(part.reg_w) * 2.0**k)) for k in (0, part.phases - 1))
+            return (f"{part.phases} release(s) of certified worst-group solutions with Gaussian "
+                    f"noise, each on {_groups(words.phase_sizes(part))} that no other reads: "
+                    f"sensitivity {first:.6g} in the first, {last:.6g} in the last, slack "
+                    f"{words.concrete(part.slack):g}.")
         case Solution():
             return (f"1 release of a certified solution with Gaussian noise, for a sensitivity of "
                     f"{words.concrete(part.sensitivity):.6g} and a slack of "
                     f"{words.concrete(part.slack):g}.")
     assert isinstance(part, Repeat)
+    if isinstance(part.query, GroupGradients):
+        return (f"{part.times} release(s) of the gradients of one group each, chosen from earlier "
+                f"releases and charged as if always the same one, {_groups(part.query.sizes)}: "
+                f"{_sampled(part.query.sampling)}.")
     n = part.query.population
     times = f"{part.times} release(s)"
     if part.parts > 1:
@@ -166,6 +189,21 @@ def describe(part: Leaf) -> str:
                 + ("clipped to the bound." if query.assumes == "lipschitz" else "as they are."))
     clip = ", one clip for both players together" if part.query.joint else ""
     return f"{times} on {how}{clip}."
+
+
+def _groups(sizes: tuple[int, ...]) -> str:
+    least, most = min(sizes), max(sizes)
+    return f"{len(sizes)} group(s) of {least}{f' to {most}' * (most > least)} records"
+
+
+def _sampled(sampling: Full | Poisson | FixedSize) -> str:
+    match sampling:
+        case Poisson(rate=rate):
+            return f"Poisson samples of it at rate {rate:.6g}"
+        case FixedSize(batch=batch, replacement=replacement):
+            return (f"samples of exactly {batch} of its records, "
+                    f"{'with' if replacement else 'without'} replacement")
+    return "all of its records"
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
@@ -233,7 +271,7 @@ def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: i
         accountant=accountant_name(bound),
         event=str(_curves.event(dearest)),
         enforced=(*_guarantees(parts), *ENFORCED),
-        assumed=(*ASSUMED, *(x for p in parts for x in _assumptions(p)), *assumed),
+        assumed=(*ASSUMED, *dict.fromkeys(x for p in parts for x in _assumptions(p)), *assumed),
     )
 
 
@@ -241,15 +279,35 @@ def _guarantees(parts: list[Leaf]) -> list[str]:
     """What the code does to operators and solutions."""
     queries = [part.query for part in parts if isinstance(part, Repeat)]
     solved = [query for query in queries if isinstance(query, Resolvent)]
-    clipped = any(isinstance(query, Query) or query.assumes == "lipschitz" for query in queries)
-    return [_CLIPPED] * clipped + [_CERTIFIED] * bool(solved)
+    clipped = len(queries) > len(solved) or any(q.assumes == "lipschitz" for q in solved)
+    kinds = set(map(type, parts))
+    said = {_CLIPPED: clipped or Tree in kinds, _LOSSES: GroupLosses in kinds,
+            _ONCE: RecordLosses in kinds, _CERTIFIED: bool(solved) or GroupSolution in kinds}
+    return [words for words, holds in said.items() if holds]
 
 
 def _assumptions(part: Leaf) -> tuple[str, ...]:
-    """What a certified solution's sensitivity rests on."""
+    """What a sensitivity rests on, beside what is assumed of every mechanism."""
     match part:
+        case GroupLosses() | Repeat(query=GroupGradients()):
+            return (_PUBLIC_GROUPS,)
         case Solution(because=because):
             return (because,)
+        case GroupSolution():
+            lipschitz, bound, diameter = (words.concrete(x) for x in (
+                part.lipschitz, part.bound, part.diameter))
+            smooth = ("" if part.smooth is None
+                      else f", {words.concrete(part.smooth):g}-smooth")
+            return (f"Every record's loss is convex, {lipschitz:g}-Lipschitz{smooth} and in an "
+                    f"interval of length {bound:g} on the feasible set, whatever the record "
+                    "contains; neither losses nor gradients are clipped.",
+                    f"The feasible set is convex with diameter at most {diameter:g} and the "
+                    "projection on it is Euclidean.",
+                    _PUBLIC_GROUPS,
+                    "The order of a group's records is public.",
+                    "How long a run takes is not published: it depends on the data.")
+        case RecordLosses():
+            return (_PUBLIC_GROUPS, "The order of a group's records is public.")
         case Repeat(query=Resolvent() as query):
             bound, lipschitz, diameter = (words.concrete(x) for x in (
                 query.bound, query.lipschitz, query.diameter))
@@ -265,7 +323,9 @@ def _assumptions(part: Leaf) -> tuple[str, ...]:
 
 
 def _numbers(part: Leaf, name: str) -> dict[str, float]:
-    """Both players' numbers of that name in a `Query`; nothing of other mechanisms."""
+    """Both players' numbers of that name in a `Query`; nothing of most other mechanisms."""
+    if isinstance(part, Repeat) and isinstance(part.query, GroupGradients):
+        return {"": words.concrete(getattr(part.query, name))}
     if not (isinstance(part, Repeat) and isinstance(part.query, Query)):
         return {}
     players = getattr(part.query, name)._asdict()

@@ -9,6 +9,14 @@ from jaxminimax.problems._auc import (
     release_prior,
 )
 from jaxminimax.problems._games import bilinear_game, kinked_game, quadratic_game
+from jaxminimax.problems._groups import (
+    GLM_LOSSES,
+    by_group,
+    group_glm,
+    group_means,
+    group_means_optimum,
+    worst_group,
+)
 from jaxminimax.problems._regression import bounded_glm, robust_regression
 from jaxminimax.problems._sets import Set, ball, box, product, simplex
 from jaxminimax.problems._vi import (
@@ -22,6 +30,7 @@ from jaxminimax.problems._vi import (
 )
 
 __all__ = [
+    "GLM_LOSSES",
     "Bounded",
     "Set",
     "affine",
@@ -32,7 +41,11 @@ __all__ = [
     "bounded_bilinear",
     "bounded_glm",
     "box",
+    "by_group",
     "cournot",
+    "group_glm",
+    "group_means",
+    "group_means_optimum",
     "kinked_game",
     "linear_scorer",
     "matrix_game",
@@ -45,4 +58,5 @@ __all__ = [
     "sanitise",
     "simplex",
     "variational_inequality",
+    "worst_group",
 ]

@@ -1,0 +1,163 @@
+"""Noisy SGD on the group whose noisy loss is largest.
+
+    i_t     = argmax_i (L_i(w_t) + Laplace)
+    w_{t+1} = P_W(w_t - step (noisy mean of clip(grad loss(w_t, z)) over a sample of group i_t)),
+
+t = 1, ..., T, output the mean of w_1, ..., w_{T+1}; w_1 reads no data.
+
+Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437,
+Algorithm 5 (Noisy-SGD-AGS). Departures as in `group_sgd`; the step is that of Theorem 14. Only the
+index of the largest loss leaves the door, which is charged like all losses. A baseline: its rate
+has a term that the weights of `group_sgd` avoid.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import _check, _tree, averaging, schedules
+from jaxminimax._types import GroupProblem, Saddle, Tree, record
+from jaxminimax.algorithms.group_sgd import descend, gradient_step
+from jaxminimax.averaging import UNIFORM, Averaging
+from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence
+from jaxminimax.release_groups import release_group_gradient, release_group_losses
+
+
+@record
+class Hyper:
+    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+
+    Attributes:
+      query: clip norm, noise multiplier, sampling, sizes.
+      losses: bound, noise multiplier, the same sizes, `only_argmax=True`; its `times` is replaced
+        by `iterations`.
+      step: a number or a schedule `t -> step` [parameter units / gradient units].
+      iterations: T, rounds of two releases.
+      averaging: weights of w_1, ..., w_{T+1} in the average.
+      strategy: how clipped sums are computed, see `clipped_sum`.
+      microbatch: see `clipped_sum`.
+    """
+
+    query: GroupGradients
+    losses: GroupLosses
+    step: Any
+    iterations: int = jax.tree.static()
+    averaging: Averaging = UNIFORM
+    strategy: str = jax.tree.static(default="vmap")
+    microbatch: int = jax.tree.static(default=32)
+
+
+class State(NamedTuple):
+    """Everything here is private output: it may be published and stored.
+
+    Attributes:
+      z: the model w, and how often each group was active, `[p]`.
+      mean: running average of the models, the first one included.
+      spent: releases made so far, two a round, int32 `[]`.
+    """
+
+    z: Saddle
+    mean: averaging.Mean
+    spent: jax.Array
+
+    @property
+    def average(self) -> Saddle:
+        """The averaged model and the share of the rounds in which each group was active."""
+        rounds = jnp.maximum(jnp.sum(self.z.v), 1)
+        return Saddle(_tree.cast_like(self.mean.value.w, self.z.w), self.z.v / rounds)
+
+
+def mechanism(hyper: Hyper) -> Sequence:
+    """What a run does to the data: the index of a group and its gradient in every round.
+
+    Raises:
+      ValueError: if the two parts are described for different groups, or all losses would be
+        released.
+    """
+    if hyper.query.sizes != hyper.losses.sizes:
+        raise ValueError(f"query has sizes {hyper.query.sizes}, but losses has "
+                         f"{hyper.losses.sizes}: they read the same groups.")
+    if not hyper.losses.only_argmax:
+        raise ValueError("losses.only_argmax must be True: only the index of the largest loss is "
+                         "released.")
+    return Sequence(parts=(dataclasses.replace(hyper.losses, times=hyper.iterations),
+                           Repeat(query=hyper.query, times=hyper.iterations)),
+                    in_turn=True)
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round.
+
+    Args:
+      z: `Saddle(w, ())`: the initial model, which must not depend on the data.
+      hyper: see `Hyper`.
+
+    Raises:
+      ValueError: for a second player, or a step or an average that is not defined.
+    """
+    _check.count("iterations", hyper.iterations)
+    averaging.check(hyper.averaging)
+    schedules.check("step", hyper.step)
+    if jax.tree.leaves(z.v):
+        raise ValueError("z must be Saddle(w, ()): there are no weights.")
+    w = jax.tree.map(jnp.asarray, z.w)
+    z = Saddle(w, jnp.zeros(len(hyper.query.sizes), _tree.float_dtype(w)))
+    first = _averaged(averaging.start(Saddle(w, ())), w, jnp.int32(1), hyper)
+    return State(z, first, jnp.int32(0))
+
+
+def _averaged(mean: averaging.Mean, w: Tree, t: jax.Array, hyper: Hyper) -> averaging.Mean:
+    return averaging.include(mean, Saddle(w, ()), hyper.averaging, t, hyper.iterations + 1)
+
+
+def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: GroupProblem) -> State:
+    """One round.
+
+    Args:
+      key: root key of the run. A secret, so never part of the state.
+      state: from `init` or the previous round.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      hyper: see `Hyper`.
+      problem: loss, operator and projection.
+
+    Returns:
+      The next state, in the dtypes of `state.z`; NaN once the releases are spent.
+
+    Raises:
+      ValueError: while tracing, if `data` are not those of the described groups or no noise was
+        calibrated.
+    """
+    losses, gradients = mechanism(hyper).parts
+    done = state.spent // 2
+    t = done + 1
+    w, active = state.z
+    group = release_group_losses(key, losses, done, problem, w, data)
+    g = release_group_gradient(key, gradients, done, problem, w, data, group,
+                               strategy=hyper.strategy, microbatch=hyper.microbatch)
+    w = descend(w, g, schedules.at(hyper.step, t), problem)
+    active = active + jax.nn.one_hot(group, active.shape[0], dtype=active.dtype)
+    return State(Saddle(w, active), _averaged(state.mean, w, t + 1, hyper), state.spent + 2)
+
+
+def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: float,
+           lipschitz: float, bound: float) -> int:
+    """Theorem 14's number of rounds, M L n epsilon / (16 B sqrt(ln(1/delta))), rounded up.
+
+    With n the smallest group's size, which is K / p for equal groups.
+    """
+    for name, value in dict(epsilon=epsilon, diameter=diameter, lipschitz=lipschitz,
+                            bound=bound).items():
+        _check.number(name, value, low=0.0)
+    _check.number("delta", delta, low=0.0, high=1.0)
+    n = min(sizes)
+    return max(1, math.ceil(diameter * lipschitz * n * epsilon
+                            / (16 * bound * math.sqrt(math.log(1 / delta)))))
+
+
+def scheduled(hyper: Hyper, *, dim: int, diameter: float) -> Hyper:
+    """`hyper`, calibrated, with the constant step of `group_sgd.gradient_step`."""
+    step = gradient_step(hyper.query, hyper.iterations, dim=dim, diameter=diameter)
+    return dataclasses.replace(hyper, step=step)

@@ -1,0 +1,170 @@
+"""Private online optimisation by follow-the-regularised-leader on tree-aggregated gradients.
+
+One record a round, each read once. With G_t the noisy sum of the clipped operators so far,
+
+    z_{t+1} = P(z_1 - step G_t),   G_t = G_{t-1} + release_leaf(t),                t = 1, ..., T,
+
+the minimiser of <G_t, z> + ||z - z_1||^2 / (2 step). The sums' noise is that of a binary tree:
+O(log t) nodes instead of t, no sampling, and so no assumption on the order of the records. Output
+the average of z_1 ... z_T.
+
+An `OnlineOptimiser`: `update` feeds it the records of a data set in their order, `feed` any record
+that its caller has not used before. It holds two vectors and works O(d log T) a round at most, O(d)
+on average.
+
+Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning
+without sampling or shuffling", arXiv:2103.00039, as the optimiser that Zhou and Bassily,
+arXiv:2402.19437, leave open in Algorithm 2. Departures: replacing a record moves a node by twice
+the clip norm (their guarantee is for a record replaced by zero), which the accountant charges; the
+state holds noisy sums only.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import _check, _tree, averaging
+from jaxminimax._types import Problem, Saddle, record
+from jaxminimax._types import Tree as Leaves
+from jaxminimax.averaging import UNIFORM
+from jaxminimax.mechanism import Tree, concrete
+from jaxminimax.release_stream import release_leaf
+
+
+@record
+class Hyper:
+    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+
+    Attributes:
+      query: clip norm of both players together, noise multiplier, number of leaves T.
+      step: [parameter units / gradient units]; see `theorem_step`.
+    """
+
+    query: Tree
+    step: float | jax.Array
+
+    @property
+    def iterations(self) -> int:
+        """T, the number of rounds and of releases."""
+        return self.query.leaves
+
+
+class State(NamedTuple):
+    """Everything here is private output: it may be published and stored.
+
+    Attributes:
+      z: the current point.
+      origin: z_1.
+      total: G_t, noisy, in at least float32.
+      mean: running average of the points at which the operator was taken.
+      spent: leaves released so far, int32 `[]`.
+    """
+
+    z: Saddle
+    origin: Saddle
+    total: Saddle
+    mean: averaging.Mean
+    spent: jax.Array
+
+    @property
+    def average(self) -> Saddle:
+        """The averaged point, in the dtypes of z."""
+        return _tree.cast_like(self.mean.value, self.z)
+
+
+def mechanism(hyper: Hyper) -> Tree:
+    """What a run does to the data: one leaf a round. The accountant reads nothing else."""
+    return hyper.query
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round.
+
+    Args:
+      z: initial point in the feasible set; must not depend on the data.
+      hyper: see `Hyper`.
+
+    Raises:
+      ValueError: for a step that is not positive.
+    """
+    _check.number("step", hyper.step, low=0.0)
+    z = jax.tree.map(jnp.asarray, z)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _tree.at_least_float32(x.dtype)), z)
+    return State(z, z, zeros, averaging.start(z), jnp.int32(0))
+
+
+def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper, problem: Problem) -> State:
+    """One round, on record t of the data set; beyond the last record leaves are empty.
+
+    Args:
+      key: root key of the run. A secret, so never part of the state.
+      state: from `init` or the previous round.
+      data: leaves `[n, ...]`; their order must be public.
+      hyper: see `Hyper`.
+      problem: operator and projection.
+
+    Returns:
+      The next state, in the dtypes of `state.z`; NaN once all leaves are spent.
+
+    Raises:
+      ValueError: while tracing, if no noise was calibrated.
+    """
+    return feed(key, state, data, (state.spent,), jnp.array(True), hyper, problem)
+
+
+def feed(key: jax.Array, state: State, data: Leaves, place: tuple[jax.Array, ...],
+         present: jax.Array, hyper: Hyper, problem: Problem) -> State:
+    """One round on the record at `place`, which no other round may read; the rest as in `update`.
+
+    Args:
+      key: root key of the run.
+      state: from `init` or the previous round.
+      data: leaves `[n, ...]`, or `[p, n_max, ...]`.
+      place: an index for each leading axis.
+      present: whether there is a record, bool `[]`.
+      hyper: see `Hyper`.
+      problem: operator and projection.
+    """
+    more = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place, present)
+    total = jax.tree.map(jnp.add, state.total, more)
+    moved = jax.tree.map(lambda x, g: x - (hyper.step * g).astype(x.dtype), state.origin, total)
+    z = _tree.cast_like(problem.project(moved), state.z)
+    mean = averaging.include(state.mean, state.z, UNIFORM, state.spent + 1, hyper.iterations)
+    return State(z, state.origin, total, mean, state.spent + 1)
+
+
+def theorem_step(query: Tree, *, dim: int, diameter: float, noise_multiplier: Any = None) -> float:
+    """The step that minimises the bound on the regret; see `regret_bound`.
+
+    M / (2 T (C^2 / 2 + C sigma (d h)^(1/2)))^(1/2), sigma = C noise_multiplier the noise of a node
+    and h = ceil(log2(T + 1)).
+
+    Args:
+      query: clip norm C and leaves T.
+      dim: d, of z.
+      diameter: M, of the feasible set.
+      noise_multiplier: None for that of the query.
+
+    Raises:
+      ValueError: for numbers out of range, or noise that was never set.
+    """
+    _check.count("dim", dim)
+    _check.number("diameter", diameter, low=0.0)
+    z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
+    _check.number("noise_multiplier", z, low=0.0, closed=True)
+    noise = concrete(z) * math.sqrt(dim * query.leaves.bit_length())
+    return diameter / (concrete(query.clip) * math.sqrt(query.leaves * (1 + 2 * noise)))
+
+
+def regret_bound(query: Tree, *, dim: int, diameter: float) -> float:
+    """Bound on the average regret of `theorem_step`, for convex losses with gradients up to C.
+
+    M C ((1 + 2 z (d h)^(1/2)) / T)^(1/2), z the noise multiplier: follow-the-leader without noise
+    pays M^2 / (2 step) + step T C^2 / 2, and the noise of a prefix, of expected norm at most
+    sigma (d h)^(1/2), moves a point by step times it and the regret by C times that.
+    """
+    z = concrete(query.noise_multiplier)
+    noise = z * math.sqrt(dim * query.leaves.bit_length())
+    return diameter * concrete(query.clip) * math.sqrt((1 + 2 * noise) / query.leaves)

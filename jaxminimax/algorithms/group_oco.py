@@ -1,0 +1,225 @@
+"""One pass over groups of records: private online optimisation against bandit weights.
+
+    min over w in W of max over groups i of E loss(w, z_i).
+
+A round draws one group by the weights v_t, and reads its next two records, the first for a step in
+w, the second for the weights:
+
+    i ~ v_t;     w_{t+1} = one round of a private online optimiser on (i's next record)
+    l = U - (loss(w_t, i's record after that) + Laplace),       U = B + 2 b ln T,
+    ln v_{t+1, i} = ln v_{t, i} - eta l / v_{t, i},  renormalised;  t = 1, ..., T,
+
+b the scale of the Laplace noise. Output the averages of w_1 ... w_T and v_1 ... v_T. A record is
+read once, in one of two roles that its place in its group fixes, so the run costs as much as the
+dearer of the optimiser and one noisy loss. What is read next depends on records read before through
+what was released of them.
+
+A group whose records are used up ends the run, for what would be read instead of it would no longer
+follow the weights: rounds from then on change nothing. When that happens is decided by released
+numbers.
+
+Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437,
+Algorithm 2, with `ftrl` for the optimiser that it leaves open. Departures: records of finite groups
+in a fixed order for a sampling oracle; a tree's sensitivity to a replaced record, which is twice
+the published one; noise that is private against records chosen by looking at earlier answers, which
+their Definition 5 does not ask for and the proof needs; losses are clipped to [0, B].
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax import _check, _tree, averaging, schedules
+from jaxminimax._types import GroupProblem, Problem, Saddle, record
+from jaxminimax._types import Tree as Leaves
+from jaxminimax.algorithms import ftrl
+from jaxminimax.mechanism import Parallel, RecordLosses, Tree
+from jaxminimax.release_stream import next_pair, release_loss
+
+_DRAW = 0x647261  # what a run's key is folded with for the draws of groups
+
+
+@record
+class Hyper:
+    """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
+
+    Attributes:
+      query: of `mechanism.Parallel`, what the optimiser releases and the losses, in turn; from
+        `releases`.
+      step: of the optimiser [parameter units / gradient units].
+      weight_step: eta, of the weights [1 / loss units].
+      sizes: records of each group; public.
+      optimiser: an `OnlineOptimiser`.
+    """
+
+    query: Parallel
+    step: float | jax.Array
+    weight_step: float | jax.Array
+    sizes: tuple[int, ...] = jax.tree.static()
+    optimiser: Any = jax.tree.static(default=ftrl)
+
+    @property
+    def iterations(self) -> int:
+        """T, the number of rounds; each makes two releases."""
+        return self.query.parts[1].times
+
+
+class State(NamedTuple):
+    """Everything here is private output: it may be published and stored.
+
+    Attributes:
+      online: the optimiser's state, with the point w_t as online.z.w.
+      log_weights: ln v_t `[p]`.
+      mean: running average of (w_t, v_t) over the rounds that read records.
+      turns: pairs that each group gave, int32 `[p]`.
+      over: whether a group that was drawn had no records left, bool `[]`.
+      spent: releases made so far, two a round, int32 `[]`.
+    """
+
+    online: Any
+    log_weights: jax.Array
+    mean: averaging.Mean
+    turns: jax.Array
+    over: jax.Array
+    spent: jax.Array
+
+    @property
+    def z(self) -> Saddle:
+        """The model w and the logarithms of the weights v, `[p]`."""
+        return Saddle(self.online.z.w, self.log_weights)
+
+    @property
+    def average(self) -> Saddle:
+        """The averaged model and weights, in the dtypes of z."""
+        return _tree.cast_like(self.mean.value, self.z)
+
+
+def mechanism(hyper: Hyper) -> Parallel:
+    """What a run does to the data. The accountant reads nothing else."""
+    return hyper.query
+
+
+def releases(*, clip: float, bound: float, iterations: int) -> Parallel:
+    """The description of a run: a tree of clipped gradients beside single losses.
+
+    Args:
+      clip: C, on the norm of a record's gradient.
+      bound: B, losses are clipped to [0, B].
+      iterations: T.
+    """
+    return Parallel(parts=(Tree(clip=clip, leaves=iterations),
+                           RecordLosses(bound=bound, times=iterations)), in_turn=True)
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round.
+
+    Args:
+      z: `Saddle(w, ())`, w in W: the initial model, which must not depend on the data; the weights
+        start uniform.
+      hyper: see `Hyper`.
+
+    Raises:
+      ValueError: for weights, or steps or sizes that are not defined.
+    """
+    if jax.tree.leaves(z.v):
+        raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
+    _check.number("weight_step", hyper.weight_step, low=0.0, closed=True)
+    for n in hyper.sizes:
+        _check.count("sizes", n)
+    p = len(hyper.sizes)
+    online = hyper.optimiser.init(Saddle(z.w, ()), _online(hyper))
+    log_weights = jnp.full(p, -math.log(p), _tree.float_dtype(online.z.w))
+    mean = averaging.start(Saddle(online.z.w, jnp.exp(log_weights)))
+    return State(online, log_weights, mean, jnp.zeros(p, jnp.int32), jnp.array(False), jnp.int32(0))
+
+
+def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper,
+           problem: GroupProblem) -> State:
+    """One round.
+
+    Args:
+      key: root key of the run. A secret, so never part of the state.
+      state: from `init` or the previous round.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`; their order must be public.
+      hyper: see `Hyper`.
+      problem: `operator`, `loss` and `project` are used.
+
+    Returns:
+      The next state; as it was if the run is over; NaN once all rounds are spent.
+
+    Raises:
+      ValueError: while tracing, if no noise was calibrated.
+    """
+    t = state.spent // 2
+    draw = jax.random.fold_in(jax.random.fold_in(key, _DRAW), t)
+    group = jax.random.categorical(draw, state.log_weights).astype(jnp.int32)
+    first, second, there = next_pair(state.turns, group, hyper.sizes)
+    over = state.over | ~there
+
+    w, weight = state.online.z.w, jnp.exp(state.log_weights[group])
+    losses = hyper.query.parts[1]
+    loss = release_loss(key, losses, t, problem, w, data, second)
+    online = hyper.optimiser.feed(key, state.online, data, first, there, _online(hyper),
+                                  _alone(problem))
+    estimate = (offset(losses) - loss).astype(weight.dtype) / weight
+    log_weights = jax.nn.log_softmax(
+        state.log_weights.at[group].add(-hyper.weight_step * estimate))
+    point = Saddle(w, jnp.exp(state.log_weights))
+    mean = averaging.include(state.mean, point, averaging.UNIFORM, t + 1, hyper.iterations)
+    new = State(online, log_weights, mean, state.turns.at[group].add(1), over, state.spent + 2)
+    return jax.tree.map(lambda a, b: jnp.where(over, b, a.astype(b.dtype)), new,
+                        state._replace(over=over))
+
+
+def _online(hyper: Hyper) -> Any:
+    """The optimiser's own hyper."""
+    return hyper.optimiser.Hyper(query=hyper.query.parts[0], step=hyper.step)
+
+
+def _alone(problem: GroupProblem) -> Problem:
+    """The problem of one player that the optimiser sees."""
+    return Problem(operator=problem.operator,
+                   project=lambda z: Saddle(problem.project(z.w), z.v))
+
+
+def offset(losses: RecordLosses) -> Any:
+    """U = B + 2 b ln T, above all noisy losses but with probability of order 1 / T."""
+    if losses.noise_multiplier is None:
+        raise ValueError("noise_multiplier of RecordLosses is not set: calibrate(algorithm, hyper, "
+                         "epsilon=..., delta=...) sets it.")
+    return losses.bound * (1 + 2 * losses.noise_multiplier * math.log(losses.times))
+
+
+def weight_step(losses: RecordLosses, groups: int) -> float:
+    """The paper's eta, (ln p / (p T))^(1/2) / U."""
+    _check.count("groups", groups)
+    return math.sqrt(math.log(groups) / (groups * losses.times)) / offset(losses)
+
+
+def plan(problem: GroupProblem, *, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float,
+         iterations: int | None = None) -> Hyper:
+    """A `Hyper` with the paper's steps, for a problem with known constants; `calibrate` sets noise.
+
+    Args:
+      problem: its constants are used, and nothing else.
+      sizes: records of each group.
+      dim: d, of w.
+      epsilon: target, for the steps only.
+      delta: target, for the steps only.
+      iterations: T; None for half of all records, as in the paper.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    rounds = max(1, sum(sizes) // 2) if iterations is None else iterations
+    _check.count("iterations", rounds)
+    query = releases(clip=problem.lipschitz, bound=problem.bound, iterations=rounds)
+    tree = query.parts[0]
+    z = 2 * math.sqrt(tree.leaves.bit_length()) * schedules.gaussian_multiplier(epsilon, delta)
+    losses = RecordLosses(bound=problem.bound, noise_multiplier=1 / epsilon, times=rounds)
+    return Hyper(query=query, step=ftrl.theorem_step(tree, dim=dim, diameter=problem.diameter,
+                                                     noise_multiplier=z),
+                 weight_step=weight_step(losses, len(sizes)), sizes=tuple(sizes))

@@ -1,0 +1,213 @@
+"""One model for several groups: the layout of their records, losses, and exact solutions.
+
+    min over w in W of max over groups i of L_i(w),    L_i(w) the mean of loss(w, z) over group i.
+
+Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax import _check
+from jaxminimax._types import GroupProblem, SaddleOperator, Tree
+from jaxminimax.problems._sets import Set, ball
+from jaxminimax.problems._vi import _interval, _shaped, sanitise
+
+GLM_LOSSES = ("logistic", "hinge", "squared", "sigmoid")
+_MOST_GROUPS = 12  # whose active sets are enumerated
+
+
+def by_group(data: Tree, labels: np.ndarray) -> tuple[Tree, tuple[int, ...]]:
+    """Records in the layout that algorithms for groups read.
+
+    Leaves become `[p, n_max, ...]`: group i's records are its first n_i rows, in their order, and
+    the rows after them are zeros that no algorithm counts as records. Which group a record is in,
+    and so every n_i, is public: neighbouring data sets differ in what one record contains.
+
+    Args:
+      data: leaves `[n, ...]`.
+      labels: the group of each record, integers from 0 to p - 1, `[n]`.
+
+    Returns:
+      The records by group, as NumPy arrays, and the sizes (n_1, ..., n_p).
+
+    Raises:
+      ValueError: for labels that are no integers or of another length, or a group without records.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
+        raise ValueError("labels must be a vector of group numbers 0, 1, ..., got shape "
+                         f"{labels.shape} and dtype {labels.dtype}.")
+    rows = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
+    if rows != {labels.shape}:
+        raise ValueError(f"data has leading axes {rows}, but there are {labels.size} labels.")
+    counts = np.bincount(labels)
+    if not counts.all():
+        raise ValueError(f"Group {int(np.argmin(counts))} of 0 ... {counts.size - 1} has no "
+                         "record: number the groups without gaps.")
+    order = np.argsort(labels, kind="stable")
+    first = np.cumsum(counts) - counts
+    place = np.arange(labels.size) - np.repeat(first, counts)
+
+    def leaf(x):
+        x = np.asarray(x)
+        out = np.zeros((counts.size, counts.max(), *x.shape[1:]), x.dtype)
+        out[labels[order], place] = x[order]
+        return out
+
+    return jax.tree.map(leaf, data), tuple(map(int, counts))
+
+
+def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschitz: float,
+                bound: float, smooth: float | None = None, convex: bool = False,
+                one_use: bool = False) -> GroupProblem:
+    """Worst-group risk of a loss of your own.
+
+    Args:
+      loss: `(w, record) -> []`, at least 0, for one record; w any pytree.
+      domain: W.
+      lipschitz: L, on the loss in w, on W.
+      bound: B, on the loss, on W.
+      smooth: beta, on its gradient; None: not known to be smooth.
+      convex: whether it is convex in w on W, whatever the record contains.
+      one_use: whether the loss uses each parameter in one place, see `SaddleOperator`.
+
+    Raises:
+      ValueError: for constants that are not positive.
+    """
+    _check.number("lipschitz", lipschitz, low=0.0)
+    _check.number("bound", bound, low=0.0)
+    if smooth is not None:
+        _check.number("smooth", smooth, low=0.0)
+    operator = SaddleOperator(lambda w, _, record: loss(w, record), one_use)
+    return GroupProblem(loss, operator, domain.project, domain.diameter, float(lipschitz),
+                        float(bound), None if smooth is None else float(smooth), convex)
+
+
+def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: float = 1.0,
+              steepness: float = 1.0) -> GroupProblem:
+    """Worst-group risk of a linear scorer t = <x, w>, ||w|| <= R.
+
+    Data are pairs (x, y). Whatever a record contains, x `[d]` is projected to ||x|| <= r (0 if not
+    finite) and y is clipped to [-Y, Y] (0 if NaN) inside the loss, so the constants hold as they
+    are: a bias is a constant feature. With s(t) = 1 / (1 + e^-t) and y in {-1, 1} to classify,
+
+        loss       l(t, y)                  L                B                      beta
+        logistic   ln(1 + e^(-y t))         Y r s(Y r R)     ln(1 + e^(Y r R))      (Y r)^2 / 4
+        hinge      max(0, 1 - y t)          Y r              1 + Y r R              none
+        squared    (t - y)^2 / 2            r (r R + Y)      (r R + Y)^2 / 2        r^2
+        sigmoid    s(-k y t)                k Y r / 4        s(k Y r R)             (k Y r)^2 / 10
+
+    All but the sigmoid are convex; the sigmoid is a smooth stand-in for the share of errors.
+
+    Args:
+      loss: one of `GLM_LOSSES`.
+      feature_bound: r.
+      radius: R.
+      label_bound: Y.
+      steepness: k, of the sigmoid.
+
+    Raises:
+      ValueError: for another loss, or numbers that are not positive.
+    """
+    _check.one_of("loss", loss, GLM_LOSSES)
+    for name, value in dict(feature_bound=feature_bound, radius=radius, label_bound=label_bound,
+                            steepness=steepness).items():
+        _check.number(name, value, low=0.0, high=1e6)
+    slope = label_bound * feature_bound  # of the margin y t
+    most = slope * radius  # of its absolute value
+    span = feature_bound * radius + label_bound
+    curve: Callable
+    constants: tuple[float, float, float | None]
+    match loss:
+        case "logistic":
+            curve, constants = (lambda t, y: jax.nn.softplus(-y * t)), (
+                slope / (1 + math.exp(-most)), most + math.log1p(math.exp(-most)), slope**2 / 4)
+        case "hinge":
+            curve, constants = (lambda t, y: jax.nn.relu(1 - y * t)), (slope, 1 + most, None)
+        case "squared":
+            curve, constants = (lambda t, y: (t - y) ** 2 / 2), (
+                feature_bound * span, span**2 / 2, feature_bound**2)
+        case _:
+            curve, constants = (lambda t, y: jax.nn.sigmoid(-steepness * y * t)), (
+                steepness * slope / 4, 1 / (1 + math.exp(-steepness * most)),
+                (steepness * slope) ** 2 / 10)
+
+    def of_record(w, record):
+        x, y = record
+        x = sanitise(_shaped("x", x, w.shape).astype(w.dtype), feature_bound)
+        y = _interval(_shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
+        return curve(x @ w, y)
+
+    lipschitz, bound, smooth = constants
+    return worst_group(of_record, ball(radius), lipschitz=lipschitz, bound=bound, smooth=smooth,
+                       convex=loss != "sigmoid", one_use=True)
+
+
+def group_means(*, radius: float, record_bound: float) -> GroupProblem:
+    """The point w, ||w|| <= R, that is near every group: loss(w, z) = ||w - z||^2 / 2.
+
+    Records z `[d]` are projected to ||z|| <= r. L = R + r, B = (R + r)^2 / 2, beta = 1. Its exact
+    solution is `group_means_optimum`.
+    """
+    _check.number("radius", radius, low=0.0)
+    _check.number("record_bound", record_bound, low=0.0)
+
+    def loss(w, z):
+        z = sanitise(_shaped("z", z, w.shape).astype(w.dtype), record_bound)
+        return jnp.sum(jnp.square(w - z)) / 2
+
+    reach = radius + record_bound
+    return worst_group(loss, ball(radius), lipschitz=reach, bound=reach**2 / 2, smooth=1.0,
+                       convex=True)
+
+
+def group_means_optimum(means: np.ndarray, spreads: np.ndarray
+                        ) -> tuple[np.ndarray, np.ndarray, float]:
+    """The exact solution of min_w max_i ||w - m_i||^2 / 2 + c_i, on the host in float64.
+
+    w = sum_i v_i m_i for weights v whose support is one of the sets of groups that attain the
+    maximum together; all supports are tried. Of the population or of a sample, by its moments: m_i
+    a group's mean, c_i half its total variance.
+
+    Args:
+      means: m `[p, d]`, p at most 12.
+      spreads: c `[p]`.
+
+    Returns:
+      w `[d]`, the weights v `[p]`, and the smallest worst-group risk.
+
+    Raises:
+      ValueError: for other shapes or more groups.
+    """
+    means, spreads = np.asarray(means, np.float64), np.asarray(spreads, np.float64)
+    if means.ndim != 2 or spreads.shape != means.shape[:1] or len(means) > _MOST_GROUPS:
+        raise ValueError(f"means must be [p, d] and spreads [p] with p <= {_MOST_GROUPS}, got "
+                         f"{means.shape} and {spreads.shape}.")
+    p = len(means)
+    gram = means @ means.T
+    target = np.diag(gram) / 2 + spreads
+    best: tuple[float, np.ndarray, np.ndarray] | None = None
+    for size in range(1, p + 1):
+        for support in map(list, itertools.combinations(range(p), size)):
+            # the maximum over the weights: gram v + multiplier = target, sum v = 1
+            system = np.ones((size + 1, size + 1))
+            system[:size, :size], system[size, size] = gram[np.ix_(support, support)], 0.0
+            v = np.zeros(p)
+            v[support] = np.linalg.lstsq(system, np.append(target[support], 1.0), rcond=None)[0][
+                :size]
+            # weights below 0 solve another problem; the value below would still be attained by w
+            if v.min() < -1e-9:
+                continue
+            w = v @ means
+            value = float(np.max(np.sum((w - means) ** 2, 1) / 2 + spreads))
+            if best is None or value < best[0]:
+                best = value, w, v
+    assert best is not None  # one group alone is always there
+    value, w, v = best
+    return w, v, value

@@ -1,0 +1,170 @@
+"""The door to the data of several groups: one group's gradients, every group's mean loss.
+
+As in `release`, sample and noise follow from the description that the accountant reads, and from
+the key and the number of the release alone.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax._tree import float_dtype
+from jaxminimax._types import GroupProblem, Saddle, Tree
+from jaxminimax.gradients import clipped_sum
+from jaxminimax.mechanism import (
+    Full,
+    GroupGradients,
+    GroupLosses,
+    Poisson,
+    Repeat,
+    check_noise,
+    group_batch_sizes,
+    in_group,
+)
+from jaxminimax.noise import standard_laplace
+from jaxminimax.release import _blur
+from jaxminimax.sampling import Sample, draw
+from jaxminimax.solvers import in_float64
+
+# what keys are folded with, apart from the constants of `release`
+_GRADIENTS, _LOSSES, _SAMPLE, _NOISE = 0x6D6767, 0x6D676C, 0, 1
+
+
+def _check_rows(data: Tree, sizes: tuple[int, ...]) -> None:
+    axes = {jnp.shape(x)[:2] for x in jax.tree.leaves(data)}
+    if axes != {(len(sizes), max(sizes))}:
+        raise ValueError(f"data has leading axes {axes}, but the mechanism was described for "
+                         f"{len(sizes)} groups of up to {max(sizes)} records: use "
+                         "problems.by_group.")
+
+
+def _draw(key: jax.Array, query: GroupGradients, group: jax.Array) -> Sample:
+    """The sample of a group, with rows for all of it, or for the largest sample of any group."""
+    size = jnp.asarray(query.sizes, jnp.int32)[group]
+    largest = max(query.sizes)
+    first = jnp.int32(0)  # no sampling of a group depends on the number of the release
+    if isinstance(query.sampling, Full):
+        return Sample(None, jnp.arange(largest) < size, True)
+    if isinstance(query.sampling, Poisson):
+        sample = draw(key, in_group(query, largest), first)
+        rows = jnp.arange(largest) if sample.rows is None else sample.rows
+        valid = rows < size
+        return Sample(rows, valid if sample.valid is None else valid & sample.valid, sample.fits)
+
+    def of_size(n: int) -> Any:
+        def one(key: jax.Array) -> Sample:
+            sample = draw(key, in_group(query, n), first)
+            rows = jnp.arange(n, dtype=jnp.int32) if sample.rows is None else sample.rows
+            return Sample(rows, None, jnp.asarray(sample.fits))
+
+        return one
+
+    distinct = sorted(set(query.sizes))  # the law of a fixed-size sample is computed on the host
+    number = jnp.asarray([distinct.index(n) for n in query.sizes])[group]
+    return jax.lax.switch(number, [of_size(n) for n in distinct], key)
+
+
+def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
+                           problem: GroupProblem, w: Tree, data: Tree, group: jax.Array, *,
+                           strategy: str = "vmap", microbatch: int = 32) -> Tree:
+    """A noisy mean of one group's loss gradients at w, or NaN once the budget is spent.
+
+        (sum_{j in B} clip(grad loss(w, z_ij), C) + N(0, (C noise_multiplier)^2 I)) / m_i,
+
+    with B the sample of group i that the mechanism describes and m_i the public n_i, q n_i or m.
+
+    Args:
+      key: root key of the run, a secret; as in `release`.
+      mechanism: what was promised to the accountant: repeats `GroupGradients`.
+      spent: number of releases already made of this mechanism, int32 `[]`.
+      problem: only `problem.operator` is used.
+      w: the point.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      group: i, int32 `[]`; public or a function of earlier releases.
+      strategy: how the clipped sum is computed, see `clipped_sum`; never what it is.
+      microbatch: see `clipped_sum`.
+
+    Returns:
+      A tree like w in at least float32; NaN everywhere if `mechanism.times` releases were made
+      before, a Poisson sample outgrew its capacity, or there is no such group.
+
+    Raises:
+      ValueError: while tracing, if `data` are not those of the described groups, or if the noise
+        multiplier was never set.
+    """
+    query = mechanism.query
+    if not isinstance(query, GroupGradients):
+        raise ValueError(f"release_group_gradient answers GroupGradients, got "
+                         f"{type(query).__name__}.")
+    z = check_noise(query)
+    _check_rows(data, query.sizes)
+    p = len(query.sizes)
+    allowed = (spent < mechanism.times) & (group >= 0) & (group < p)
+    group = jnp.clip(group, 0, p - 1)
+    key = jax.random.fold_in(jax.random.fold_in(key, _GRADIENTS), spent)
+    sample = _draw(jax.random.fold_in(key, _SAMPLE), query, group)
+    if sample.rows is None:
+        records = jax.tree.map(lambda x: jnp.asarray(x)[group], data)
+    else:
+        records = jax.tree.map(
+            lambda x: jnp.asarray(x).at[group, sample.rows].get(mode="clip"), data)
+    total = clipped_sum(problem.operator, Saddle(query.clip, None), strategy=strategy,
+                        microbatch=microbatch)(Saddle(w, ()), records, sample.valid).w
+    size = jnp.asarray(group_batch_sizes(query))[group]
+    g = _blur(jax.random.fold_in(key, _NOISE), total, query.clip, z, size)
+    return jax.tree.map(lambda a: jnp.where(allowed & sample.fits, a, jnp.nan), g)
+
+
+def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Array,
+                         problem: GroupProblem, w: Tree, data: Tree) -> jax.Array:
+    """Every group's noisy mean loss at w, or the number of the group where it is largest.
+
+        y_i = (sum_j clip(loss(w, z_ij), 0, B) + B noise_multiplier Lap_i) / n_i,
+
+    with Lap_1, ..., Lap_p independent Laplace numbers of scale 1. A loss that is not a number
+    counts as B. Sum and noise are float64, so that the order of the additions does not decide by
+    more than B what one record may change.
+
+    Args:
+      key: root key of the run, a secret; as in `release`.
+      mechanism: what was promised to the accountant.
+      spent: number of releases already made of this mechanism, int32 `[]`.
+      problem: only `problem.loss` is used.
+      w: the point.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+
+    Returns:
+      y `[p]` in at least float32; with `mechanism.only_argmax` the index of its largest entry,
+      int32 `[]`. NaN, or -1, if `mechanism.times` releases were made before.
+
+    Raises:
+      ValueError: while tracing, if `data` are not those of the described groups, or if the noise
+        multiplier was never set.
+    """
+    if mechanism.noise_multiplier is None:
+        raise ValueError("noise_multiplier of GroupLosses is not set: calibrate(algorithm, hyper, "
+                         "epsilon=..., delta=...) sets it; 0.0 runs without privacy.")
+    _check_rows(data, mechanism.sizes)
+    each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
+    dtype = float_dtype(w)
+    key = jax.random.fold_in(jax.random.fold_in(key, _LOSSES), spent)
+    implementation = jax.random.key_impl(key)
+
+    @in_float64
+    def means(words: jax.Array, each: jax.Array, bound: jax.Array, z: jax.Array) -> jax.Array:
+        each, bound, z = (x.astype(jnp.float64) for x in (each, bound, z))
+        n = jnp.asarray(mechanism.sizes, jnp.float64)
+        clipped = jnp.where(jnp.isnan(each), bound, jnp.clip(each, 0.0, bound))
+        present = jnp.arange(each.shape[1])[None] < n[:, None]
+        total = jnp.sum(jnp.where(present, clipped, 0.0), 1)
+        key = jax.random.wrap_key_data(words, impl=implementation)
+        noise = bound * z * standard_laplace(key, n.shape, n.dtype)
+        return ((total + noise) / n).astype(dtype)
+
+    noisy = means(jax.random.key_data(key), each, jnp.asarray(mechanism.bound),
+                  jnp.asarray(mechanism.noise_multiplier))
+    allowed = spent < mechanism.times
+    if mechanism.only_argmax:
+        return jnp.where(allowed, jnp.argmax(noisy), -1).astype(jnp.int32)
+    return jnp.where(allowed, noisy, jnp.nan)
