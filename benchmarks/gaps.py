@@ -161,7 +161,8 @@ def measured(name: str, n: int, epsilon: float, sets: int) -> dict[str, Any]:
     coins = jnp.repeat(jax.random.split(jax.random.key(n), COINS), sets)
     draws = jax.random.split(jax.random.key(n + 1), COINS * sets)
     clock = time.perf_counter()
-    together = max(1, min(COINS * sets, 2**22 // n))
+    rows = jmm.mechanism.rows_read(hyper.query)  # what a round works on should fit into the cache
+    together = max(1, min(COINS * sets, 2**17 // rows, 2**23 // n))
     program = jax.jit(lambda *k: jax.lax.map(one, k, batch_size=together)).lower(
         coins, draws).compile()
     compiled, clock = time.perf_counter() - clock, time.perf_counter()

@@ -20,6 +20,8 @@ from tqdm import tqdm
 import jaxminimax as jmm
 from benchmarks import evaluations, report
 from benchmarks.rate_cases import CASES, DELTA, Case, Job, solution_cost
+from jaxminimax import Query, Resolvent
+from jaxminimax.mechanism import rows_read
 
 SEEDS, QUICK = 48, 40  # at least forty runs a point
 _RESAMPLES = 2000
@@ -39,7 +41,10 @@ def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
         return state.average
 
     if case.measure != "weak":
-        together = max(1, min(coins, 2**22 // n))  # runs at a time, for memory
+        # runs at a time: what a round works on should fit into the cache, and all data into memory
+        query = getattr(job.hyper, "query", None)
+        rows = rows_read(query) if isinstance(query, Query | Resolvent) else 1
+        together = max(1, min(coins, 2**17 // rows, 2**23 // n))
         z = jax.jit(lambda *keys: jax.lax.map(lambda k: output(*k), keys, batch_size=together))(
             keys, jax.random.split(data_key, coins))
         return np.asarray(jax.vmap(job.gap)(z))

@@ -98,7 +98,7 @@ def test_a_share_of_the_budget_and_an_early_stop(capsys):
     (["--batch", "100", "--epsilon", "-1"], "epsilon must lie in"),
     (["--batch", "100", "--epsilon", "nan"], "epsilon must lie in"),
     (["--batch", "100", "--delta", "0"], "delta must lie in"),
-    (["--batch", "100", "--iterations", "0"], "times"),
+    (["--batch", "100", "--iterations", "0"], "--iterations"),
     (["--batch", "100", "--population", "-3"], "--population"),
     (["--batch", "100", "--share-w", "1"], "w must lie in"),
 ])

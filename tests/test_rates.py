@@ -83,7 +83,8 @@ def test_a_loop_of_unknown_length_is_refused():
         evaluations.count(program, Saddle(jnp.ones(2), ()))
 
 
-@pytest.mark.parametrize("one", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("one", [c for c in CASES if c.algorithm != "recursive"],
+                         ids=lambda c: c.name)  # its loops are counted at run time, elsewhere
 def test_counted_evaluations_are_those_of_the_theorem(one):
     n = one.quick[0]
     assert rates.counted(one.build(n)) == one.cost(n)

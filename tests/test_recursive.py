@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.rate_cases import solution_cost
 from jaxminimax import (
     FixedSize,
     Full,
@@ -225,6 +226,21 @@ def test_a_wrong_lipschitz_constant_is_refused_and_nothing_is_released():
     right = dataclasses.replace(SMOOTH, query=query(lipschitz=300.0))
     state = recursive.update(jax.random.key(0), recursive.init(ZERO, right), DATA, right, steep)
     assert np.all(np.isfinite(state.z.w))
+
+
+def test_a_run_evaluates_the_operator_as_often_as_its_steps_say():
+    """Counted at run time: m (K_t + 2) records' operators in round t."""
+    calls = []
+
+    def operator(z, x):
+        jax.debug.callback(lambda _: calls.append(1), x[0][0])
+        return GAME.operator(z, x)
+
+    state, _ = RUN(jax.random.key(0), ZERO, DATA, SMOOTH, recursive, GAME._replace(
+        operator=operator))
+    jax.block_until_ready(state)
+    jax.effects_barrier()
+    assert len(calls) == solution_cost(SMOOTH) == 6 * (sum(SMOOTH.query.steps) + 6)
 
 
 def nonsense(key, problem, residual):
