@@ -411,7 +411,7 @@ CASES: tuple[Case, ...] = (
     _recursive(1.0, [2**12, 2**13, 2**14, 2**15, 2**16, 2**17, 2**18], [2**12, 2**13, 2**14]),
     Case("recursive", "T = 2", "quadratic game", "strong", 1.0, -0.5,
          _strong_job, lambda n: n**-0.5 + _spread(1.0) / n, lambda n: _spread(1.0) > n**0.5,
-         lambda n: solution_cost(_strong_job(n).hyper), [2**12, 2**14, 2**16, 2**18],
+         lambda n: solution_cost(_strong_job(n).hyper), [2**12, 2**13, 2**14, 2**15, 2**16],
          [2**12, 2**13, 2**14],
          note="the theorem is for all convex-concave losses; a strongly convex-concave one gains "
               "twice its slope without being told, for the bias is of order lambda^2."),

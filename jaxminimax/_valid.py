@@ -33,6 +33,7 @@ from jaxminimax.mechanism import (
     modulus,
     on_part,
     phase_sizes,
+    rounding,
     solution_smooth,
     split,
 )
@@ -56,6 +57,10 @@ def check(mechanism: Mechanism) -> None:
         case Repeat(query=query, times=times, parts=parts):
             _check.count("parts", parts)
             _check_times("times (the number of releases)", times * parts)
+            rows = parts * getattr(query, "population", 0)
+            if parts > 1 and rows >= 2**31:
+                raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
+                                 "32-bit.")
             if isinstance(query, GroupGradients):
                 if parts > 1:
                     raise ValueError(f"parts must be 1 for gradients of groups, got {parts}.")
@@ -192,8 +197,16 @@ def inner_steps(query: Resolvent, parts: int = 1) -> int | tuple[int, ...]:
 
 def _steps(query: Resolvent) -> int:
     residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
-    return certifying_steps(residual, lipschitz=concrete(split(query)[1]),
-                            prox=concrete(modulus(query)), distance=concrete(query.diameter))
+    lost = concrete(rounding(query, concrete(query.diameter)))
+    # half of the residual, for a quarter may be lost to rounding
+    steps = certifying_steps(0.5 * residual, lipschitz=concrete(split(query)[1]),
+                             prox=concrete(modulus(query)), distance=concrete(query.diameter))
+    if lost > 0.25 * residual or steps > _MOST_STEPS:
+        raise ValueError(
+            f"slack={concrete(query.slack):g} asks for a residual of {residual:.3g}, where "
+            f"rounding leaves {lost:.3g} and {steps} steps are needed of at most {_MOST_STEPS}: "
+            "raise slack, or take fewer parts, another prox or smaller batches.")
+    return steps
 
 
 def _check_group_solution(query: GroupSolution) -> None:

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -102,7 +103,9 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     # 16 bits that only the key's owner can compute: another key is caught all but always
     mark = int(jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
-    return {"algorithm": name, "mechanism": repr(described), "numbers": numbers, "key mark": mark}
+    # a function prints its address, which is another one in every process
+    told = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))
+    return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark}
 
 
 class _Folder:

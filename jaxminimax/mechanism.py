@@ -121,14 +121,16 @@ class Resolvent:
       bound: M, on the norm of one record's operator, both players together [gradient units].
       prox: lambda, weight of the proximal term.
       lipschitz: L, of one record's operator plus that of the public terms; 0 for constant ones.
-      diameter: of W; decides how many steps of the inner solver are proven to be enough.
+      diameter: of W; decides how many steps of the inner solver are proven to be enough. Where
+        nothing is projected, a bound on the distance of the solution from the centre, M / mu.
       steps: of operator extrapolation, from `proximal.certified`; one number a part if `doubling`.
       doubling: whether part t = 1, 2, ... of the data has the proximal weight (2^t - 1) lambda
         instead of lambda, as in recursive regularisation. The noise shrinks with it.
       solver: what looks for the solution first, `(key, solvers.Regularised, residual) -> point`, a
         black box such as `solvers.near_linear`. Its point is released if it is certified; otherwise
         operator extrapolation takes its proven number of steps from there. None: that alone. Keep
-        one function object: it is hashed by identity.
+        one function object: it is hashed by identity. It runs in float64; with 64-bit types off,
+        give random draws a dtype of 32 bits.
       slack: rho, certified residual over M / m.
       noise_multiplier: as in `Query`, one number for all coordinates.
       sampling: as in `Query`.
@@ -462,6 +464,20 @@ def split(query: Resolvent) -> tuple[Any, Any]:
     return shift, steep + shift + 0.01 * modulus(query)
 
 
+def rounding(query: Resolvent, size: Any) -> Any:
+    """What a certificate's residual may miss: rounding of the point and of the mean, in float64.
+
+    A point of norm |v| is rounded by eps |v|, which the residual, computed from it, cannot see.
+
+    Args:
+      query: the description.
+      size: bound on the norms of what is computed with, up to the diameter.
+    """
+    steep = split(query)[1] + modulus(query)
+    mean = math.sqrt(rows_read(query)) * query.bound
+    return 16 * 2.0**-52 * (steep * (size + query.diameter) + mean)
+
+
 def displacement(query: Resolvent) -> Any:
     """The length that a resolvent's noise multiplier is a multiple of; a clip norm's counterpart.
 
@@ -470,7 +486,10 @@ def displacement(query: Resolvent) -> Any:
     are inexact.
     """
     inexact = 1 if isinstance(query.sampling, FixedSize | Disjoint) else 2
-    return (1 + inexact * query.slack) * query.bound / (batch_size(query) * modulus(query))
+    mu = modulus(query)
+    if query.assumes == "lipschitz":  # a difference, of which float32 descriptions lose some digits
+        mu = mu - 2.0**-22 * query.prox
+    return (1 + inexact * query.slack) * query.bound / (batch_size(query) * mu)
 
 
 def phase_sizes(query: GroupSolution) -> tuple[int, ...]:

@@ -190,6 +190,11 @@ def recursive(*, population: int, dim: int, bound: float, diameter: float, smoot
     if mode.startswith("tight") and mode != ("tight_output" if output else "tight_sgda"):
         raise ValueError(f"mode={mode!r} plans the other solver: leave mode out, or "
                          f"{'set smooth=None' if output else 'give smooth'}.")
+    if output and (sampling != FULL or composite or inner is not None):
+        raise ValueError("sampling, composite and inner are for descent-ascent: leave them out, or "
+                         "set smooth=None.")
+    if not output and solver is not None:
+        raise ValueError("solver is for certified solutions: leave it out, or give smooth.")
     _check.count("population", population)
     _check.count("dim", dim)
     for name, value in dict(bound=bound, diameter=diameter, kappa=kappa, slack=slack).items():

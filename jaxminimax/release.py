@@ -4,6 +4,7 @@ Nothing else in the library's algorithms touches `data`. The standard deviation 
 product, clip * noise multiplier, of the numbers that the accountant reads.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from jaxminimax.mechanism import (
     displacement,
     modulus,
     on_part,
+    rounding,
     rows_read,
     split,
 )
@@ -69,9 +71,13 @@ def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     return key, sample, data
 
 
+def _left(mechanism: Repeat, spent: jax.Array) -> jax.Array:
+    return (spent >= 0) & (spent < mechanism.times * mechanism.parts)
+
+
 def _part(mechanism: Repeat, spent: jax.Array) -> jax.Array:
-    """The part of the data that a release reads; the last one for releases that are refused."""
-    return jnp.minimum(spent // mechanism.times, mechanism.parts - 1)
+    """The part of the data that a release reads; the nearest one for releases that are refused."""
+    return jnp.clip(spent // mechanism.times, 0, mechanism.parts - 1)
 
 
 def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
@@ -115,7 +121,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     key = jax.random.fold_in(key, _NOISE)
     total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
                         joint=query.joint)(z, data, sample.valid)
-    allowed = sample.fits & (spent < mechanism.times * mechanism.parts)
+    allowed = sample.fits & _left(mechanism, spent)
 
     def player(number: int, x: Tree, total: Tree, clip: Any, noise_multiplier: Any) -> Tree:
         if clip is None:
@@ -168,7 +174,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
                          "assumes='lipschitz', or sanitise the records instead of the operator.")
     check_noise(query)
     key, sample, batch = _sampled(key, mechanism, spent, data)
-    allowed = sample.fits & (spent < mechanism.times * mechanism.parts)
+    allowed = sample.fits & _left(mechanism, spent)
     part = _part(mechanism, spent)
     # one number stays static, so that loops have a length that the program knows
     each = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else jnp.int32(0)
@@ -180,8 +186,10 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         query = on_part(query, part)
         key = jax.random.wrap_key_data(words, impl=implementation)
         steps = each if isinstance(query.steps, tuple) else query.steps
+        _check_precision(problem, wide)
         v, exact = _proximal_point(jax.random.fold_in(key, _SOLVER), query, steps, problem, wide,
                                    batch, valid)
+        exact &= _within_reach(query, steps, wide, problem.project(wide))
         std = displacement(query) * query.noise_multiplier
         noise = gaussian(jax.random.fold_in(key, _NOISE), v, std)
         return jax.tree.map(lambda a, e, x: jnp.where(exact, a + e, jnp.nan).astype(
@@ -217,12 +225,41 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
 
     count = rows_read(query)
     todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)
-    wanted = query.slack * query.bound / size
     start = problem.project(z)
+    wanted = query.slack * query.bound / size - rounding(query, _norm(z) + _norm(start))
     if query.solver is not None:
         guess = problem.project(query.solver(key, todo, wanted))
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(guess)]))
         start = jax.tree.map(lambda a, b: jnp.where(finite, a, b), guess, start)
-        steps = jnp.where(certify(todo, start).residual <= wanted, 0, steps)
+        # a little less than wanted, so that the same certificate computed again cannot fail
+        steps = jnp.where(certify(todo, start).residual <= 0.99 * wanted, 0, steps)
     found = certify(todo, operator_extrapolation(todo, start, steps))
-    return found.point, (found.residual <= wanted) & (modulus(query) > 0)
+    return found.point, found.residual <= wanted
+
+
+def _norm(z: Saddle) -> jax.Array:
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(z)))
+
+
+def _within_reach(query: Resolvent, steps: Any, z: Saddle, start: Saddle) -> jax.Array:
+    """Whether no certificate can fail, for any data: a function of public numbers alone.
+
+    The host has checked the same by `solvers.certifying_steps`, but not descriptions that were
+    traced. It aims at half of the residual; numbers may have been rounded since.
+    """
+    residual, (_, lipschitz) = query.slack * query.bound / batch_size(query), split(query)
+    accuracy = 0.55 * residual / (2 * (1 + math.sqrt(2)) * lipschitz)
+    needed = jnp.ceil((math.log(2.0) + 2 * (jnp.log(query.diameter) - jnp.log(accuracy)))
+                      / jnp.log1p(modulus(query) / lipschitz))
+    precise = rounding(query, _norm(z) + _norm(start)) <= 0.25 * residual
+    return (modulus(query) > 0) & precise & (steps >= needed)
+
+
+def _check_precision(problem: Problem, z: Saddle) -> None:
+    """Refuses public terms and projections that round a float64 point to less."""
+    for name in ("public", "project"):
+        function = getattr(problem, name)
+        if function is not None and any(
+                x.dtype != jnp.float64 for x in jax.tree.leaves(jax.eval_shape(function, z))):
+            raise ValueError(f"problem.{name} answers in less than float64 at a float64 point: the "
+                             "certificate of a solution needs the point's own dtype.")

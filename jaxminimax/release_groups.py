@@ -100,7 +100,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     z = check_noise(query)
     _check_rows(data, query.sizes)
     p = len(query.sizes)
-    allowed = (spent < mechanism.times) & (group >= 0) & (group < p)
+    allowed = (spent >= 0) & (spent < mechanism.times) & (group >= 0) & (group < p)
     group = jnp.clip(group, 0, p - 1)
     key = jax.random.fold_in(jax.random.fold_in(key, _GRADIENTS), spent)
     sample = _draw(jax.random.fold_in(key, _SAMPLE), query, group)
@@ -164,7 +164,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
 
     noisy = means(jax.random.key_data(key), each, jnp.asarray(mechanism.bound),
                   jnp.asarray(mechanism.noise_multiplier))
-    allowed = spent < mechanism.times
+    allowed = (spent >= 0) & (spent < mechanism.times)
     if mechanism.only_argmax:
         return jnp.where(allowed, jnp.argmax(noisy), -1).astype(jnp.int32)
     return jnp.where(allowed, noisy, jnp.nan)

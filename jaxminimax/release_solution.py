@@ -109,7 +109,8 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     implementation = jax.random.key_impl(key)
     found = answer(jax.random.key_data(key), spent, jax.tree.map(jnp.asarray, mechanism),
                    jax.tree.map(jnp.asarray, w), batch)
-    return jax.tree.map(lambda a: jnp.where(spent < mechanism.phases, a, jnp.nan), found)
+    return jax.tree.map(lambda a: jnp.where(
+        (spent >= 0) & (spent < mechanism.phases), a, jnp.nan), found)
 
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],

@@ -104,7 +104,7 @@ def release_leaf(key: jax.Array, mechanism: TreeSum, spent: jax.Array, problem: 
     g = total(z, jax.tree.map(lambda x: x[None], record), mask[None])
     noise = _noise_step(jax.random.fold_in(key, _NODES), jnp.asarray(spent, jnp.int32) + 1,
                         mechanism, g)
-    allowed = spent < mechanism.leaves
+    allowed = (spent >= 0) & (spent < mechanism.leaves)
     return jax.tree.map(lambda a, e: jnp.where(allowed, a + e, jnp.nan), g, noise)
 
 
@@ -140,7 +140,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     key = jax.random.fold_in(jax.random.fold_in(key, _LOSSES), spent)
     scale = bound * jnp.asarray(noise_multiplier, dtype)
     noisy = loss + scale * standard_laplace(key, (), dtype)
-    return jnp.where(spent < mechanism.times, noisy, jnp.nan)
+    return jnp.where((spent >= 0) & (spent < mechanism.times), noisy, jnp.nan)
 
 
 def _set(mechanism: TreeSum | RecordLosses) -> jax.typing.ArrayLike:

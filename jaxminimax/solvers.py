@@ -94,10 +94,10 @@ def in_float64(function: Callable[..., Tree]) -> Callable[..., Tree]:
     return wide
 
 
-def _condition(lipschitz: float, prox: float) -> float:
+def _log_kappa(lipschitz: float, prox: float) -> float:
     _check.number("prox", prox, low=0.0)
     _check.number("lipschitz", lipschitz, low=0.0)
-    return 1 + prox / lipschitz
+    return math.log1p(prox / lipschitz)
 
 
 def extrapolation_bound(steps: int, *, lipschitz: float, prox: float, distance: float) -> float:
@@ -105,9 +105,9 @@ def extrapolation_bound(steps: int, *, lipschitz: float, prox: float, distance: 
 
     (2 kappa / (2 kappa - 1))^(1/2) kappa^(-steps/2) distance, with kappa = 1 + mu / l.
     """
-    kappa = _condition(lipschitz, prox)
-    log = 0.5 * (math.log(2 * kappa / (2 * kappa - 1)) - steps * math.log(kappa))
-    return math.exp(log) * distance
+    log_kappa = _log_kappa(lipschitz, prox)
+    kappa = math.exp(log_kappa)
+    return math.exp(0.5 * (math.log(2 * kappa / (2 * kappa - 1)) - steps * log_kappa)) * distance
 
 
 def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float,
@@ -123,11 +123,11 @@ def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float,
     Raises:
       ValueError: for numbers out of range.
     """
-    kappa = _condition(lipschitz, prox)
+    log_kappa = _log_kappa(lipschitz, prox)
     _check.number("accuracy", accuracy, low=0.0)
     _check.number("distance", distance, low=0.0)
     ratio = math.log(2.0) + 2 * (math.log(distance) - math.log(accuracy))
-    return max(1, math.ceil(ratio / math.log(kappa)))
+    return max(1, math.ceil(ratio / log_kappa))
 
 
 def certifying_steps(residual: float, *, lipschitz: float, prox: float, distance: float) -> int:
@@ -237,7 +237,7 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
 
     def inner(snapshot: tuple[Tree, Tree], key: jax.Array, u: Tree) -> Tree:
         s, g = snapshot
-        i = jax.random.randint(key, (), 0, n)
+        i = jax.random.randint(key, (), 0, n, jnp.int32)
         y = jax.tree.map(lambda a, b: (1 - p) * a + p * b, u, s)
         x = problem.step(y, g, size)
         ahead = jax.tree.map(lambda a, b, c: a + b - c, g, component(x, i), component(s, i))

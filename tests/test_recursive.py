@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import math
 
 import jax
@@ -149,7 +150,10 @@ def test_one_round_is_charged_and_the_allowed_releases_are_those_of_all_rounds(a
     assert words.releases(made) == hyper.iterations == 3 * words.releases(alone)
     with pytest.raises(ValueError, match="of the whole data only"):
         jmm.epsilon(made, 1e-6, neighbours="add_or_remove_one")
+    with pytest.raises(ValueError, match=r"use plans\.recursive"):
+        jmm.calibrate_iterations(algorithm, hyper, 1.0, 1e-6)
     said = str(jmm.statement(algorithm, hyper, delta=1e-6))
+    assert "A record's row does not depend on what any record contains" in said
     assert "on each of 3 disjoint parts of the data" in said
     state, _ = RUN(jax.random.key(0), ZERO, DATA, hyper, algorithm, GAME)
     late = algorithm.update(jax.random.key(0), state, DATA, hyper, GAME)
@@ -273,6 +277,64 @@ def test_steps_are_set_for_every_round_and_fewer_are_not_charged():
         recursive.certified(dataclasses.replace(q, doubling=False), 3)
     with pytest.raises(ValueError, match=r"recursive\.certified"):
         jmm.proximal.certified(q)
+
+
+def test_a_certificate_is_not_asked_for_more_than_float64_holds():
+    """Rounding of a point by eps |v| hides from its residual, and grows with the weight."""
+    assert len(query(parts=20, m=100).steps) == 20
+    with pytest.raises(ValueError, match="where rounding leaves"):
+        query(parts=45, m=1000, bound=1.0)
+    with pytest.raises(ValueError, match="where rounding leaves"):
+        query(prox=1e12, bound=1e-2)
+    # far from the origin even a few digits are lost, and then nobody's solution is released
+    hyper = dataclasses.replace(SMOOTH, query=query(parts=3, slack=1e-6))
+    problem = GAME._replace(project=lambda z: z)
+    for size, finite in ((1.0, True), (1e12, False)):
+        start = Saddle(jnp.full(K, size), jnp.zeros(K))
+        state = recursive.update(jax.random.key(0), recursive.init(start, hyper),
+                                 tuple(x[:18] for x in DATA), hyper, problem)
+        assert bool(jnp.all(jnp.isfinite(state.z.w))) == finite
+
+
+def test_traced_descriptions_with_too_few_steps_release_nothing_whatever_the_data():
+    """Without the check some data sets' solutions were certified, and their neighbours' not."""
+    few = dataclasses.replace(SMOOTH, query=dataclasses.replace(SMOOTH.query, steps=(20, 10, 8)))
+    assert all(a > b for a, b in zip(SMOOTH.query.steps, few.query.steps, strict=True))
+    for seed in range(3):
+        state, _ = RUN(jax.random.key(0), ZERO, sample(jax.random.key(seed), 18), few, recursive,
+                       GAME)
+        assert np.all(np.isnan(state.z.w))
+    with pytest.raises(ValueError, match="steps must be at least"):
+        recursive.init(ZERO, few)
+
+
+@pytest.mark.parametrize("name", ["public", "project"])
+def test_public_terms_and_projections_must_keep_float64(name):
+    def rounded(z):
+        return jax.tree.map(lambda x: x.astype(jnp.float32), z)
+
+    problem = GAME._replace(**{name: rounded})
+    with pytest.raises(ValueError, match=f"problem.{name} answers in less than float64"):
+        recursive.update(jax.random.key(0), recursive.init(ZERO, SMOOTH), DATA, SMOOTH, problem)
+
+
+def test_the_near_linear_solver_runs_where_64_bit_types_are_off():
+    hyper = dataclasses.replace(SMOOTH, query=query(solver=solvers.near_linear))
+    narrow = tuple(x.astype(jnp.float32) for x in DATA)
+    with jax.enable_x64(False):
+        start = Saddle(jnp.zeros(K, jnp.float32), jnp.zeros(K, jnp.float32))
+        state, _ = jax.jit(lambda key: jmm.run(key, start, narrow, hyper, recursive, GAME))(
+            jax.random.key(0))
+    assert state.z.w.dtype == np.float32
+    assert np.all(np.isfinite(state.z.w))
+
+
+def test_a_resumed_run_with_a_solver_is_known_again_in_another_process():
+    hyper = dataclasses.replace(SMOOTH, query=query(solver=solvers.near_linear))
+    told = importlib.import_module("jaxminimax.fit")._promise(
+        jax.random.key(0), recursive.mechanism(hyper), hyper, recursive)
+    assert "solver=near_linear," in told["mechanism"]
+    assert " at 0x" not in str(told)
 
 
 # --- noisy descent-ascent ---

@@ -90,7 +90,8 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     def at(scale: float) -> tuple[Charge, ...]:
         return charges(Sequence(parts=(fixed, describe(scale))), neighbours)
 
-    scale = _scale(at, epsilon, delta, neighbours)
+    # programs may hold the multiplier as a float32: it must not round to the wrong side
+    scale = _scale(at, epsilon, delta, neighbours) * (1 + 2.0**-23)
     if not worst(at(scale), delta, neighbours)[0] <= epsilon:
         raise ArithmeticError("calibration ended on the wrong side of the target.")
     if len(_CACHE) > 4096:
@@ -238,6 +239,11 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
     """
     check_epsilon(epsilon)
     check_delta(delta)
+    made = algorithm.mechanism(hyper)
+    if isinstance(made, Repeat) and (made.parts > 1 or not any(
+            field.name == "iterations" for field in dataclasses.fields(hyper))):
+        raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "
+                         "there is no number of iterations to calibrate: use plans.recursive.")
 
     def private(iterations: int) -> bool:
         changed = dataclasses.replace(hyper, iterations=iterations)

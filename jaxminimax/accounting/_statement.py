@@ -37,6 +37,8 @@ _BOUND = {
 }
 _CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
             "stated, before it is summed.")
+_PLACES = ("A record's row does not depend on what any record contains: the data are not sorted, "
+           "grouped, deduplicated or filtered by value before they are cut.")
 _CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 _ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
          "loss or for its gradient, by its place in its group.")
@@ -287,7 +289,13 @@ def _guarantees(parts: list[Leaf]) -> list[str]:
 
 
 def _assumptions(part: Leaf) -> tuple[str, ...]:
-    """What a sensitivity rests on, beside what is assumed of every mechanism."""
+    """What a charge rests on, beside what is assumed of every mechanism."""
+    places = (_PLACES,) if isinstance(part, Repeat) and (
+        part.parts > 1 or isinstance(part.query.sampling, Disjoint)) else ()
+    return (*_sensitivity_rests_on(part), *places)
+
+
+def _sensitivity_rests_on(part: Leaf) -> tuple[str, ...]:
     match part:
         case GroupLosses() | Repeat(query=GroupGradients()):
             return (_PUBLIC_GROUPS,)
@@ -304,10 +312,10 @@ def _assumptions(part: Leaf) -> tuple[str, ...]:
                     f"The feasible set is convex with diameter at most {diameter:g} and the "
                     "projection on it is Euclidean.",
                     _PUBLIC_GROUPS,
-                    "The order of a group's records is public.",
+                    _PLACES,
                     "How long a run takes is not published: it depends on the data.")
         case RecordLosses():
-            return (_PUBLIC_GROUPS, "The order of a group's records is public.")
+            return (_PUBLIC_GROUPS, _PLACES)
         case Repeat(query=Resolvent() as query):
             bound, lipschitz, diameter = (words.concrete(x) for x in (
                 query.bound, query.lipschitz, query.diameter))

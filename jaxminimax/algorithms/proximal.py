@@ -98,6 +98,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       ValueError: for a count that is not positive.
     """
     _check.count("iterations", hyper.iterations)
+    _valid.check(mechanism(hyper))
     z = jax.tree.map(jnp.asarray, z)
     return State(z, averaging.start(z), z, jnp.int32(0))
 

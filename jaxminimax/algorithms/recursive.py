@@ -122,6 +122,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     _check.count("iterations", hyper.iterations)
     if not hyper.query.doubling:
         raise ValueError("query.doubling must be True: recursive.certified(query, iterations).")
+    _valid.check(mechanism(hyper))
     z = jax.tree.map(jnp.asarray, z)
     return State(z, z, jnp.int32(0))
 
