@@ -91,6 +91,7 @@ def test_made_up_records_are_timed(tmp_path, capsys):
     (["--groups", "sex"], "randhie has health"),
     (["--synthetic", "--records", "5"], "at least one"),
     (["--synthetic", "--plot", "a.png"], "only times"),
+    (["--loss", "hinge", "--algorithm", "phased_erm"], "--loss logistic or squared"),
     (["--min-rows", "99999"], "lower --min-rows"),
     (["--data-dir", "/nowhere"], "no such folder"),
 ])
