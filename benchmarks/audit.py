@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks import group_attack, report
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, algorithms
 from jaxminimax.audit import audit
 
@@ -37,7 +37,10 @@ OWN: dict[str, dict[str, Any]] = {
     "gda": {"modulus": 1.0},
     "extragradient": {"step": Saddle(0.5, 0.25)},
     "proximal": {},
+    "group_sgd": {},
+    "active_groups": {},
 }
+GROUPED = ("group_sgd", "active_groups")  # these are attacked by `group_attack`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +117,11 @@ def modules() -> dict[str, Any]:
 
 def hyper_of(name: str, module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
+    if name in GROUPED:
+        usual = case.pair == "worst" and not (case.joint or case.values)
+        if not usual or isinstance(case.sampling, Disjoint):
+            return None
+        return group_attack.hyper_of(module, case.sampling, case.rounds)
     query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,
                            joint=case.joint)
     if name == "proximal":
@@ -137,8 +145,11 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
     """Calibrates and attacks one case: a row of the table, and the hyper that was run."""
     start = time.perf_counter()
     hyper = jmm.calibrate(module, hyper, epsilon, DELTA, neighbours=neighbours)
-    found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs, neighbours=neighbours,
-                  pair=case.pair)
+    if name in GROUPED:
+        found = group_attack.audit(jax.random.key(seed), module, hyper, DELTA, runs=runs)
+    else:
+        found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs,
+                      neighbours=neighbours, pair=case.pair)
     return {
         "algorithm": name,
         "mechanism": case.name,
@@ -167,7 +178,7 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
             hyper = hyper_of(name, module, case)
             if hyper is None or (quick and not case.quick):
                 continue
-            for neighbours in case.relations[: 1 if quick else None]:
+            for neighbours in case.relations[: 1 if quick or name in GROUPED else None]:
                 for epsilon in EPSILONS:
                     one, used = row(name, module, case, hyper, epsilon, neighbours, runs,
                                     len(rows))

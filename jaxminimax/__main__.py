@@ -5,7 +5,17 @@ import json
 import sys
 from typing import Any
 
-from jaxminimax import _check, _valid, accounting, extragradient, gda, proximal, sgda
+from jaxminimax import (
+    _check,
+    _valid,
+    accounting,
+    active_groups,
+    extragradient,
+    gda,
+    group_sgd,
+    proximal,
+    sgda,
+)
 from jaxminimax import mechanism as words
 from jaxminimax._types import Saddle
 from jaxminimax.accounting import _charge, _curves, _epsilon, _statement
@@ -13,15 +23,19 @@ from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     Full,
+    GroupGradients,
     GroupLosses,
     Mechanism,
     Poisson,
     Query,
+    Repeat,
     Resolvent,
     Sequence,
 )
 
-ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal}
+GROUPED = {"group_sgd": group_sgd, "active_groups": active_groups}  # these have groups' losses
+ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal,
+              **GROUPED}
 SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
 
@@ -41,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
                                  help="one clip for both players together instead of one each")
             command.add_argument("--laplace", type=float, default=None, metavar="SHARE",
                                  help="release all groups' mean losses in every iteration too; the "
-                                      "share of epsilon that they cost alone")
+                                      "share of epsilon that they cost alone (group_sgd and "
+                                      "active_groups: 0.2)")
         else:
             command.add_argument("--effective-noise-multiplier", type=float, required=True,
                                  help="noise on the clipped sum over the per-record norm bound, "
@@ -52,12 +67,17 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--spent", type=int, default=None,
                                  help="releases made, for a run that stopped early")
         command.add_argument("--delta", type=float, required=True)
-        command.add_argument("--population", type=int, required=True, help="n, public")
+        command.add_argument("--population", type=int, default=None,
+                             help="n, public; needed unless --group-sizes is given")
+        command.add_argument("--group-sizes", type=int, nargs="+", default=None, metavar="N",
+                             help="group_sgd and active_groups: records of every group, public; "
+                                  "--batch is then that of the smallest one")
         command.add_argument("--batch", type=float, default=None,
                              help="batch size (expected, for Poisson sampling); "
                                   "needed unless full")
         command.add_argument("--iterations", type=int, required=True,
-                             help="rounds; extragradient makes two releases in each")
+                             help="rounds; extragradient, group_sgd and active_groups make two "
+                                  "releases in each")
         resolvent = command.add_argument_group("proximal only, where noise is over a displacement")
         resolvent.add_argument("--bound", type=float, default=1.0, help="M, on a record's operator")
         resolvent.add_argument("--prox", type=float, default=1.0, help="lambda")
@@ -65,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         resolvent.add_argument("--diameter", type=float, default=1.0, help="D, of the feasible set")
         resolvent.add_argument("--assumes", choices=_valid.ASSUMES, default="monotone")
         command.add_argument("--sampling", choices=SAMPLINGS, default=None,
-                             help="default: full for gda, poisson for sgda")
+                             help="default: full for gda and groups, poisson for the others")
         command.add_argument("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
         command.add_argument("--json", action="store_true", help="print JSON only")
     return parser
@@ -78,7 +98,34 @@ def _hyper(args: argparse.Namespace, query: Any) -> Any:
     return ALGORITHMS[args.algorithm].Hyper(query=query, iterations=args.iterations, **extra)
 
 
+def _grouped(args: argparse.Namespace, noise_multiplier: float | None,
+             laplace: float | None) -> Any:
+    """The `Hyper` of an algorithm for groups; clip norm, loss bound and steps cost nothing."""
+    if getattr(args, "joint_clip", False) or getattr(args, "share_w", None) is not None:
+        raise ValueError(f"{args.algorithm} has gradients of one player only: leave out --share-w "
+                         "and --joint-clip.")
+    if args.group_sizes is None or args.population is not None:
+        raise ValueError(f"{args.algorithm} needs --group-sizes, and no --population.")
+    for n in args.group_sizes:
+        _check.count("--group-sizes", n)
+    sizes = tuple(args.group_sizes)
+    args.population = min(sizes)  # what --batch is a part of
+    sampling: Any = _sampling(args, args.sampling or "full")
+    query = GroupGradients(clip=1.0, noise_multiplier=noise_multiplier, sampling=sampling,
+                           sizes=sizes)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=sizes,
+                         only_argmax=args.algorithm == "active_groups")
+    own = {} if losses.only_argmax else {"weight_step": 1.0}
+    return GROUPED[args.algorithm].Hyper(query=query, losses=losses, step=1.0,
+                                         iterations=args.iterations, **own)
+
+
 def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Query | Resolvent:
+    if args.group_sizes is not None:
+        raise ValueError(f"--group-sizes goes with {' and '.join(GROUPED)}, not with "
+                         f"{args.algorithm}.")
+    if args.population is None:
+        raise ValueError(f"{args.algorithm} needs --population.")
     _check.count("--population", args.population)
     sampling = _sampling(args, args.sampling or ("full" if args.algorithm == "gda" else "poisson"))
     joint = getattr(args, "joint_clip", False)
@@ -121,7 +168,13 @@ def _losses(args: argparse.Namespace, noise_multiplier: float | None) -> GroupLo
 
 def _calibrated(args: argparse.Namespace) -> tuple[Any, Any]:
     """The releases of operators and of losses that share a budget."""
-    algorithm = ALGORITHMS[args.algorithm]
+    algorithm: Any = ALGORITHMS[args.algorithm]
+    if args.algorithm in GROUPED:
+        share = 0.2 if args.laplace is None else args.laplace
+        _check.number("--laplace", share, low=0.0, high=1.0)
+        hyper = accounting.calibrate(algorithm, _grouped(args, None, None), args.epsilon,
+                                     args.delta, neighbours=args.neighbours, share=share)
+        return algorithm.mechanism(hyper), None
     ratio = None if args.share_w is None else words.budget_split(w=args.share_w)
     hyper = _hyper(args, _query(args, ratio, Saddle(1.0, 1.0)))
     losses: Any = None
@@ -139,13 +192,21 @@ def _calibrated(args: argparse.Namespace) -> tuple[Any, Any]:
 def _given(args: argparse.Namespace) -> tuple[Any, Any]:
     """The releases with the noise on the command line."""
     _check.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
+    if args.spent is not None:
+        _check.count("--spent", args.spent, low=1)
+    if args.algorithm in GROUPED:
+        z = args.laplace_noise_multiplier
+        if z is None:
+            raise ValueError(f"{args.algorithm} needs --laplace-noise-multiplier: it releases "
+                             "losses too.")
+        _check.number("--laplace-noise-multiplier", z, low=0.0)
+        hyper = _grouped(args, args.effective_noise_multiplier, z)
+        return GROUPED[args.algorithm].mechanism(hyper), None  # type: ignore[attr-defined]
     # one player with this noise is as strong as any two whose noise combines to it
     query = _query(args, Saddle(args.effective_noise_multiplier, None), Saddle(1.0, None))
     z = args.laplace_noise_multiplier
     if z is not None:
         _check.number("--laplace-noise-multiplier", z, low=0.0)
-    if args.spent is not None:
-        _check.count("--spent", args.spent, low=1)
     return (ALGORITHMS[args.algorithm].mechanism(_hyper(args, query)),
             None if z is None else _losses(args, z))
 
@@ -174,24 +235,30 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         losses = None if losses is None else _charge.first(losses, args.spent)
     whole = _together(mechanism, losses)
     epsilon = accounting.epsilon(whole, args.delta, neighbours=args.neighbours)
-    (cost,) = _charge.charges(whole, args.neighbours)
+    cost = max(_charge.charges(whole, args.neighbours), key=lambda cost: _epsilon.charged_epsilon(
+        cost, args.delta, args.neighbours))
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
-    query = mechanism.query
+    parts = words.leaves(whole)
+    (query,) = (part.query for part in parts if isinstance(part, Repeat))
+    laplace = [part.noise_multiplier for part in parts if isinstance(part, GroupLosses)]
+    length: Any = None
     if isinstance(query, Resolvent):
         per_player, length = {"": query.noise_multiplier}, words.displacement(query)
+    elif isinstance(query, GroupGradients):
+        per_player = {"": query.noise_multiplier}
     else:
-        per_player, length = query.noise_multiplier._asdict(), None
+        per_player = words.check_noise(query)._asdict()
         per_player = {name: x for name, x in per_player.items() if x is not None}
     return {
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
         "displacement": length,
-        "effective_noise_multiplier": accounting.effective_noise_multiplier(mechanism.query),
-        "laplace_noise_multiplier": None if losses is None else losses.noise_multiplier,
+        "effective_noise_multiplier": accounting.effective_noise_multiplier(query),
+        "laplace_noise_multiplier": laplace[0] if laplace else None,
         "epsilon": epsilon,
         "delta": args.delta,
         "neighbours": args.neighbours,
-        "sampling": " ".join(map(_statement.describe, words.leaves(whole))),
+        "sampling": " ".join(map(_statement.describe, parts)),
         "accountant": _statement.accountant_name(bound),
         "event": str(_curves.event(cost)),
     }

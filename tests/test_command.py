@@ -141,6 +141,44 @@ def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
     assert printed(capsys, *given, "--spent", "10")["epsilon"] < 0.6
 
 
+def test_groups_are_calibrated_by_their_sizes(capsys):
+    sizes = ["--group-sizes", *["1000"] * 5]
+    target = ["--epsilon", "1", "--delta", "1e-6", "--iterations", "200", *sizes, "--json"]
+    made = printed(capsys, "calibrate", "group_sgd", *target)
+    assert made["effective_noise_multiplier"] / 2 == pytest.approx(61.30, rel=2e-3)
+    assert made["laplace_noise_multiplier"] == pytest.approx(266.98, rel=1e-3)
+    assert "5 groups of 1000" in made["sampling"]
+    half = printed(capsys, "calibrate", "active_groups", *target, "--laplace", "0.5")
+    assert half["laplace_noise_multiplier"] < made["laplace_noise_multiplier"]
+    unequal = [*target[:-1], "900", "--sampling", "fixed", "--batch", "50", "--json"]
+    small = printed(capsys, "calibrate", "group_sgd", *unequal)
+    assert small["effective_noise_multiplier"] / 2 > 3.463  # that of 1000 records
+    given = ["--effective-noise-multiplier", str(made["effective_noise_multiplier"]),
+             "--laplace-noise-multiplier", str(made["laplace_noise_multiplier"]), "--delta", "1e-6",
+             "--iterations", "200", *sizes]
+    assert printed(capsys, "epsilon", "group_sgd", *given, "--json")["epsilon"] == (
+        pytest.approx(made["epsilon"], rel=1e-9))
+    stopped = printed(capsys, "epsilon", "group_sgd", *given, "--spent", "20", "--json")
+    said = printed(capsys, "explain", "group_sgd", *given, "--spent", "20", "--json")
+    assert (said["spent"], said["allowed"]) == (20, 400)
+    assert said["epsilon"] == stopped["epsilon"] < 0.3
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["group_sgd", "--population", "9"], "needs --group-sizes"),
+    (["sgda", "--group-sizes", "5", "5"], "--group-sizes goes with"),
+    (["sgda"], "needs --population"),
+    (["group_sgd", "--group-sizes", "5", "0"], "--group-sizes"),
+    (["group_sgd", "--group-sizes", "5", "--share-w", "0.5"], "--share-w"),
+    (["group_sgd", "--group-sizes", "5", "--laplace", "2"], "--laplace"),
+    (["group_sgd", "--group-sizes", "50", "--sampling", "disjoint", "--batch", "5"], "passes"),
+])
+def test_groups_without_sizes_or_with_what_they_lack_are_refused(capsys, arguments, message):
+    common = ["--epsilon", "1", "--delta", "1e-6", "--iterations", "5"]
+    assert main(["calibrate", *arguments, *common]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_explain_says_what_epsilon_computes(capsys):
     given = ["sgda", *GIVEN, "--laplace-noise-multiplier", "80", "--sampling", "disjoint"]
     for spent in ([], ["--spent", "10"]):

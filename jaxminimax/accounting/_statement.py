@@ -124,7 +124,7 @@ class Statement:
 
 
 def _players(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.5g}" for name, value in values.items())
+    return ", ".join(f"{name} {value:.5g}".strip() for name, value in values.items())
 
 
 def accountant_name(bound: str) -> str:
