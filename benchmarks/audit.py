@@ -19,9 +19,9 @@ from typing import Any
 import jax
 
 import jaxminimax as jmm
-from benchmarks import group_attack, report
+from benchmarks import group_attack, report, stream_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, algorithms
-from jaxminimax.audit import audit
+from jaxminimax.audit import Audit, audit
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS = 100_000
@@ -41,6 +41,7 @@ OWN: dict[str, dict[str, Any]] = {
     "active_groups": {},
 }
 GROUPED = ("group_sgd", "active_groups")  # these are attacked by `group_attack`
+STREAMS = stream_attack.attacks  # and the algorithms that read a record once by these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +111,7 @@ def modules() -> dict[str, Any]:
     names = sorted(found.name for found in pkgutil.iter_modules(algorithms.__path__))
     known = {name: importlib.import_module(f"jaxminimax.algorithms.{name}") for name in names}
     new = {name for name, module in known.items() if hasattr(module, "update")} - set(OWN)
+    new -= {attack.algorithm.__name__.split(".")[-1] for attack in stream_attack.attacks()}
     if new:
         raise LookupError(f"say in benchmarks.audit.OWN how to build the Hyper of {sorted(new)}")
     return {name: known[name] for name in OWN}
@@ -150,11 +152,24 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
     else:
         found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs,
                       neighbours=neighbours, pair=case.pair)
+    return _line(name, case.name, found, start), hyper
+
+
+def stream_row(attack: stream_attack.Attack, epsilon: float, runs: int,
+               seed: int) -> tuple[dict[str, Any], Any]:
+    """As `row`, for a mechanism that reads a record once."""
+    start = time.perf_counter()
+    hyper = jmm.calibrate(attack.algorithm, attack.hyper, epsilon, DELTA)
+    found = stream_attack.audit(jax.random.key(seed), attack, hyper, DELTA, runs=runs)
+    return _line(attack.algorithm.__name__.split(".")[-1], attack.name, found, start), hyper
+
+
+def _line(name: str, mechanism: str, found: Audit, start: float) -> dict[str, Any]:
     return {
         "algorithm": name,
-        "mechanism": case.name,
-        "neighbours": neighbours,
-        "pair": case.pair,
+        "mechanism": mechanism,
+        "neighbours": found.neighbours,
+        "pair": found.pair,
         "epsilon_claimed": found.epsilon_claimed,
         "epsilon_lower": found.epsilon_lower,
         "share": found.epsilon_lower / found.epsilon_claimed,
@@ -164,15 +179,24 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
         "statistic": found.statistic,
         "hits": list(found.hits),
         "trials": found.trials,
-        "runs": runs,
+        "runs": found.runs,
         "seconds": round(time.perf_counter() - start, 2),
-    }, hyper
+    }
 
 
 def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows, and the privacy statement of each."""
     rows: list[dict[str, Any]] = []
     statements: list[dict[str, Any]] = []
+
+    def keep(module: Any, one: dict[str, Any], used: Any) -> None:
+        rows.append(one)
+        statements.append(jmm.statement(module, used, delta=DELTA,
+                                        neighbours=one["neighbours"]).to_json())
+        report.say(f"{one['algorithm']}, {one['mechanism']}, {one['neighbours']}, {one['pair']}: "
+                   f"{one['epsilon_lower']:.3f} of {one['epsilon_claimed']:.3f} "
+                   f"({one['seconds']:.1f} s)")
+
     for name, module in modules().items():
         for case in CASES:
             hyper = hyper_of(name, module, case)
@@ -180,14 +204,11 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
                 continue
             for neighbours in case.relations[: 1 if quick or name in GROUPED else None]:
                 for epsilon in EPSILONS:
-                    one, used = row(name, module, case, hyper, epsilon, neighbours, runs,
-                                    len(rows))
-                    rows.append(one)
-                    statements.append(jmm.statement(module, used, delta=DELTA,
-                                                    neighbours=neighbours).to_json())
-                    report.say(f"{name}, {case.name}, {neighbours}, {case.pair}: "
-                               f"{one['epsilon_lower']:.3f} of {one['epsilon_claimed']:.3f} "
-                               f"({one['seconds']:.1f} s)")
+                    keep(module, *row(name, module, case, hyper, epsilon, neighbours, runs,
+                                      len(rows)))
+    for attack in STREAMS():
+        for epsilon in EPSILONS:
+            keep(attack.algorithm, *stream_row(attack, epsilon, runs, len(rows)))
     return rows, statements
 
 

@@ -273,7 +273,7 @@ GROUPS_DIM = 10
 NEAR = problems.group_means(radius=1.0, record_bound=1.0)
 
 
-def _simplex(p: int, radius: float) -> np.ndarray:
+def _corners(p: int, radius: float) -> np.ndarray:
     """Means of p groups at distance `radius` from a centre, the corners of a regular simplex."""
     corners = np.eye(p, GROUPS_DIM) - np.eye(p, GROUPS_DIM).mean(0)
     centre = 0.3 * np.eye(GROUPS_DIM)[-1]
@@ -283,7 +283,7 @@ def _simplex(p: int, radius: float) -> np.ndarray:
 def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray,
                start: np.ndarray, epsilon: float) -> Job:
     """Points uniform on spheres of given widths around the means, and the excess risk."""
-    sizes, best = None, problems.group_means_optimum(means, widths**2 / 2)[2]
+    best = problems.group_means_optimum(means, widths**2 / 2)[2]
     sizes = hyper.sizes if hasattr(hyper, "sizes") else hyper.query.sizes
     centre, width = jnp.asarray(means, jnp.float32), jnp.asarray(widths, jnp.float32)
 
@@ -301,7 +301,7 @@ def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray
 
 def phased_job(n: int, epsilon: float) -> Job:
     """Phased empirical risk minimisation; five groups in general position."""
-    means = _simplex(5, 0.4)
+    means = _corners(5, 0.4)
     hyper = jmm.phased_erm.plan(NEAR, sizes=(n // 5,) * 5, dim=GROUPS_DIM, epsilon=epsilon,
                                 delta=DELTA)
     return _group_job(jmm.phased_erm, hyper, means, np.full(5, 0.3), np.zeros(GROUPS_DIM), epsilon)
@@ -352,6 +352,6 @@ CASES: tuple[Case, ...] = (
     Case("group_oco", "FTRL and EXP3", "two groups of points", "primal", 10.0, -0.5,
          lambda n: oco_job(n, 10.0),
          lambda n: (_spread(10.0, GROUPS_DIM) ** 0.5 + 1) / n**0.5,
-         lambda n: _spread(10.0, GROUPS_DIM) > 1, lambda n: 2 * (n // 4),
+         lambda n: _spread(10.0, GROUPS_DIM) > 1, lambda n: n // 4,
          [4000, 16000, 64000, 256000], [4000, 16000, 64000]),
 )

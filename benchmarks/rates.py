@@ -49,7 +49,8 @@ def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
 
 def counted(job: Job) -> int:
     """Operator evaluations of one run."""
-    problem = evaluations.marked(job.problem)
+    solves = job.algorithm is jmm.phased_erm
+    problem = (evaluations.marked_loss if solves else evaluations.marked)(job.problem)
 
     def program(key: jax.Array, data: Any) -> Any:
         return jmm.run(key, job.start, data, job.hyper, job.algorithm, problem)[0]
