@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import group_attack, report
+from benchmarks import group_attack, report, stream_attack
 from jaxminimax import (
     Saddle,
     gda,
@@ -32,6 +32,8 @@ from jaxminimax import (
     noise,
     proximal,
     release_groups,
+    release_solution,
+    release_stream,
     sampling,
     sgda,
 )
@@ -139,6 +141,14 @@ def _group_audit(rounds: int) -> Finding:
     """Lower bound on epsilon of an algorithm for groups; the limit is the claimed one."""
     hyper = jmm.calibrate(group_sgd, group_attack.hyper_of(group_sgd, FULL, rounds), 4.0, DELTA)
     found = group_attack.audit(jax.random.key(12), group_sgd, hyper, DELTA, runs=RUNS // 2)
+    return Finding(found.epsilon_lower, found.epsilon_claimed)
+
+
+def _stream_audit(number: int) -> Finding:
+    """Lower bound on epsilon where a record is read once; the limit is the claimed one."""
+    attack = stream_attack.attacks()[number]
+    hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
+    found = stream_attack.audit(jax.random.key(13), attack, hyper, DELTA, runs=RUNS // 2)
     return Finding(found.epsilon_lower, found.epsilon_claimed)
 
 
@@ -361,6 +371,19 @@ def _by_all_records(laplace: Any) -> Any:
     return changed
 
 
+def _one_noise_a_level(node: Any) -> Any:
+    return lambda key, level, index, *rest: node(key, level, jnp.int32(1), *rest)
+
+
+def _one_node_charged(one: Any) -> Any:
+    return lambda leaf: one(dataclasses.replace(leaf, leaves=1)
+                            if isinstance(leaf, words.Tree) else leaf)
+
+
+def _half_the_laplace(standard_laplace: Any) -> Any:
+    return lambda *args: standard_laplace(*args) / 2
+
+
 def _rate_over_groups(one: Any) -> Any:
     """Charges a group's Poisson sample as if each of the groups were drawn equally often."""
     def changed(leaf: Any) -> Any:
@@ -372,6 +395,7 @@ def _rate_over_groups(one: Any) -> Any:
 
 ONE, FIVE = functools.partial(_audit, 1), functools.partial(_audit, 5)
 GROUPS = functools.partial(_group_audit, 2)
+PHASES, LEAVES, ROLES = (functools.partial(_stream_audit, k) for k in (0, 1, 3))
 AUDIT = "audit: lower bound on epsilon"
 NOT_ADVANCED = _replace(sgda, "update", _not_advanced)
 
@@ -448,6 +472,15 @@ MUTANTS = (
            GROUPS),
     Mutant("Laplace noise by the number of all records", "scale of the noise", AUDIT,
            _replace(release_groups, "standard_laplace", _by_all_records), GROUPS),
+    Mutant("sensitivity of a certified solution halved", "sensitivity of a phase", AUDIT,
+           _replace(release_solution, "solution_length",
+                    lambda length: lambda query, reg_w: length(query, reg_w) / 2), PHASES),
+    Mutant("one noise for all nodes of a level", "independence of a tree's nodes", AUDIT,
+           _replace(release_stream, "_node", _one_noise_a_level), LEAVES),
+    Mutant("a tree charged as one node", "accountant: nodes that a record is in", AUDIT,
+           _replace(_charge, "_one", _one_node_charged), LEAVES),
+    Mutant("noise of single losses halved", "scale", AUDIT,
+           _replace(release_stream, "standard_laplace", _half_the_laplace), ROLES),
     Mutant("group charged at its rate over the number of groups", "accountant: adaptive groups",
            "true delta over the claimed one", _replace(_charge, "_one", _rate_over_groups),
            _one_group),

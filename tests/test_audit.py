@@ -292,7 +292,7 @@ def test_the_benchmark_writes_rows_and_statements(few, tmp_path, capsys):
     assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json")]) == 0
     record = json.loads((tmp_path / "audit.json").read_text())
     assert set(record) == {"environment", "arguments", "seconds", "rows", "statements"}
-    assert len(record["rows"]) == len(record["statements"]) == 7
+    assert len(record["rows"]) == len(record["statements"]) == 12
     for row, statement in zip(record["rows"], record["statements"], strict=True):
         assert {"algorithm", "mechanism", "epsilon_claimed", "epsilon_lower", "runs", "delta",
                 "neighbours", "seconds"} <= set(row)
