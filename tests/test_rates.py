@@ -98,6 +98,17 @@ def test_costs_are_of_the_promised_order():
         assert case("proximal", "many passes", 8.0).cost(n) <= 10 * n**1.5 * np.log(n)
 
 
+def test_the_excess_of_groups_around_a_point_is_that_of_the_sample():
+    data = np.asarray(rate_cases.group_sample(20)(jax.random.key(0)), np.float64)
+    means, spreads = data.mean(1), data.var(1).sum(1) / 2
+    w, _, best = jmm.problems.group_means_optimum(means, spreads)
+    np.testing.assert_allclose(w, 0, atol=1e-6)
+    x = np.linspace(-0.3, 0.4, 10)
+    worst = np.max(np.sum((x - means) ** 2, 1) / 2 + spreads)
+    assert rate_cases.group_excess(Saddle(jnp.asarray(x), ())) == pytest.approx(worst - best,
+                                                                                abs=1e-6)
+
+
 # --- slopes ---
 
 
