@@ -1,6 +1,7 @@
 """`python -m jaxminimax`: the accountant from the command line."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from typing import Any
@@ -11,8 +12,11 @@ from jaxminimax import (
     accounting,
     active_groups,
     extragradient,
+    ftrl,
     gda,
+    group_oco,
     group_sgd,
+    phased_erm,
     proximal,
     sgda,
 )
@@ -25,17 +29,21 @@ from jaxminimax.mechanism import (
     Full,
     GroupGradients,
     GroupLosses,
+    GroupSolution,
     Mechanism,
     Poisson,
     Query,
+    RecordLosses,
     Repeat,
     Resolvent,
     Sequence,
+    Tree,
 )
 
 GROUPED = {"group_sgd": group_sgd, "active_groups": active_groups}  # these have groups' losses
+ONCE = {"phased_erm": phased_erm, "group_oco": group_oco, "ftrl": ftrl}  # they read a record once
 ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal,
-              **GROUPED}
+              **GROUPED, **ONCE}
 SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
 
@@ -70,14 +78,14 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--population", type=int, default=None,
                              help="n, public; needed unless --group-sizes is given")
         command.add_argument("--group-sizes", type=int, nargs="+", default=None, metavar="N",
-                             help="group_sgd and active_groups: records of every group, public; "
-                                  "--batch is then that of the smallest one")
+                             help="group_sgd, active_groups and phased_erm: records of every "
+                                  "group, public; --batch is then that of the smallest one")
         command.add_argument("--batch", type=float, default=None,
                              help="batch size (expected, for Poisson sampling); "
                                   "needed unless full")
         command.add_argument("--iterations", type=int, required=True,
-                             help="rounds; extragradient, group_sgd and active_groups make two "
-                                  "releases in each")
+                             help="rounds; extragradient, group_sgd, active_groups and group_oco "
+                                  "make two releases in each")
         resolvent = command.add_argument_group("proximal only, where noise is over a displacement")
         resolvent.add_argument("--bound", type=float, default=1.0, help="M, on a record's operator")
         resolvent.add_argument("--prox", type=float, default=1.0, help="lambda")
@@ -118,6 +126,33 @@ def _grouped(args: argparse.Namespace, noise_multiplier: float | None,
     own = {} if losses.only_argmax else {"weight_step": 1.0}
     return GROUPED[args.algorithm].Hyper(query=query, losses=losses, step=1.0,
                                          iterations=args.iterations, **own)
+
+
+def _once(args: argparse.Namespace, noise_multiplier: float | None,
+          laplace: float | None) -> Any:
+    """The description of an algorithm that reads a record once; its other constants cost nothing.
+
+    For phased_erm the multiplier is over the whole sensitivity of a replaced record.
+    """
+    for name in ("joint_clip", "share_w", "laplace", "sampling", "batch", "population"):
+        if getattr(args, name, None):
+            raise ValueError(f"{args.algorithm} reads every record at most once: leave out "
+                             f"--{name.replace('_', '-')}.")
+    tree = Tree(clip=1.0, noise_multiplier=noise_multiplier, leaves=args.iterations)
+    if args.algorithm == "phased_erm":
+        if args.group_sizes is None:
+            raise ValueError("phased_erm needs --group-sizes.")
+        return GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=1.0, reg_w=1.0,
+                             reg_lam=1.0, noise_multiplier=noise_multiplier,
+                             sizes=tuple(args.group_sizes), phases=args.iterations)
+    if args.group_sizes is not None:
+        raise ValueError(f"{args.algorithm} costs the same for all sizes: leave out "
+                         "--group-sizes.")
+    if args.algorithm == "ftrl":
+        return tree
+    losses = RecordLosses(bound=1.0, noise_multiplier=laplace, times=args.iterations)
+    return dataclasses.replace(
+        group_oco.releases(clip=1.0, bound=1.0, iterations=args.iterations), parts=(tree, losses))
 
 
 def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Query | Resolvent:
@@ -169,6 +204,12 @@ def _losses(args: argparse.Namespace, noise_multiplier: float | None) -> GroupLo
 def _calibrated(args: argparse.Namespace) -> tuple[Any, Any]:
     """The releases of operators and of losses that share a budget."""
     algorithm: Any = ALGORITHMS[args.algorithm]
+    if args.algorithm in ONCE:
+        described = _once(args, None, None)
+        parts = tuple(accounting.calibrate_noise(part, args.epsilon, args.delta,
+                                                 neighbours=args.neighbours)
+                      for part in words.leaves(described))
+        return (dataclasses.replace(described, parts=parts) if len(parts) > 1 else parts[0]), None
     if args.algorithm in GROUPED:
         share = 0.2 if args.laplace is None else args.laplace
         _check.number("--laplace", share, low=0.0, high=1.0)
@@ -194,6 +235,13 @@ def _given(args: argparse.Namespace) -> tuple[Any, Any]:
     _check.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
     if args.spent is not None:
         _check.count("--spent", args.spent, low=1)
+    if args.algorithm in ONCE:
+        z = args.laplace_noise_multiplier
+        if (z is None) == (args.algorithm == "group_oco"):
+            raise ValueError("--laplace-noise-multiplier, the scale of one loss's noise over the "
+                             "loss bound, goes with group_oco, which needs it, and not with ftrl "
+                             "or phased_erm.")
+        return _once(args, args.effective_noise_multiplier, z), None
     if args.algorithm in GROUPED:
         z = args.laplace_noise_multiplier
         if z is None:
@@ -239,12 +287,14 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         cost, args.delta, args.neighbours))
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
     parts = words.leaves(whole)
-    (query,) = (part.query for part in parts if isinstance(part, Repeat))
-    laplace = [part.noise_multiplier for part in parts if isinstance(part, GroupLosses)]
+    (main,) = (part for part in parts if not isinstance(part, GroupLosses | RecordLosses))
+    query = main.query if isinstance(main, Repeat) else main
+    laplace = [part.noise_multiplier for part in parts
+               if isinstance(part, GroupLosses | RecordLosses)]
     length: Any = None
     if isinstance(query, Resolvent):
         per_player, length = {"": query.noise_multiplier}, words.displacement(query)
-    elif isinstance(query, GroupGradients):
+    elif not isinstance(query, Query):
         per_player = {"": query.noise_multiplier}
     else:
         per_player = words.check_noise(query)._asdict()
@@ -253,7 +303,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
         "displacement": length,
-        "effective_noise_multiplier": accounting.effective_noise_multiplier(query),
+        "effective_noise_multiplier": _charge.multiplier(main),
         "laplace_noise_multiplier": laplace[0] if laplace else None,
         "epsilon": epsilon,
         "delta": args.delta,

@@ -35,6 +35,42 @@ def test_calibrate_and_epsilon_are_inverse(capsys):
     assert back["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
 
 
+@pytest.mark.parametrize(("name", "more"), [
+    ("ftrl", []), ("group_oco", []), ("phased_erm", ["--group-sizes", "90", "70"])])
+def test_what_reads_a_record_once_is_calibrated_and_charged(capsys, name, more):
+    where = ["--delta", "1e-6", "--iterations", "6", *more, "--json"]
+    made = printed(capsys, "calibrate", name, "--epsilon", "1", *where)
+    assert made["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    z, laplace = made["effective_noise_multiplier"], made["laplace_noise_multiplier"]
+    factor = 1.0 if name == "phased_erm" else 2 * 3**0.5  # 6 leaves: 3 nodes
+    assert z == pytest.approx(factor * 4.224679, rel=1e-6)
+    assert (laplace is not None) == (name == "group_oco")
+    noise = ["--effective-noise-multiplier", str(z)]
+    noise += [] if laplace is None else ["--laplace-noise-multiplier", str(laplace)]
+    back = printed(capsys, "epsilon", name, *noise, *where)
+    assert back["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+    one = printed(capsys, "epsilon", name, *noise, *where, "--spent", "1")
+    assert one["epsilon"] == pytest.approx(back["epsilon"], rel=1e-3)
+    said = printed(capsys, "explain", name, *noise, *where)
+    assert said["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["ftrl", "--population", "9"], "leave out --population"),
+    (["ftrl", "--group-sizes", "9"], "leave out --group-sizes"),
+    (["phased_erm"], "needs --group-sizes"),
+    (["group_oco", "--laplace", "0.2"], "leave out --laplace")])
+def test_what_reads_a_record_once_refuses_the_rest(arguments, message, capsys):
+    name, *more = arguments
+    assert main(["calibrate", name, "--epsilon", "1", "--delta", "1e-6", "--iterations", "6",
+                 *more]) == 2
+    assert message in capsys.readouterr().err
+    if name == "ftrl":
+        assert main(["epsilon", name, "--effective-noise-multiplier", "3", "--delta", "1e-6",
+                     "--iterations", "6", "--laplace-noise-multiplier", "1"]) == 2
+        assert "group_oco, which needs it" in capsys.readouterr().err
+
+
 def test_one_joint_clip_costs_as_much_as_one_player(capsys):
     two = printed(capsys, *CALIBRATE, "--sampling", "full")
     one = printed(capsys, *CALIBRATE, "--sampling", "full", "--joint-clip")

@@ -160,6 +160,18 @@ def test_gaps_fall_as_promised(algorithm, variant, ns, low, high):
     assert all(p["evaluations"] == p["evaluations_theory"] for p in points)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "variant", "epsilon", "ns", "low", "high"), [
+    ("phased_erm", "certified", 1.0, [5120, 20480, 81920], -0.82, -0.44),
+    ("group_oco", "FTRL and EXP3", 10.0, [16000, 64000, 256000], -0.59, -0.35)])
+def test_risks_of_the_worst_group_fall_as_promised(algorithm, variant, epsilon, ns, low, high):
+    """Measured: -0.68 and -0.44; the paper's rates fall like n^(-1/2) at least."""
+    one = case(algorithm, variant, epsilon)
+    row, points = rates.run(dataclasses.replace(one, quick=ns), 16, quick=True)
+    assert low <= row["slope"] <= high
+    assert all(p["evaluations"] == p["evaluations_theory"] for p in points)
+
+
 def test_the_command_writes_rows_points_and_a_plot(tmp_path, monkeypatch, capsys):
     quick = [dataclasses.replace(case("extragradient", "one pass", 8.0), quick=[100, 200, 400])]
     monkeypatch.setattr(rates, "CASES", quick)

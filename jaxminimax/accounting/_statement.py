@@ -189,7 +189,8 @@ def describe(part: Leaf) -> str:
 
 def _groups(sizes: tuple[int, ...]) -> str:
     least, most = min(sizes), max(sizes)
-    return f"{len(sizes)} group(s) of {least}{f' to {most}' * (most > least)} records"
+    groups = f"{len(sizes)} group{'s' * (len(sizes) > 1)}"
+    return f"{groups} of {least}{f' to {most}' * (most > least)} records"
 
 
 def _sampled(sampling: Full | Poisson | FixedSize) -> str:
