@@ -252,7 +252,8 @@ def few(monkeypatch):
 
 
 def test_the_benchmark_has_every_algorithm_and_every_sampling():
-    assert {"sgda", "gda", "extragradient", "proximal"} <= set(benchmark.modules())
+    assert {"sgda", "gda", "extragradient", "proximal", "group_sgd",
+            "active_groups"} <= set(benchmark.modules())
     assert {type(c.sampling) for c in benchmark.CASES} == {Full, Poisson, Disjoint, FixedSize}
     assert {type(c.sampling) for c in benchmark.CASES if c.quick} == {
         Full, Poisson, Disjoint, FixedSize}
@@ -269,7 +270,7 @@ def test_the_benchmark_writes_rows_and_statements(few, tmp_path, capsys):
     assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json")]) == 0
     record = json.loads((tmp_path / "audit.json").read_text())
     assert set(record) == {"environment", "arguments", "seconds", "rows", "statements"}
-    assert len(record["rows"]) == len(record["statements"]) == 7
+    assert len(record["rows"]) == len(record["statements"]) == 11
     for row, statement in zip(record["rows"], record["statements"], strict=True):
         assert {"algorithm", "mechanism", "epsilon_claimed", "epsilon_lower", "runs", "delta",
                 "neighbours", "seconds"} <= set(row)
