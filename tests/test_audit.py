@@ -273,7 +273,8 @@ def test_records_that_are_read_once_are_attacked_and_half_the_noise_is_caught(nu
 
 
 def test_the_benchmark_has_every_algorithm_and_every_sampling():
-    assert {"sgda", "gda", "extragradient", "proximal"} <= set(benchmark.modules())
+    assert {"sgda", "gda", "extragradient", "proximal", "group_sgd",
+            "active_groups"} <= set(benchmark.modules())
     assert [attack.algorithm for attack in benchmark.STREAMS()] == [
         jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco]
     assert {type(c.sampling) for c in benchmark.CASES} == {Full, Poisson, Disjoint, FixedSize}
