@@ -19,9 +19,9 @@ from typing import Any
 import jax
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks import group_attack, report, stream_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, algorithms
-from jaxminimax.audit import audit
+from jaxminimax.audit import Audit, audit
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS = 100_000
@@ -39,7 +39,11 @@ OWN: dict[str, dict[str, Any]] = {
     "proximal": {},
     "recursive": {},
     "recursive_sgda": {"base": 0.1, "diameter": 10.0, "rounds": 2},
+    "group_sgd": {},
+    "active_groups": {},
 }
+GROUPED = ("group_sgd", "active_groups")  # these are attacked by `group_attack`
+STREAMS = stream_attack.attacks  # and the algorithms that read a record once by these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +113,7 @@ def modules() -> dict[str, Any]:
     names = sorted(found.name for found in pkgutil.iter_modules(algorithms.__path__))
     known = {name: importlib.import_module(f"jaxminimax.algorithms.{name}") for name in names}
     new = {name for name, module in known.items() if hasattr(module, "update")} - set(OWN)
+    new -= {attack.algorithm.__name__.split(".")[-1] for attack in stream_attack.attacks()}
     if new:
         raise LookupError(f"say in benchmarks.audit.OWN how to build the Hyper of {sorted(new)}")
     return {name: known[name] for name in OWN}
@@ -116,6 +121,11 @@ def modules() -> dict[str, Any]:
 
 def hyper_of(name: str, module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
+    if name in GROUPED:
+        usual = case.pair == "worst" and not (case.joint or case.values)
+        if not usual or isinstance(case.sampling, Disjoint):
+            return None
+        return group_attack.hyper_of(module, case.sampling, case.rounds)
     query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,
                            joint=case.joint)
     if name == "recursive_sgda":  # a part's releases; the record is in the first of two parts
@@ -148,13 +158,29 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
     """Calibrates and attacks one case: a row of the table, and the hyper that was run."""
     start = time.perf_counter()
     hyper = jmm.calibrate(module, hyper, epsilon, DELTA, neighbours=neighbours)
-    found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs, neighbours=neighbours,
-                  pair=case.pair)
+    if name in GROUPED:
+        found = group_attack.audit(jax.random.key(seed), module, hyper, DELTA, runs=runs)
+    else:
+        found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs,
+                      neighbours=neighbours, pair=case.pair)
+    return _line(name, case.name, found, start), hyper
+
+
+def stream_row(attack: stream_attack.Attack, epsilon: float, runs: int,
+               seed: int) -> tuple[dict[str, Any], Any]:
+    """As `row`, for a mechanism that reads a record once."""
+    start = time.perf_counter()
+    hyper = jmm.calibrate(attack.algorithm, attack.hyper, epsilon, DELTA)
+    found = stream_attack.audit(jax.random.key(seed), attack, hyper, DELTA, runs=runs)
+    return _line(attack.algorithm.__name__.split(".")[-1], attack.name, found, start), hyper
+
+
+def _line(name: str, mechanism: str, found: Audit, start: float) -> dict[str, Any]:
     return {
         "algorithm": name,
-        "mechanism": case.name,
-        "neighbours": neighbours,
-        "pair": case.pair,
+        "mechanism": mechanism,
+        "neighbours": found.neighbours,
+        "pair": found.pair,
         "epsilon_claimed": found.epsilon_claimed,
         "epsilon_lower": found.epsilon_lower,
         "share": found.epsilon_lower / found.epsilon_claimed,
@@ -164,30 +190,36 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
         "statistic": found.statistic,
         "hits": list(found.hits),
         "trials": found.trials,
-        "runs": runs,
+        "runs": found.runs,
         "seconds": round(time.perf_counter() - start, 2),
-    }, hyper
+    }
 
 
 def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows, and the privacy statement of each."""
     rows: list[dict[str, Any]] = []
     statements: list[dict[str, Any]] = []
+
+    def keep(module: Any, one: dict[str, Any], used: Any) -> None:
+        rows.append(one)
+        statements.append(jmm.statement(module, used, delta=DELTA,
+                                        neighbours=one["neighbours"]).to_json())
+        report.say(f"{one['algorithm']}, {one['mechanism']}, {one['neighbours']}, {one['pair']}: "
+                   f"{one['epsilon_lower']:.3f} of {one['epsilon_claimed']:.3f} "
+                   f"({one['seconds']:.1f} s)")
+
     for name, module in modules().items():
         for case in CASES:
             hyper = hyper_of(name, module, case)
             if hyper is None or (quick and not case.quick):
                 continue
-            for neighbours in case.relations[: 1 if quick else None]:
+            for neighbours in case.relations[: 1 if quick or name in GROUPED else None]:
                 for epsilon in EPSILONS:
-                    one, used = row(name, module, case, hyper, epsilon, neighbours, runs,
-                                    len(rows))
-                    rows.append(one)
-                    statements.append(jmm.statement(module, used, delta=DELTA,
-                                                    neighbours=neighbours).to_json())
-                    report.say(f"{name}, {case.name}, {neighbours}, {case.pair}: "
-                               f"{one['epsilon_lower']:.3f} of {one['epsilon_claimed']:.3f} "
-                               f"({one['seconds']:.1f} s)")
+                    keep(module, *row(name, module, case, hyper, epsilon, neighbours, runs,
+                                      len(rows)))
+    for attack in STREAMS():
+        for epsilon in EPSILONS:
+            keep(attack.algorithm, *stream_row(attack, epsilon, runs, len(rows)))
     return rows, statements
 
 

@@ -1,9 +1,8 @@
 """How often a program evaluates an operator: read off the compiled program, nothing assumed.
 
-The operator, and the loss of a problem of groups with its gradient, is marked as a function of its
-own; the traced program is searched for the mark, and every place counts as many evaluations as it
-has batch entries, times the lengths of the loops around it. Rows that only pad a sample count too:
-they are computed.
+The operator, or a loss with its gradient, is marked as a function of its own; the traced program is
+searched for the mark, and every place counts as many evaluations as it has batch entries, times the
+lengths of the loops around it. Rows that only pad a sample count too: they are computed.
 """
 
 import math
@@ -19,10 +18,7 @@ _MARK = "operator_evaluation"
 
 
 def marked(problem: Any) -> Any:
-    """The same problem with an operator, and for groups a loss, that `count` recognises."""
-    if isinstance(problem, GroupProblem):
-        problem = problem._replace(loss=_marked_loss(problem.loss))
-
+    """The same problem with an operator that `count` recognises."""
     def operator_evaluation(z: Any, x: Any) -> Any:
         # one number an evaluation, whatever the operator's shape
         one = sum(jnp.sum(a) for a in jax.tree.leaves((z, x)))
@@ -32,16 +28,20 @@ def marked(problem: Any) -> Any:
     return problem._replace(operator=lambda z, x: call(z, x)[0])
 
 
-def _marked_loss(loss: Callable) -> Callable:
-    """The same loss; a value and a gradient at one point are one evaluation."""
+def marked_loss(problem: GroupProblem) -> GroupProblem:
+    """The same problem with a loss that `count` recognises, for algorithms that differentiate it.
+
+    A value and a gradient at one point are one evaluation.
+    """
     def operator_evaluation(w: Any, x: Any) -> Any:
-        return jax.value_and_grad(loss)(w, x), sum(jnp.sum(a) for a in jax.tree.leaves((w, x)))
+        one = sum(jnp.sum(a) for a in jax.tree.leaves((w, x)))
+        return jax.value_and_grad(problem.loss)(w, x), one
 
     call = jax.jit(operator_evaluation)
     made = jax.custom_vjp(lambda w, x: call(w, x)[0][0])
     made.defvjp(lambda w, x: call(w, x)[0],
                 lambda g, back: (jax.tree.map(lambda a: back * a, g), None))
-    return made
+    return problem._replace(loss=made)
 
 
 def count(program: Callable, *arguments: Any) -> int:

@@ -35,6 +35,11 @@ class Settings(NamedTuple):
       reach: the step is this times `group_sgd.gradient_step`.
       weight_step: of the log weights.
       share: of epsilon, for the losses.
+      solved: r and R of `phased_erm`, whose noise grows with them.
+      phases: of `phased_erm`.
+      farther: its step size eta is this times `phased_erm.calibrated_eta`.
+      online: R, C and B of `group_oco`.
+      rounds: of `group_oco`.
     """
 
     feature_bound: float = 4.0
@@ -45,6 +50,11 @@ class Settings(NamedTuple):
     reach: float = 0.4
     weight_step: float = 0.3
     share: float = 0.2
+    solved: tuple[float, float] = (2.0, 2.0)
+    phases: int = 2
+    farther: float = 8.0
+    online: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    rounds: int = 2000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +70,7 @@ class Task:
       test: as `train`.
       test_sizes: held-out records of each group.
       flat: the training records without groups, x `[n, d]` and y `[n]`.
+      loss: its name.
       problem: loss and set of models.
       settings: see `Settings`.
       unit: what one record is.
@@ -75,6 +86,7 @@ class Task:
     test: Any
     test_sizes: tuple[int, ...]
     flat: Any
+    loss: str
     problem: jmm.GroupProblem
     settings: Settings
     unit: str
@@ -175,8 +187,8 @@ def load(dataset: str, groups: str, *, by_label: bool = False, least: int = 500,
               + (", its label included: replacing a record keeps them." if by_label else
                  ": replacing a record keeps them."),
               "Which groups are too small is decided from their public sizes.")
-    return Task(dataset, said, names, train, sizes, test, test_sizes, flat, problem, chosen,
-                found.unit, public, left_out)
+    return Task(dataset, said, names, train, sizes, test, test_sizes, flat, loss, problem,
+                chosen, found.unit, public, left_out)
 
 
 def synthetic(records: int, groups: int, dim: int, seed: int = 0) -> Task:
@@ -193,9 +205,9 @@ def synthetic(records: int, groups: int, dim: int, seed: int = 0) -> Task:
 
     train, test = sample(n), sample(min(n, 1000))
     flat = tuple(v.reshape(groups * n, *v.shape[2:]) for v in train)
-    chosen = Settings(iterations=100)
+    chosen = Settings(iterations=100, rounds=records // 2)
     problem = jmm.problems.group_glm("logistic", feature_bound=chosen.feature_bound,
                                      radius=chosen.radius)
     return Task("synthetic", "construction", tuple(f"group {i}" for i in range(groups)), train,
-                (n,) * groups, test, (min(n, 1000),) * groups, flat, problem, chosen, "one record",
-                (), "")
+                (n,) * groups, test, (min(n, 1000),) * groups, flat, "logistic", problem, chosen,
+                "one record", (), "")

@@ -23,14 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks import group_attack, report, stream_attack
 from jaxminimax import (
     Saddle,
     gda,
     gradients,
+    group_sgd,
     noise,
     proximal,
     recursive_sgda,
+    release_groups,
+    release_solution,
+    release_stream,
     sampling,
     sgda,
 )
@@ -137,6 +141,21 @@ def _audit(rounds: int, where: Any = FULL, epsilon: float = 4.0, algorithm: Any 
     return Finding(found.epsilon_lower, found.epsilon_claimed)
 
 
+def _group_audit(rounds: int) -> Finding:
+    """Lower bound on epsilon of an algorithm for groups; the limit is the claimed one."""
+    hyper = jmm.calibrate(group_sgd, group_attack.hyper_of(group_sgd, FULL, rounds), 4.0, DELTA)
+    found = group_attack.audit(jax.random.key(12), group_sgd, hyper, DELTA, runs=RUNS // 2)
+    return Finding(found.epsilon_lower, found.epsilon_claimed)
+
+
+def _stream_audit(number: int) -> Finding:
+    """Lower bound on epsilon where a record is read once; the limit is the claimed one."""
+    attack = stream_attack.attacks()[number]
+    hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
+    found = stream_attack.audit(jax.random.key(13), attack, hyper, DELTA, runs=RUNS // 2)
+    return Finding(found.epsilon_lower, found.epsilon_claimed)
+
+
 def _distance() -> Finding:
     """Largest distance of equal-key releases on neighbours; the limit is the charged 2 / z_eff.
 
@@ -199,14 +218,27 @@ def _one_sample() -> Finding:
     """True delta at the claimed epsilon of both players on one Poisson sample, over the claimed."""
     rate, z, delta = 0.1, 0.6, 1e-2
     query = _query(words.Poisson(rate=rate), 1000, noise_multiplier=Saddle(z, z))
-    claimed = jmm.epsilon(words.Repeat(query=query, times=1), delta)
     joint = math.sqrt(2) / z  # distance of both players' releases from 0, noise 1
+    return _of_a_sample(words.Repeat(query=query, times=1), rate, joint, delta)
+
+
+def _one_group() -> Finding:
+    """As `_one_sample`, of a group's gradient that is read for sure."""
+    rate, z = 0.2, 0.6
+    query = words.GroupGradients(clip=1.0, noise_multiplier=z, sampling=words.Poisson(rate=rate),
+                                 sizes=(500,) * 2)
+    return _of_a_sample(words.Repeat(query=query, times=1), rate, 1 / z, 1e-2)
+
+
+def _of_a_sample(once: words.Repeat, rate: float, far: float, delta: float) -> Finding:
+    """True delta at the claimed epsilon of a release at distance `far` from 0, over the claimed."""
+    claimed = jmm.epsilon(once, delta)
 
     def density(towards: float, x: np.ndarray) -> np.ndarray:
         mixed = (1 - rate) * np.exp(-x**2 / 2) + rate * np.exp(-(x - towards) ** 2 / 2)
         return mixed / math.sqrt(2 * math.pi)
 
-    true = _mass(functools.partial(density, joint), functools.partial(density, -joint), claimed)
+    true = _mass(functools.partial(density, far), functools.partial(density, -far), claimed)
     return Finding(true / delta, 1.0 + 1e-6)
 
 
@@ -334,7 +366,40 @@ def _laplace_free(one: Any) -> Any:
     return lambda leaf: _charge.Charge() if isinstance(leaf, words.GroupLosses) else one(leaf)
 
 
+def _by_all_records(laplace: Any) -> Any:
+    """Scale B / K instead of B / n_i: the sensitivity of the mean over all groups."""
+    def changed(*args: Any) -> Any:
+        n = jnp.asarray(group_attack.SIZES)
+        return laplace(*args) * n / jnp.sum(n)
+
+    return changed
+
+
+def _one_noise_a_level(node: Any) -> Any:
+    return lambda key, level, index, *rest: node(key, level, jnp.int32(1), *rest)
+
+
+def _one_node_charged(one: Any) -> Any:
+    return lambda leaf: one(dataclasses.replace(leaf, leaves=1)
+                            if isinstance(leaf, words.Tree) else leaf)
+
+
+def _half_the_laplace(standard_laplace: Any) -> Any:
+    return lambda *args: standard_laplace(*args) / 2
+
+
+def _rate_over_groups(one: Any) -> Any:
+    """Charges a group's Poisson sample as if each of the groups were drawn equally often."""
+    def changed(leaf: Any) -> Any:
+        rare = words.Poisson(rate=leaf.query.sampling.rate / len(group_attack.SIZES))
+        return one(dataclasses.replace(leaf, query=dataclasses.replace(leaf.query, sampling=rare)))
+
+    return changed
+
+
 ONE, FIVE = functools.partial(_audit, 1), functools.partial(_audit, 5)
+GROUPS = functools.partial(_group_audit, 2)
+PHASES, LEAVES, ROLES = (functools.partial(_stream_audit, k) for k in (0, 1, 3))
 AUDIT = "audit: lower bound on epsilon"
 NOT_ADVANCED = _replace(sgda, "update", _not_advanced)
 
@@ -401,6 +466,31 @@ MUTANTS = (
     Mutant("group losses not charged", "accountant: Laplace releases",
            "true delta over the claimed one",
            _replace(_charge, "_one", _laplace_free), _laplace),
+    Mutant("noise of a group's gradient halved", "standard deviation", AUDIT,
+           _replace(door, "gaussian", lambda gaussian: lambda key, tree, std: gaussian(
+               key, tree, std / 2)),
+           GROUPS),
+    Mutant("clip of a group's gradient doubled", "sensitivity", AUDIT,
+           _replace(gradients, "_weight", lambda weight: lambda clip, ratio, present: weight(
+               clip, ratio / 2, present)),
+           GROUPS),
+    Mutant("losses not clipped", "sensitivity of losses", AUDIT,
+           _replace(release_groups, "_clipped", lambda _: lambda each, bound: each),
+           GROUPS),
+    Mutant("Laplace noise by the number of all records", "scale of the noise", AUDIT,
+           _replace(release_groups, "standard_laplace", _by_all_records), GROUPS),
+    Mutant("sensitivity of a certified solution halved", "sensitivity of a phase", AUDIT,
+           _replace(release_solution, "solution_length",
+                    lambda length: lambda query, reg_w: length(query, reg_w) / 2), PHASES),
+    Mutant("one noise for all nodes of a level", "independence of a tree's nodes", AUDIT,
+           _replace(release_stream, "_node", _one_noise_a_level), LEAVES),
+    Mutant("a tree charged as one node", "accountant: nodes that a record is in", AUDIT,
+           _replace(_charge, "_one", _one_node_charged), LEAVES),
+    Mutant("noise of single losses halved", "scale", AUDIT,
+           _replace(release_stream, "standard_laplace", _half_the_laplace), ROLES),
+    Mutant("group charged at its rate over the number of groups", "accountant: adaptive groups",
+           "true delta over the claimed one", _replace(_charge, "_one", _rate_over_groups),
+           _one_group),
 )
 
 

@@ -58,7 +58,8 @@ def counted(job: Job) -> int:
     """Operator evaluations of one run."""
     if job.algorithm is jmm.recursive:  # loops of another length on every part
         return solution_cost(job.hyper)
-    problem = evaluations.marked(job.problem)
+    solves = job.algorithm is jmm.phased_erm
+    problem = (evaluations.marked_loss if solves else evaluations.marked)(job.problem)
 
     def program(key: jax.Array, data: Any) -> Any:
         return jmm.run(key, job.start, data, job.hyper, job.algorithm, problem)[0]

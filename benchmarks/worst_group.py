@@ -47,12 +47,17 @@ class Method(NamedTuple):
       hyper: `(task, epsilon, delta) -> Hyper`, calibrated; without noise for infinity.
       weights: `state -> [p]`, which groups it attends to, to plot; None: to none in particular.
       average: whether it trains on the average record, without groups.
+      problem: `task ->` the problem that it trains on; None: the task's.
+      read: `(hyper, state) ->` how often it evaluates a record's loss or gradient; None: every
+        round reads all records for the losses, and one group's for the gradient.
     """
 
     algorithm: Any
     hyper: Callable[[Task, float, float], Any]
     weights: Callable[[Any], jax.Array] | None = None
     average: bool = False
+    problem: Callable[[Task], jmm.GroupProblem] | None = None
+    read: Callable[[Any, Any], int] | None = None
 
 
 def _group_hyper(algorithm: Any, task: Task, epsilon: float, delta: float) -> Any:
@@ -83,12 +88,50 @@ def _average_hyper(task: Task, epsilon: float, delta: float) -> jmm.sgda.Hyper:
     return hyper if epsilon == math.inf else jmm.calibrate(jmm.sgda, hyper, epsilon, delta)
 
 
+def _solved_problem(task: Task) -> jmm.GroupProblem:
+    bound, radius = task.settings.solved
+    return jmm.problems.group_glm(task.loss, feature_bound=bound, radius=radius)
+
+
+def _solved_hyper(task: Task, epsilon: float, delta: float) -> jmm.phased_erm.Hyper:
+    problem, s = _solved_problem(task), task.settings
+    eta = jmm.phased_erm.calibrated_eta(
+        sizes=task.sizes, dim=task.dim, lipschitz=problem.lipschitz, bound=problem.bound,
+        diameter=problem.diameter, epsilon=epsilon, delta=delta)
+    hyper = jmm.phased_erm.plan(problem, sizes=task.sizes, dim=task.dim, epsilon=epsilon,
+                                delta=delta, eta=s.farther * eta, phases=s.phases)
+    return jmm.calibrate(jmm.phased_erm, hyper, epsilon, delta)
+
+
+def _solved_read(hyper: jmm.phased_erm.Hyper, _: Any) -> int:
+    query = hyper.query
+    return (query.steps + 2) * query.phases * sum(jmm.mechanism.phase_sizes(query))
+
+
+def _online_problem(task: Task) -> jmm.GroupProblem:
+    return jmm.problems.group_glm(task.loss, feature_bound=task.settings.feature_bound,
+                                  radius=task.settings.online[0])
+
+
+def _online_hyper(task: Task, epsilon: float, delta: float) -> jmm.group_oco.Hyper:
+    _, clip, bound = task.settings.online
+    clipped = _online_problem(task)._replace(lipschitz=clip, bound=bound)
+    hyper = jmm.group_oco.plan(clipped, sizes=task.sizes, dim=task.dim, epsilon=epsilon,
+                               delta=delta, iterations=task.settings.rounds)
+    return jmm.calibrate(jmm.group_oco, hyper, epsilon, delta)
+
+
 METHODS = {
     "group_sgd": Method(jmm.group_sgd, functools.partial(_group_hyper, jmm.group_sgd),
                         lambda state: jnp.exp(state.z.v)),
     "active_groups": Method(jmm.active_groups, functools.partial(_group_hyper, jmm.active_groups),
                             lambda state: state.average.v),
+    "phased_erm": Method(jmm.phased_erm, _solved_hyper, problem=_solved_problem,
+                         read=_solved_read),
+    "group_oco": Method(jmm.group_oco, _online_hyper, lambda state: jnp.exp(state.z.v),
+                        problem=_online_problem, read=lambda _, state: int(state.spent)),
 }
+SOLVED = {"phased_erm": ("logistic", "squared")}  # losses that are convex and smooth
 AVERAGE = Method(jmm.sgda, _average_hyper, average=True)
 MINIMAX = METHODS["group_sgd"]  # without noise
 
@@ -105,7 +148,8 @@ def parser() -> report.Parser:
                    help="what becomes of smaller groups")
     p.add_argument("--loss", choices=jmm.problems.GLM_LOSSES, default="logistic")
     p.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
-    p.add_argument("--algorithm", choices=METHODS, nargs="+", default=list(METHODS))
+    p.add_argument("--algorithm", choices=METHODS, nargs="+",
+                   help="default: all that the loss allows")
     p.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+", default=_EPSILONS)
     p.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     p.add_argument("--iterations", type=report.count, help="rounds")
@@ -133,6 +177,11 @@ def check(args: Any, p: report.Parser) -> None:
                 "groups")
     if args.synthetic and args.plot:
         p.error("--plot: --synthetic only times; drop one of them")
+    allowed = [name for name in METHODS if args.loss in SOLVED.get(name, (args.loss,))]
+    args.algorithm = args.algorithm or allowed
+    for name in set(args.algorithm) - set(allowed):
+        p.error(f"--algorithm {name}: it needs a loss that is convex and smooth: --loss "
+                + " or ".join(SOLVED[name]))
     args.epsilon = sorted(set(args.epsilon))
 
 
@@ -181,6 +230,8 @@ def train(task: Task, method: Method, epsilon: float, delta: float, seeds: int) 
     described = method.hyper(task, epsilon, delta)
     rows = jax.tree.map(jnp.asarray, task.flat if method.average else task.train)
     problem = _ungrouped(task.problem) if method.average else task.problem
+    if method.problem is not None:
+        problem = method.problem(task)
     # a key for every run: the difference of two runs with the same noise would give data away
     root = jax.random.fold_in(jax.random.key(0), np.float32(epsilon).view(np.uint32))
     keys = jax.vmap(lambda seed: jax.random.fold_in(root, seed))(jnp.arange(seeds))
@@ -328,8 +379,9 @@ def _timed(args: Any) -> dict[str, Any]:
     (name,) = args.algorithm
     found = train(task, METHODS[name], 1.0, 1e-6, 1)
     line = row(task, name, 1.0, 1e-6, found)
-    # every round reads all records for the losses, and one group's for the gradient
-    read = found.hyper.iterations * (sum(task.sizes) + max(task.sizes))
+    count = METHODS[name].read
+    read = (found.hyper.iterations * (sum(task.sizes) + max(task.sizes)) if count is None
+            else count(found.hyper, found.state))
     return {
         **{key: line[key] for key in ("dataset", "algorithm", "epsilon", "delta", "iterations",
                                       "worst_group_accuracy", "average_accuracy", "seconds")},

@@ -1,6 +1,7 @@
 """`python -m jaxminimax`: the accountant from the command line."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from typing import Any
@@ -9,8 +10,13 @@ from jaxminimax import (
     _check,
     _valid,
     accounting,
+    active_groups,
     extragradient,
+    ftrl,
     gda,
+    group_oco,
+    group_sgd,
+    phased_erm,
     proximal,
     recursive,
     recursive_sgda,
@@ -23,17 +29,24 @@ from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
     Full,
+    GroupGradients,
     GroupLosses,
+    GroupSolution,
     Mechanism,
     Poisson,
     Query,
+    RecordLosses,
+    Repeat,
     Resolvent,
     Sequence,
+    Tree,
 )
 
-ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal,
-              "recursive": recursive, "recursive_sgda": recursive_sgda}
+GROUPED = {"group_sgd": group_sgd, "active_groups": active_groups}  # these have groups' losses
+ONCE = {"phased_erm": phased_erm, "group_oco": group_oco, "ftrl": ftrl}  # they read a record once
 SOLVED = ("proximal", "recursive")  # they release certified solutions
+ALGORITHMS = {"sgda": sgda, "gda": gda, "extragradient": extragradient, "proximal": proximal,
+              "recursive": recursive, "recursive_sgda": recursive_sgda, **GROUPED, **ONCE}
 SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
 
@@ -53,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
                                  help="one clip for both players together instead of one each")
             command.add_argument("--laplace", type=float, default=None, metavar="SHARE",
                                  help="release all groups' mean losses in every iteration too; the "
-                                      "share of epsilon that they cost alone")
+                                      "share of epsilon that they cost alone (group_sgd and "
+                                      "active_groups: 0.2)")
         else:
             command.add_argument("--effective-noise-multiplier", type=float, required=True,
                                  help="noise on the clipped sum over the per-record norm bound, "
@@ -64,14 +78,18 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--spent", type=int, default=None,
                                  help="releases made, for a run that stopped early")
         command.add_argument("--delta", type=float, required=True)
-        command.add_argument("--population", type=int, required=True, help="n, public")
+        command.add_argument("--population", type=int, default=None,
+                             help="n, public; needed unless --group-sizes is given")
+        command.add_argument("--group-sizes", type=int, nargs="+", default=None, metavar="N",
+                             help="group_sgd, active_groups and phased_erm: records of every "
+                                  "group, public; --batch is then that of the smallest one")
         command.add_argument("--batch", type=float, default=None,
                              help="batch size (expected, for Poisson sampling); "
                                   "needed unless full")
         command.add_argument("--iterations", type=int, required=True,
-                             help="rounds; extragradient makes two releases in each; recursive: "
-                                  "parts of the data, one release on each; recursive_sgda: "
-                                  "releases on each part")
+                             help="rounds; extragradient, group_sgd, active_groups and group_oco "
+                                  "make two releases in each; recursive: parts of the data, one "
+                                  "release on each; recursive_sgda: releases on each part")
         command.add_argument("--parts", type=int, default=1,
                              help="of the data, recursive_sgda only (default 1)")
         resolvent = command.add_argument_group("proximal and recursive, where noise is over a "
@@ -82,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         resolvent.add_argument("--diameter", type=float, default=1.0, help="D, of the feasible set")
         resolvent.add_argument("--assumes", choices=_valid.ASSUMES, default="monotone")
         command.add_argument("--sampling", choices=SAMPLINGS, default=None,
-                             help="default: full for gda, poisson for sgda")
+                             help="default: full for gda and groups, poisson for the others")
         command.add_argument("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
         command.add_argument("--json", action="store_true", help="print JSON only")
     return parser
@@ -98,7 +116,61 @@ def _hyper(args: argparse.Namespace, query: Any) -> Any:
     return ALGORITHMS[args.algorithm].Hyper(query=query, iterations=args.iterations, **extra)
 
 
+def _grouped(args: argparse.Namespace, noise_multiplier: float | None,
+             laplace: float | None) -> Any:
+    """The `Hyper` of an algorithm for groups; clip norm, loss bound and steps cost nothing."""
+    if getattr(args, "joint_clip", False) or getattr(args, "share_w", None) is not None:
+        raise ValueError(f"{args.algorithm} has gradients of one player only: leave out --share-w "
+                         "and --joint-clip.")
+    if args.group_sizes is None or args.population is not None:
+        raise ValueError(f"{args.algorithm} needs --group-sizes, and no --population.")
+    for n in args.group_sizes:
+        _check.count("--group-sizes", n)
+    sizes = tuple(args.group_sizes)
+    args.population = min(sizes)  # what --batch is a part of
+    sampling: Any = _sampling(args, args.sampling or "full")
+    query = GroupGradients(clip=1.0, noise_multiplier=noise_multiplier, sampling=sampling,
+                           sizes=sizes)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=sizes,
+                         only_argmax=args.algorithm == "active_groups")
+    own = {} if losses.only_argmax else {"weight_step": 1.0}
+    return GROUPED[args.algorithm].Hyper(query=query, losses=losses, step=1.0,
+                                         iterations=args.iterations, **own)
+
+
+def _once(args: argparse.Namespace, noise_multiplier: float | None,
+          laplace: float | None) -> Any:
+    """The description of an algorithm that reads a record once; its other constants cost nothing.
+
+    For phased_erm the multiplier is over the whole sensitivity of a replaced record.
+    """
+    for name in ("joint_clip", "share_w", "laplace", "sampling", "batch", "population"):
+        if getattr(args, name, None):
+            raise ValueError(f"{args.algorithm} reads every record at most once: leave out "
+                             f"--{name.replace('_', '-')}.")
+    tree = Tree(clip=1.0, noise_multiplier=noise_multiplier, leaves=args.iterations)
+    if args.algorithm == "phased_erm":
+        if args.group_sizes is None:
+            raise ValueError("phased_erm needs --group-sizes.")
+        return GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=1.0, reg_w=1.0,
+                             reg_lam=1.0, noise_multiplier=noise_multiplier,
+                             sizes=tuple(args.group_sizes), phases=args.iterations)
+    if args.group_sizes is not None:
+        raise ValueError(f"{args.algorithm} costs the same for all sizes: leave out "
+                         "--group-sizes.")
+    if args.algorithm == "ftrl":
+        return tree
+    losses = RecordLosses(bound=1.0, noise_multiplier=laplace, times=args.iterations)
+    return dataclasses.replace(
+        group_oco.releases(clip=1.0, bound=1.0, iterations=args.iterations), parts=(tree, losses))
+
+
 def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Query | Resolvent:
+    if args.group_sizes is not None:
+        raise ValueError(f"--group-sizes goes with {' and '.join(GROUPED)}, not with "
+                         f"{args.algorithm}.")
+    if args.population is None:
+        raise ValueError(f"{args.algorithm} needs --population.")
     _check.count("--population", args.population)
     _check.count("--iterations", args.iterations)
     _check.count("--parts", args.parts)
@@ -153,7 +225,19 @@ def _losses(args: argparse.Namespace, noise_multiplier: float | None) -> GroupLo
 
 def _calibrated(args: argparse.Namespace) -> tuple[Any, Any]:
     """The releases of operators and of losses that share a budget."""
-    algorithm = ALGORITHMS[args.algorithm]
+    algorithm: Any = ALGORITHMS[args.algorithm]
+    if args.algorithm in ONCE:
+        described = _once(args, None, None)
+        parts = tuple(accounting.calibrate_noise(part, args.epsilon, args.delta,
+                                                 neighbours=args.neighbours)
+                      for part in words.leaves(described))
+        return (dataclasses.replace(described, parts=parts) if len(parts) > 1 else parts[0]), None
+    if args.algorithm in GROUPED:
+        share = 0.2 if args.laplace is None else args.laplace
+        _check.number("--laplace", share, low=0.0, high=1.0)
+        hyper = accounting.calibrate(algorithm, _grouped(args, None, None), args.epsilon,
+                                     args.delta, neighbours=args.neighbours, share=share)
+        return algorithm.mechanism(hyper), None
     ratio = None if args.share_w is None else words.budget_split(w=args.share_w)
     hyper = _hyper(args, _query(args, ratio, Saddle(1.0, 1.0)))
     losses: Any = None
@@ -171,13 +255,28 @@ def _calibrated(args: argparse.Namespace) -> tuple[Any, Any]:
 def _given(args: argparse.Namespace) -> tuple[Any, Any]:
     """The releases with the noise on the command line."""
     _check.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
+    if args.spent is not None:
+        _check.count("--spent", args.spent, low=1)
+    if args.algorithm in ONCE:
+        z = args.laplace_noise_multiplier
+        if (z is None) == (args.algorithm == "group_oco"):
+            raise ValueError("--laplace-noise-multiplier, the scale of one loss's noise over the "
+                             "loss bound, goes with group_oco, which needs it, and not with ftrl "
+                             "or phased_erm.")
+        return _once(args, args.effective_noise_multiplier, z), None
+    if args.algorithm in GROUPED:
+        z = args.laplace_noise_multiplier
+        if z is None:
+            raise ValueError(f"{args.algorithm} needs --laplace-noise-multiplier: it releases "
+                             "losses too.")
+        _check.number("--laplace-noise-multiplier", z, low=0.0)
+        hyper = _grouped(args, args.effective_noise_multiplier, z)
+        return GROUPED[args.algorithm].mechanism(hyper), None  # type: ignore[attr-defined]
     # one player with this noise is as strong as any two whose noise combines to it
     query = _query(args, Saddle(args.effective_noise_multiplier, None), Saddle(1.0, None))
     z = args.laplace_noise_multiplier
     if z is not None:
         _check.number("--laplace-noise-multiplier", z, low=0.0)
-    if args.spent is not None:
-        _check.count("--spent", args.spent, low=1)
     return (ALGORITHMS[args.algorithm].mechanism(_hyper(args, query)),
             None if z is None else _losses(args, z))
 
@@ -206,24 +305,32 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         losses = None if losses is None else _charge.first(losses, args.spent)
     whole = _together(mechanism, losses)
     epsilon = accounting.epsilon(whole, args.delta, neighbours=args.neighbours)
-    (cost,) = _charge.charges(whole, args.neighbours)
+    cost = max(_charge.charges(whole, args.neighbours), key=lambda cost: _epsilon.charged_epsilon(
+        cost, args.delta, args.neighbours))
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
-    query = mechanism.query
+    parts = words.leaves(whole)
+    (main,) = (part for part in parts if not isinstance(part, GroupLosses | RecordLosses))
+    query = main.query if isinstance(main, Repeat) else main
+    laplace = [part.noise_multiplier for part in parts
+               if isinstance(part, GroupLosses | RecordLosses)]
+    length: Any = None
     if isinstance(query, Resolvent):
         per_player, length = {"": query.noise_multiplier}, words.displacement(query)
+    elif not isinstance(query, Query):
+        per_player = {"": query.noise_multiplier}
     else:
-        per_player, length = query.noise_multiplier._asdict(), None
+        per_player = words.check_noise(query)._asdict()
         per_player = {name: x for name, x in per_player.items() if x is not None}
     return {
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
         "displacement": length,
-        "effective_noise_multiplier": accounting.effective_noise_multiplier(mechanism.query),
-        "laplace_noise_multiplier": None if losses is None else losses.noise_multiplier,
+        "effective_noise_multiplier": _charge.multiplier(main),
+        "laplace_noise_multiplier": laplace[0] if laplace else None,
         "epsilon": epsilon,
         "delta": args.delta,
         "neighbours": args.neighbours,
-        "sampling": " ".join(map(_statement.describe, words.leaves(whole))),
+        "sampling": " ".join(map(_statement.describe, parts)),
         "accountant": _statement.accountant_name(bound),
         "event": str(_curves.event(cost)),
     }

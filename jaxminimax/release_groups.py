@@ -116,6 +116,10 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     return jax.tree.map(lambda a: jnp.where(allowed & sample.fits, a, jnp.nan), g)
 
 
+def _clipped(each: jax.Array, bound: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isnan(each), bound, jnp.clip(each, 0.0, bound))
+
+
 def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Array,
                          problem: GroupProblem, w: Tree, data: Tree) -> jax.Array:
     """Every group's noisy mean loss at w, or the number of the group where it is largest.
@@ -155,7 +159,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     def means(words: jax.Array, each: jax.Array, bound: jax.Array, z: jax.Array) -> jax.Array:
         each, bound, z = (x.astype(jnp.float64) for x in (each, bound, z))
         n = jnp.asarray(mechanism.sizes, jnp.float64)
-        clipped = jnp.where(jnp.isnan(each), bound, jnp.clip(each, 0.0, bound))
+        clipped = _clipped(each, bound)
         present = jnp.arange(each.shape[1])[None] < n[:, None]
         total = jnp.sum(jnp.where(present, clipped, 0.0), 1)
         key = jax.random.wrap_key_data(words, impl=implementation)

@@ -12,6 +12,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks import audit as benchmark
+from benchmarks import stream_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting._curves import gaussian_epsilon
 
@@ -248,11 +249,34 @@ def few(monkeypatch):
     cases = tuple(c for c in benchmark.CASES if c.rounds == 1)
     monkeypatch.setattr(benchmark, "CASES", cases[:2])
     monkeypatch.setattr(benchmark, "EPSILONS", (1.0,))
+    monkeypatch.setattr(benchmark, "STREAMS", lambda: benchmark.stream_attack.attacks()[1:2])
     return monkeypatch
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_records_that_are_read_once_are_attacked_and_half_the_noise_is_caught(number):
+    attack = stream_attack.attacks()[number]
+    hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
+
+    def attained(factor):
+        def less(part):
+            return dataclasses.replace(part, noise_multiplier=factor * part.noise_multiplier)
+
+        query = hyper.query
+        query = (dataclasses.replace(query, parts=tuple(map(less, query.parts)))
+                 if isinstance(query, jmm.Parallel) else less(query))
+        run = dataclasses.replace(hyper, query=query)
+        return stream_attack.audit(jax.random.key(7), attack, run, DELTA, runs=30_000).epsilon_lower
+
+    assert 0.55 * 4.0 <= attained(1.0) <= 4.0 < attained(0.5)
+
+
 def test_the_benchmark_has_every_algorithm_and_every_sampling():
-    assert {"sgda", "gda", "extragradient", "proximal"} <= set(benchmark.modules())
+    assert {"sgda", "gda", "extragradient", "proximal", "group_sgd",
+            "active_groups"} <= set(benchmark.modules())
+    assert [attack.algorithm for attack in benchmark.STREAMS()] == [
+        jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco]
     assert {type(c.sampling) for c in benchmark.CASES} == {Full, Poisson, Disjoint, FixedSize}
     assert {type(c.sampling) for c in benchmark.CASES if c.quick} == {
         Full, Poisson, Disjoint, FixedSize}
@@ -269,7 +293,7 @@ def test_the_benchmark_writes_rows_and_statements(few, tmp_path, capsys):
     assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json")]) == 0
     record = json.loads((tmp_path / "audit.json").read_text())
     assert set(record) == {"environment", "arguments", "seconds", "rows", "statements"}
-    assert len(record["rows"]) == len(record["statements"]) == 7
+    assert len(record["rows"]) == len(record["statements"]) == 12
     for row, statement in zip(record["rows"], record["statements"], strict=True):
         assert {"algorithm", "mechanism", "epsilon_claimed", "epsilon_lower", "runs", "delta",
                 "neighbours", "seconds"} <= set(row)

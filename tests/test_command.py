@@ -35,6 +35,42 @@ def test_calibrate_and_epsilon_are_inverse(capsys):
     assert back["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
 
 
+@pytest.mark.parametrize(("name", "more"), [
+    ("ftrl", []), ("group_oco", []), ("phased_erm", ["--group-sizes", "90", "70"])])
+def test_what_reads_a_record_once_is_calibrated_and_charged(capsys, name, more):
+    where = ["--delta", "1e-6", "--iterations", "6", *more, "--json"]
+    made = printed(capsys, "calibrate", name, "--epsilon", "1", *where)
+    assert made["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    z, laplace = made["effective_noise_multiplier"], made["laplace_noise_multiplier"]
+    factor = 1.0 if name == "phased_erm" else 2 * 3**0.5  # 6 leaves: 3 nodes
+    assert z == pytest.approx(factor * 4.224679, rel=1e-6)
+    assert (laplace is not None) == (name == "group_oco")
+    noise = ["--effective-noise-multiplier", str(z)]
+    noise += [] if laplace is None else ["--laplace-noise-multiplier", str(laplace)]
+    back = printed(capsys, "epsilon", name, *noise, *where)
+    assert back["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+    one = printed(capsys, "epsilon", name, *noise, *where, "--spent", "1")
+    assert one["epsilon"] == pytest.approx(back["epsilon"], rel=1e-3)
+    said = printed(capsys, "explain", name, *noise, *where)
+    assert said["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["ftrl", "--population", "9"], "leave out --population"),
+    (["ftrl", "--group-sizes", "9"], "leave out --group-sizes"),
+    (["phased_erm"], "needs --group-sizes"),
+    (["group_oco", "--laplace", "0.2"], "leave out --laplace")])
+def test_what_reads_a_record_once_refuses_the_rest(arguments, message, capsys):
+    name, *more = arguments
+    assert main(["calibrate", name, "--epsilon", "1", "--delta", "1e-6", "--iterations", "6",
+                 *more]) == 2
+    assert message in capsys.readouterr().err
+    if name == "ftrl":
+        assert main(["epsilon", name, "--effective-noise-multiplier", "3", "--delta", "1e-6",
+                     "--iterations", "6", "--laplace-noise-multiplier", "1"]) == 2
+        assert "group_oco, which needs it" in capsys.readouterr().err
+
+
 def test_one_joint_clip_costs_as_much_as_one_player(capsys):
     two = printed(capsys, *CALIBRATE, "--sampling", "full")
     one = printed(capsys, *CALIBRATE, "--sampling", "full", "--joint-clip")
@@ -139,6 +175,44 @@ def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
              str(made["laplace_noise_multiplier"]), "--json"]
     assert printed(capsys, *given)["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
     assert printed(capsys, *given, "--spent", "10")["epsilon"] < 0.6
+
+
+def test_groups_are_calibrated_by_their_sizes(capsys):
+    sizes = ["--group-sizes", *["1000"] * 5]
+    target = ["--epsilon", "1", "--delta", "1e-6", "--iterations", "200", *sizes, "--json"]
+    made = printed(capsys, "calibrate", "group_sgd", *target)
+    assert made["effective_noise_multiplier"] / 2 == pytest.approx(61.30, rel=2e-3)
+    assert made["laplace_noise_multiplier"] == pytest.approx(266.98, rel=1e-3)
+    assert "5 groups of 1000" in made["sampling"]
+    half = printed(capsys, "calibrate", "active_groups", *target, "--laplace", "0.5")
+    assert half["laplace_noise_multiplier"] < made["laplace_noise_multiplier"]
+    unequal = [*target[:-1], "900", "--sampling", "fixed", "--batch", "50", "--json"]
+    small = printed(capsys, "calibrate", "group_sgd", *unequal)
+    assert small["effective_noise_multiplier"] / 2 > 3.463  # that of 1000 records
+    given = ["--effective-noise-multiplier", str(made["effective_noise_multiplier"]),
+             "--laplace-noise-multiplier", str(made["laplace_noise_multiplier"]), "--delta", "1e-6",
+             "--iterations", "200", *sizes]
+    assert printed(capsys, "epsilon", "group_sgd", *given, "--json")["epsilon"] == (
+        pytest.approx(made["epsilon"], rel=1e-9))
+    stopped = printed(capsys, "epsilon", "group_sgd", *given, "--spent", "20", "--json")
+    said = printed(capsys, "explain", "group_sgd", *given, "--spent", "20", "--json")
+    assert (said["spent"], said["allowed"]) == (20, 400)
+    assert said["epsilon"] == stopped["epsilon"] < 0.3
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["group_sgd", "--population", "9"], "needs --group-sizes"),
+    (["sgda", "--group-sizes", "5", "5"], "--group-sizes goes with"),
+    (["sgda"], "needs --population"),
+    (["group_sgd", "--group-sizes", "5", "0"], "--group-sizes"),
+    (["group_sgd", "--group-sizes", "5", "--share-w", "0.5"], "--share-w"),
+    (["group_sgd", "--group-sizes", "5", "--laplace", "2"], "--laplace"),
+    (["group_sgd", "--group-sizes", "50", "--sampling", "disjoint", "--batch", "5"], "passes"),
+])
+def test_groups_without_sizes_or_with_what_they_lack_are_refused(capsys, arguments, message):
+    common = ["--epsilon", "1", "--delta", "1e-6", "--iterations", "5"]
+    assert main(["calibrate", *arguments, *common]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_explain_says_what_epsilon_computes(capsys):

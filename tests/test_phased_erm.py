@@ -335,5 +335,5 @@ def test_the_statement_names_what_the_noise_rests_on():
     assert any("convex, 2-Lipschitz, 1-smooth" in x and "length 2 " in x for x in made.assumed)
     assert any("How long a run takes" in x for x in made.assumed)
     assert any("without a certificate" in x for x in made.enforced)
-    assert "2 group(s) of 4 records that no other reads" in made.sampling[0]
+    assert "2 groups of 4 records that no other reads" in made.sampling[0]
     assert (made.spent, made.allowed) == (2, 2)

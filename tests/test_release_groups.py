@@ -92,7 +92,7 @@ def test_without_noise_losses_are_clipped_means_of_every_group(padding):
 @groups
 def test_samples_are_the_described_ones_of_the_group_and_of_nothing_else(sampling, group):
     """One coordinate a record: the sums tell how often each was drawn."""
-    count, n = 4000, SIZES[group]
+    count, n = 2000, SIZES[group]
     data = jnp.broadcast_to(jnp.eye(7), (3, 7, 7))
     w = jnp.ones(7)
     mechanism = gradients(sampling=sampling, clip=2.0)
@@ -143,7 +143,7 @@ def test_a_sample_beyond_its_capacity_is_no_release():
 @groups
 def test_gradients_noise_has_the_described_deviation(sampling, group):
     data = jnp.zeros((3, 7, 7))
-    g = opened(gradients(Z, sampling), data, group, 4000, w=jnp.ones(7))
+    g = opened(gradients(Z, sampling), data, group, 2000, w=jnp.ones(7))
     n = SIZES[group]
     size = {Full: n, Poisson: 0.4 * n}.get(type(sampling), 2)
     assert stats.kstest(g.ravel() * size / (CLIP * Z), "norm").pvalue > 1e-4

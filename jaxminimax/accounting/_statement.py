@@ -126,7 +126,7 @@ class Statement:
 
 
 def _players(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.5g}" for name, value in values.items())
+    return ", ".join(f"{name} {value:.5g}".strip() for name, value in values.items())
 
 
 def accountant_name(bound: str) -> str:
@@ -195,7 +195,8 @@ def describe(part: Leaf) -> str:
 
 def _groups(sizes: tuple[int, ...]) -> str:
     least, most = min(sizes), max(sizes)
-    return f"{len(sizes)} group(s) of {least}{f' to {most}' * (most > least)} records"
+    groups = f"{len(sizes)} group{'s' * (len(sizes) > 1)}"
+    return f"{groups} of {least}{f' to {most}' * (most > least)} records"
 
 
 def _sampled(sampling: Full | Poisson | FixedSize) -> str:

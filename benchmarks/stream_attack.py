@@ -1,0 +1,185 @@
+"""What an attack attains of the epsilon that is claimed where a record is read once.
+
+Certified solutions of disjoint phases, trees of noisy sums, single losses. One record is replaced
+by its opposite, and the attack sees the path of the released points and weights. All other records
+are zero, so that a point tells what was released of the one record.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxminimax as jmm
+from jaxminimax import GroupSolution, Problem, Saddle, Tree
+from jaxminimax import audit as auditor
+from jaxminimax import mechanism as words
+
+CLIP, BOUND, STEP, WEIGHT_STEP = 0.5, 2.0, 1.0, 0.02
+_GIANT, _FAR = 1e3, 1e3
+_TOGETHER = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """One mechanism to attack.
+
+    Attributes:
+      name: what is attacked, in words.
+      algorithm: the module.
+      hyper: not calibrated.
+      problem: with records that are their own gradient, or loss.
+      data: the two data sets, leaves with a leading axis of 2.
+      observe: `state -> tree`, what the attack keeps of a round.
+      scores: `(path, hyper) ->` statistics of the runs by name, each `[runs]`.
+    """
+
+    name: str
+    algorithm: Any
+    hyper: Any
+    problem: Any
+    data: Any
+    observe: Callable[[Any], Any]
+    scores: Callable[[Any, Any], dict[str, np.ndarray]]
+
+
+# --- solutions of disjoint phases ---
+
+# gradients of a line are the same everywhere: a phase's solution is c - (mean record) / mu
+LINES = jmm.problems.worst_group(
+    lambda w, x: jnp.clip(x, -1.0, 1.0).astype(w.dtype) * w[0] + _FAR, jmm.problems.ball(_FAR),
+    lipschitz=1.0, bound=2 * _FAR, smooth=1e-9, convex=True)
+
+
+def _moves(path: np.ndarray, hyper: Any) -> dict[str, np.ndarray]:
+    """The record's phase alone, and all of them in case it is read in others too."""
+    query = hyper.query
+    moved = np.diff(path[..., 0], axis=1, prepend=0.0)
+    size = [words.concrete(words.solution_length(query, query.reg_w * 2.0**t))
+            for t in range(query.phases)]
+    moved = moved / np.array(size)
+    return {"likelihood ratio": moved[:, 1], "all phases": moved.sum(1)}
+
+
+def solutions() -> Attack:
+    """A record of the second of three phases."""
+    query = GroupSolution(lipschitz=1.0, bound=2 * _FAR, smooth=1e-9, diameter=2 * _FAR, reg_w=1.0,
+                          reg_lam=1e10, sizes=(12,), phases=3)
+    data = np.zeros((2, 1, 12), np.float32)
+    data[:, 0, 5] = _GIANT, -_GIANT
+    return Attack("phases of 4 records", jmm.phased_erm,
+                  jmm.phased_erm.Hyper(query=jmm.phased_erm.certified(query)), LINES,
+                  jnp.asarray(data), lambda state: state.z.w, _moves)
+
+
+# --- a tree of noisy sums ---
+
+GRADIENTS = Problem(operator=lambda z, x: Saddle(x, ()))
+
+
+def _prefix_ratio(total: np.ndarray, leaf: np.ndarray) -> np.ndarray:
+    """Likelihood ratio of prefix sums `[runs, leaves]` that hold the record from some leaf on.
+
+    Args:
+      total: the noisy sums.
+      leaf: the record's leaf in each run, from 0; beyond the last if it was not read.
+    """
+    t = np.arange(1, total.shape[1] + 1)
+    known = [(k, j) for k in range(int(t[-1]).bit_length()) for j in range(1, (t[-1] >> k) + 1, 2)]
+    inside = np.array([[s >> k & 1 == 1 and s >> k == j for k, j in known] for s in t], float)
+    weight = np.linalg.solve(inside @ inside.T, np.tril(np.ones((len(t), len(t) + 1))))
+    return np.sum(total * weight.T[leaf], 1)
+
+
+def tree(leaves: int = 6) -> Attack:
+    """The first record of a pass, which is in the most nodes."""
+    data = np.zeros((2, leaves, 1), np.float32)
+    data[:, 0, 0] = _GIANT, -_GIANT
+    hyper = jmm.ftrl.Hyper(query=Tree(clip=CLIP, leaves=leaves), step=STEP)
+    return Attack(f"{leaves} leaves", jmm.ftrl, hyper, GRADIENTS, jnp.asarray(data),
+                  lambda state: state.total.w,
+                  lambda path, _: {"likelihood ratio": _prefix_ratio(
+                      path[..., 0], np.zeros(len(path), int))})
+
+
+# --- one pass over groups ---
+
+READ_ONCE = jmm.GroupProblem(
+    loss=lambda w, x: x["loss"].astype(w.dtype), operator=lambda z, x: Saddle(x["gradient"], ()),
+    project=lambda w: w, diameter=1.0, lipschitz=CLIP, bound=BOUND)
+
+
+def _first_turn(path: Any, hyper: Any) -> dict[str, np.ndarray]:
+    """What the first turn of the first group released; nothing if it never had one."""
+    log, turns = path["log_weights"], path["turns"]
+    before = np.concatenate([np.log(np.full_like(log[:, :1], 0.5)), log[:, :-1]], 1)
+    drawn = (turns[..., 0] == 1) & (np.diff(turns[..., 0], axis=1, prepend=0) == 1)
+    # the gap of the two groups' log weights falls by eta l / v, l = U - loss
+    fell = (before - log)[..., 0] - (before - log)[..., 1]
+    losses = hyper.query.parts[1]
+    loss = words.concrete(jmm.group_oco.offset(losses)) - (
+        fell * np.exp(before[..., 0]) / WEIGHT_STEP)
+    loss = np.where(drawn, loss, BOUND / 2).sum(1) - (drawn.shape[1] - 1) * BOUND / 2
+    leaf = np.where(drawn.any(1), drawn.argmax(1), drawn.shape[1])
+    return {"loss": loss, "likelihood ratio": _prefix_ratio(path["total"][..., 0], leaf)}
+
+
+def one_pass(role: str, rounds: int = 4) -> Attack:
+    """The first or the second record of a group's first pair."""
+    n = 2 * rounds
+    gradient = np.zeros((2, 2, n, 1), np.float32)
+    loss = np.full((2, 2, n), 0.0, np.float32)
+    row = 0 if role == "gradient" else 1
+    gradient[:, 0, row, 0] = _GIANT, -_GIANT
+    loss[:, 0, row] = _GIANT, -_GIANT
+    hyper = jmm.group_oco.Hyper(
+        query=jmm.group_oco.releases(clip=CLIP, bound=BOUND, iterations=rounds), step=STEP,
+        weight_step=WEIGHT_STEP, sizes=(n, n))
+    return Attack(f"{rounds} rounds, for its {role}", jmm.group_oco, hyper, READ_ONCE,
+                  {"gradient": jnp.asarray(gradient), "loss": jnp.asarray(loss)},
+                  lambda state: {"log_weights": state.log_weights, "turns": state.turns,
+                                 "total": state.online.total.w}, _first_turn)
+
+
+def attacks() -> tuple[Attack, ...]:
+    """All of them."""
+    return solutions(), tree(), one_pass("gradient"), one_pass("loss")
+
+
+def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int,
+          confidence: float = 0.999) -> auditor.Audit:
+    """Attacks whole runs and compares with what the accountant claims; as `jaxminimax.audit`.
+
+    Args:
+      key: for all the runs.
+      attack: one of `attacks`.
+      hyper: its hyper, calibrated.
+      delta: of the bound and of the claim.
+      runs: on each of the two data sets.
+      confidence: of the lower bound.
+    """
+    start = Saddle(jnp.zeros(1, jnp.float32), ())
+
+    @jax.jit
+    def all_of(keys: jax.Array, data: Any) -> Any:
+        def one(key: jax.Array) -> Any:
+            return jmm.run(key, start, data, hyper, attack.algorithm, attack.problem,
+                           attack.observe)[1]
+
+        return jax.lax.map(jax.vmap(one), keys)
+
+    keys = jax.random.split(key, (2, -(-runs // _TOGETHER), _TOGETHER))
+    found = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], attack.data)))
+             for i in range(2)]
+    paths = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:runs].astype(np.float64), path)
+             for path in found]
+    one, two = (attack.scores(path, hyper) for path in paths)
+    if isinstance(paths[0], np.ndarray):  # noise that cancels shows in a statistic of its own
+        one["linear"], two["linear"] = auditor._linear(*paths, runs // 2)
+    value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
+    claimed = jmm.epsilon(attack.algorithm.mechanism(hyper), delta)
+    return auditor.Audit(value, claimed, delta, confidence, "replace_one", "worst", name, runs,
+                         hits, trials)
