@@ -205,7 +205,7 @@ def test_a_halved_sensitivity_would_be_seen_by_the_opposite_lines(monkeypatch):
     true = 2 * LINE.lipschitz / (6 * query.reg_w)
     assert words.solution_length(query, query.reg_w) >= true
     exact = words.exact_sensitivity
-    monkeypatch.setattr(words, "exact_sensitivity", lambda q, mu: exact(q, mu) / 2)
+    monkeypatch.setattr(words._numbers, "exact_sensitivity", lambda q, mu: exact(q, mu) / 2)
     assert words.solution_length(query, query.reg_w) < true
 
 
