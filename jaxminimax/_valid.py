@@ -56,6 +56,7 @@ def check(mechanism: Mechanism) -> None:
                 check(part)
         case Repeat(query=query, times=times, parts=parts):
             _check.count("parts", parts)
+            _check_times("times (the number of releases)", times)
             _check_times("times (the number of releases)", times * parts)
             rows = parts * getattr(query, "population", 0)
             if parts > 1 and rows >= 2**31:

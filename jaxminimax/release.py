@@ -27,7 +27,7 @@ from jaxminimax.mechanism import (
     rows_read,
     split,
 )
-from jaxminimax.noise import gaussian
+from jaxminimax.noise import SPARE, gaussian
 from jaxminimax.sampling import Sample, draw
 from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrapolation
 
@@ -42,7 +42,7 @@ def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
     clip, noise_multiplier = (jnp.asarray(x, at_least_float32(jnp.asarray(x).dtype))
                               for x in (clip, noise_multiplier))
     std = jnp.where(noise_multiplier == 0, 0.0, clip * noise_multiplier)
-    noise = gaussian(key, total, std)
+    noise = gaussian(key, total, std * SPARE)
     return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
 
 
@@ -190,7 +190,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         v, exact = _proximal_point(jax.random.fold_in(key, _SOLVER), query, steps, problem, wide,
                                    batch, valid)
         exact &= _within_reach(query, steps, wide, problem.project(wide))
-        std = displacement(query) * query.noise_multiplier
+        std = displacement(query) * query.noise_multiplier * SPARE
         noise = gaussian(jax.random.fold_in(key, _NOISE), v, std)
         return jax.tree.map(lambda a, e, x: jnp.where(exact, a + e, jnp.nan).astype(
             at_least_float32(x.dtype)), v, noise, z)

@@ -22,7 +22,7 @@ from jaxminimax.mechanism import (
     group_batch_sizes,
     in_group,
 )
-from jaxminimax.noise import standard_laplace
+from jaxminimax.noise import SPARE, standard_laplace
 from jaxminimax.release import _blur
 from jaxminimax.sampling import Sample, draw
 from jaxminimax.solvers import in_float64
@@ -163,7 +163,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         present = jnp.arange(each.shape[1])[None] < n[:, None]
         total = jnp.sum(jnp.where(present, clipped, 0.0), 1)
         key = jax.random.wrap_key_data(words, impl=implementation)
-        noise = bound * z * standard_laplace(key, n.shape, n.dtype)
+        noise = SPARE * bound * z * standard_laplace(key, n.shape, n.dtype)
         return ((total + noise) / n).astype(dtype)
 
     noisy = means(jax.random.key_data(key), each, jnp.asarray(mechanism.bound),

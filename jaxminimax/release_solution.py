@@ -22,7 +22,7 @@ from jaxminimax.mechanism import (
     solution_length,
     solution_smooth,
 )
-from jaxminimax.noise import gaussian
+from jaxminimax.noise import SPARE, gaussian
 from jaxminimax.solvers import in_float64
 
 _PHASES = 0x67726F75  # what the key of a run is folded with, apart from all else made from it
@@ -102,7 +102,8 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         found = _solve(query, reg_w, risks, project, project(point))
         exact = found.distance <= query.slack * exact_sensitivity(query, reg_w)
         std = solution_length(query, reg_w) * query.noise_multiplier
-        noise = gaussian(jax.random.wrap_key_data(words, impl=implementation), wide, std)
+        noise = gaussian(jax.random.wrap_key_data(words, impl=implementation), wide,
+                         std * SPARE)
         return jax.tree.map(lambda a, e, x: jnp.where(exact, a + e, jnp.nan).astype(
             at_least_float32(x.dtype)), unravel(found.point), noise, w)
 

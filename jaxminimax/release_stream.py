@@ -12,7 +12,7 @@ from jaxminimax._types import GroupProblem, Problem, Saddle, Tree
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import RecordLosses
 from jaxminimax.mechanism import Tree as TreeSum
-from jaxminimax.noise import gaussian, standard_laplace
+from jaxminimax.noise import SPARE, gaussian, standard_laplace
 
 _NODES, _LOSSES = 0x74726565, 0x6C6F7373  # what a run's key is folded with, apart from all else
 
@@ -46,7 +46,8 @@ def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum
     """Noise of the node over leaves (index - 1) 2^level + 1 ... index 2^level."""
     clip, multiplier = (jnp.asarray(x, float_dtype(z))
                         for x in (mechanism.clip, _set(mechanism)))
-    return gaussian(jax.random.fold_in(jax.random.fold_in(key, level), index), z, clip * multiplier)
+    return gaussian(jax.random.fold_in(jax.random.fold_in(key, level), index), z,
+                    clip * multiplier * SPARE)
 
 
 def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSum, z: Saddle) -> Saddle:
@@ -139,7 +140,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     loss = jnp.where(known, jnp.clip(loss.astype(dtype), 0, bound), bound)
     key = jax.random.fold_in(jax.random.fold_in(key, _LOSSES), spent)
     scale = bound * jnp.asarray(noise_multiplier, dtype)
-    noisy = loss + scale * standard_laplace(key, (), dtype)
+    noisy = loss + SPARE * scale * standard_laplace(key, (), dtype)
     return jnp.where((spent >= 0) & (spent < mechanism.times), noisy, jnp.nan)
 
 

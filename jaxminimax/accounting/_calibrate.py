@@ -90,8 +90,7 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     def at(scale: float) -> tuple[Charge, ...]:
         return charges(Sequence(parts=(fixed, describe(scale))), neighbours)
 
-    # programs may hold the multiplier as a float32: it must not round to the wrong side
-    scale = _scale(at, epsilon, delta, neighbours) * (1 + 2.0**-23)
+    scale = _scale(at, epsilon, delta, neighbours)
     if not worst(at(scale), delta, neighbours)[0] <= epsilon:
         raise ArithmeticError("calibration ended on the wrong side of the target.")
     if len(_CACHE) > 4096:
