@@ -118,7 +118,8 @@ class GroupProblem(NamedTuple):
       lipschitz: L, bound on the norm of grad_w loss on W, whatever a record contains.
       bound: B, the loss lies in [0, B] on W, whatever a record contains.
       smooth: beta, Lipschitz constant of grad_w loss; None: not known to be smooth.
-      convex: whether the loss is convex in w on W, whatever a record contains.
+      convex: whether the loss is convex in w on W, whatever a record contains, and its derivative
+        as computed is finite and a subgradient (that of a norm at 0 is neither).
     """
 
     loss: Callable[[Tree, Tree], jax.Array]

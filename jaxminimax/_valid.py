@@ -1,5 +1,6 @@
 """Descriptions that no run or charge should start from are refused, before any data are read."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -34,13 +35,13 @@ from jaxminimax.mechanism import (
     on_part,
     phase_sizes,
     rounding,
+    solution_rounding,
     solution_smooth,
     split,
 )
 from jaxminimax.solvers import certifying_steps
 
 ASSUMES = ("monotone", "lipschitz")
-_EPS = 256 * float(np.finfo(np.float64).eps)  # a sum over records, and some room
 _MOST_STEPS = 10**7
 
 
@@ -250,24 +251,18 @@ def solution_steps(query: GroupSolution) -> int:
     most = 0
     for phase in range(query.phases):
         reg_w = concrete(query.reg_w) * 2.0**phase
-        lipschitz, bound, diameter = map(concrete, (query.lipschitz, query.bound, query.diameter))
+        lipschitz, diameter = map(concrete, (query.lipschitz, query.diameter))
         distance = concrete(query.slack) * concrete(exact_sensitivity(query, reg_w))
+        # half of the distance, for a quarter may be lost to rounding
         numbers = dict(modulus=reg_w, lipschitz=lipschitz, diameter=diameter)
-        if query.smooth is None:
-            steps = group_solvers.subgradient_steps(distance, **numbers)
-            # of a value of P and of its lower model, a sum over the steps
-            error = _EPS * steps**0.5 * (bound + diameter * (lipschitz + reg_w * diameter))
-            reached = (2 * error / reg_w) ** 0.5
-        else:
-            smooth = concrete(solution_smooth(query, reg_w))
-            steps = group_solvers.accelerated_steps(distance, smooth=smooth, **numbers)
-            # of a gradient of P: its weights are as exact as risks over reg_lam
-            error = _EPS * (lipschitz * (1 + bound / concrete(query.reg_lam)) + smooth * diameter)
-            reached = error / reg_w
-        if distance < reached or steps > _MOST_STEPS:
+        steps = (group_solvers.subgradient_steps(0.5 * distance, **numbers)
+                 if query.smooth is None else group_solvers.accelerated_steps(
+                     0.5 * distance, smooth=concrete(solution_smooth(query, reg_w)), **numbers))
+        lost = concrete(solution_rounding(dataclasses.replace(query, steps=steps), reg_w, diameter))
+        if lost > 0.25 * distance or steps > _MOST_STEPS:
             raise ValueError(
                 f"slack={concrete(query.slack):g} asks for a solution within {distance:.3g} in "
-                f"phase {phase + 1}, where rounding leaves {reached:.3g} and {steps} steps are "
+                f"phase {phase + 1}, where rounding leaves {lost:.3g} and {steps} steps are "
                 f"needed of at most {_MOST_STEPS}: raise slack or reg_w, take fewer phases, or "
                 "smooth the loss.")
         most = max(most, steps)

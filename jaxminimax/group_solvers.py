@@ -60,7 +60,10 @@ class Pair(NamedTuple):
 
 def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
               reg_lam: jax.typing.ArrayLike) -> Callable[[jax.Array], jax.Array]:
-    """P, as a function `[d] -> []`.
+    """P less mu_v ln p, as a function `[d] -> []`.
+
+    The mean in place of the sum, and numbers near 1 taken out, so that a large mu_v does not round
+    the risks away.
 
     Args:
       risks: `w -> L(w)`, `[p]`.
@@ -69,7 +72,9 @@ def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
       reg_lam: mu_v, weight of the entropy.
     """
     def value(w: jax.Array) -> jax.Array:
-        worst = reg_lam * jax.nn.logsumexp(risks(w) / reg_lam)
+        each = risks(w)
+        top = jax.lax.stop_gradient(jnp.max(each))
+        worst = top + reg_lam * jnp.log1p(jnp.mean(jnp.expm1((each - top) / reg_lam)))
         return jnp.asarray(worst + reg_w / 2 * jnp.sum(jnp.square(w - centre)))
 
     return value

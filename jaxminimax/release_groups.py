@@ -24,19 +24,12 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.noise import SPARE, standard_laplace
 from jaxminimax.release import _blur
+from jaxminimax.release_stream import check_rows
 from jaxminimax.sampling import Sample, draw
 from jaxminimax.solvers import in_float64
 
 # what keys are folded with, apart from the constants of `release`
 _GRADIENTS, _LOSSES, _SAMPLE, _NOISE = 0x6D6767, 0x6D676C, 0, 1
-
-
-def _check_rows(data: Tree, sizes: tuple[int, ...]) -> None:
-    axes = {jnp.shape(x)[:2] for x in jax.tree.leaves(data)}
-    if axes != {(len(sizes), max(sizes))}:
-        raise ValueError(f"data has leading axes {axes}, but the mechanism was described for "
-                         f"{len(sizes)} groups of up to {max(sizes)} records: use "
-                         "problems.by_group.")
 
 
 def _draw(key: jax.Array, query: GroupGradients, group: jax.Array) -> Sample:
@@ -98,7 +91,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         raise ValueError(f"release_group_gradient answers GroupGradients, got "
                          f"{type(query).__name__}.")
     z = check_noise(query)
-    _check_rows(data, query.sizes)
+    check_rows(data, query.sizes)
     p = len(query.sizes)
     allowed = (spent >= 0) & (spent < mechanism.times) & (group >= 0) & (group < p)
     group = jnp.clip(group, 0, p - 1)
@@ -149,7 +142,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     if mechanism.noise_multiplier is None:
         raise ValueError("noise_multiplier of GroupLosses is not set: calibrate(algorithm, hyper, "
                          "epsilon=..., delta=...) sets it; 0.0 runs without privacy.")
-    _check_rows(data, mechanism.sizes)
+    check_rows(data, mechanism.sizes)
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
     dtype = float_dtype(w)
     key = jax.random.fold_in(jax.random.fold_in(key, _LOSSES), spent)

@@ -20,11 +20,14 @@ from jaxminimax.mechanism import (
     exact_sensitivity,
     phase_sizes,
     solution_length,
+    solution_rounding,
     solution_smooth,
 )
 from jaxminimax.noise import SPARE, gaussian
+from jaxminimax.release_stream import check_rows
 from jaxminimax.solvers import in_float64
 
+_CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
 _PHASES = 0x67726F75  # what the key of a run is folded with, apart from all else made from it
 
 
@@ -39,7 +42,8 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     proven to be enough; where that number is large for the dimension, Newton steps go first, and it
     is for what they leave uncertified. Solution, noise and sum are float64, and the sum alone is
     rounded to the dtypes of w. Without a certificate NaN: under the assumptions that the statement
-    lists that cannot be.
+    lists that cannot be. NaN for all data where the description does not cover the problem, has too
+    few steps, or asks for more than float64 holds.
 
     Args:
       key: root key of the run, a secret. The noise is a function of it and `spent` alone.
@@ -67,11 +71,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     check_noise(mechanism)
     _check_covered(mechanism, problem)
     sizes = mechanism.sizes
-    shapes = {jnp.shape(x)[:2] for x in jax.tree.leaves(data)}
-    if shapes != {(len(sizes), max(sizes))}:
-        raise ValueError(f"data has leading axes {shapes}, but the mechanism was described for "
-                         f"{len(sizes)} groups of at most {max(sizes)} records: use "
-                         "problems.by_group.")
+    check_rows(data, sizes)
     key = jax.random.fold_in(jax.random.fold_in(key, _PHASES), spent)
     each = np.array(phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
@@ -92,15 +92,23 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         def project(x: jax.Array) -> jax.Array:
             return jax.flatten_util.ravel_pytree(problem.project(unravel(x)))[0]
 
+        _check_precision(problem, wide)
+
         def risks(x: jax.Array) -> jax.Array:
             losses = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(unravel(x), batch)
             if losses.dtype != jnp.float64:
                 raise ValueError("The loss answers in less than float64 at a float64 point: cast "
                                  "the record to the point's dtype, not the reverse.")
+            if losses.shape != (len(sizes), place.shape[1]):
+                raise ValueError("The loss of one record must be one number, got shape "
+                                 f"{losses.shape[2:]}.")
             return jnp.sum(losses * share, 1)
 
-        found = _solve(query, reg_w, risks, project, project(point))
-        exact = found.distance <= query.slack * exact_sensitivity(query, reg_w)
+        centre = project(point)
+        lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))
+        wanted = query.slack * exact_sensitivity(query, reg_w) - lost
+        found = _solve(query, reg_w, risks, project, centre, wanted)
+        exact = (found.distance <= wanted) & _within_reach(query, reg_w, problem, lost)
         std = solution_length(query, reg_w) * query.noise_multiplier
         noise = gaussian(jax.random.wrap_key_data(words, impl=implementation), wide,
                          std * SPARE)
@@ -115,7 +123,8 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],
-           project: Callable[[jax.Array], jax.Array], centre: jax.Array) -> group_solvers.Near:
+           project: Callable[[jax.Array], jax.Array], centre: jax.Array,
+           wanted: jax.Array) -> group_solvers.Near:
     """A point of W and its certified distance from the phase's solution."""
     assert query.steps is not None
     value = group_solvers.objective(risks, centre, reg_w=reg_w, reg_lam=query.reg_lam)
@@ -123,7 +132,6 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
         return group_solvers.subgradient(value, project, centre, modulus=reg_w, steps=query.steps)
     gradient = jax.grad(value)
     numbers = dict(smooth=solution_smooth(query, reg_w), modulus=reg_w)
-    wanted = query.slack * exact_sensitivity(query, reg_w)
     if query.steps < 10 * centre.size + 50:  # about what a few Newton steps cost
         w = group_solvers.accelerated(gradient, project, centre, steps=query.steps, **numbers)
         return group_solvers.certify(gradient, project, w, **numbers)
@@ -136,6 +144,37 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
     return jax.tree.map(lambda a, b: jnp.where(done, a, b), quick, sure)
 
 
+def _within_reach(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
+                  lost: jax.Array) -> jax.Array:
+    """Whether no certificate can fail, for any data: a function of public numbers alone.
+
+    The host has checked the same, but neither descriptions that were traced nor the problem. It
+    aims at half of the distance; numbers may have been rounded since.
+    """
+    assert query.steps is not None
+    distance = query.slack * exact_sensitivity(query, reg_w)
+    good = lost <= 0.25 * distance
+    for name in _CONSTANTS:
+        if getattr(query, name) is not None:  # but for rounding to float32
+            good &= getattr(query, name) >= getattr(problem, name) * (1 - 1e-6)
+    aim = 0.55 * distance
+    if query.smooth is None:
+        needed = (2 * (query.lipschitz + reg_w * query.diameter) / (reg_w * aim)) ** 2
+    else:
+        smooth = solution_smooth(query, reg_w)
+        start = query.lipschitz * jnp.minimum(query.diameter, query.lipschitz / reg_w)
+        fall = -jnp.log1p(-jnp.sqrt(jnp.minimum(reg_w / smooth, 0.999)))
+        needed = (jnp.log(start) - 2 * jnp.log(reg_w * aim) + jnp.log(8 * smooth)) / fall
+    return good & (query.steps >= jnp.ceil(needed))
+
+
+def _check_precision(problem: GroupProblem, w: Tree) -> None:
+    """Refuses projections that round a float64 point to less."""
+    if any(x.dtype != jnp.float64 for x in jax.tree.leaves(jax.eval_shape(problem.project, w))):
+        raise ValueError("problem.project answers in less than float64 at a float64 point: the "
+                         "certificate of a solution needs the point's own dtype.")
+
+
 def _check_covered(query: GroupSolution, problem: GroupProblem) -> None:
     """Refuses a problem whose constants the mechanism's do not cover."""
     if not problem.convex:
@@ -144,7 +183,7 @@ def _check_covered(query: GroupSolution, problem: GroupProblem) -> None:
     if query.smooth is not None and problem.smooth is None:
         raise ValueError(f"smooth={query.smooth!r}, but the problem's loss is not known to be "
                          "smooth: use smooth=None.")
-    for name in ("lipschitz", "bound", "diameter", "smooth"):
+    for name in _CONSTANTS:
         promised, true = getattr(query, name), getattr(problem, name)
         if promised is None or isinstance(promised, jax.core.Tracer) or np.ndim(promised):
             continue

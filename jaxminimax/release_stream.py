@@ -19,15 +19,33 @@ _NODES, _LOSSES = 0x74726565, 0x6C6F7373  # what a run's key is folded with, apa
 Place = tuple[jax.Array, ...]
 
 
-def next_pair(turns: jax.Array, group: jax.Array,
-              sizes: tuple[int, ...]) -> tuple[Place, Place, jax.Array]:
+def check_rows(data: Tree, sizes: tuple[int, ...]) -> None:
+    """Refuses data that are not laid out in groups of these sizes.
+
+    Raises:
+      ValueError: naming the axes and the fix.
+    """
+    axes = {jnp.shape(x)[:2] for x in jax.tree.leaves(data)}
+    if axes != {(len(sizes), max(sizes))}:
+        raise ValueError(f"data has leading axes {axes}, but the mechanism was described for "
+                         f"{len(sizes)} groups of up to {max(sizes)} records: use "
+                         "problems.by_group.")
+
+
+def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
+              data: Tree) -> tuple[Place, Place, jax.Array]:
     """The places of a group's next two records, and whether it has them, bool `[]`.
 
     Args:
       turns: pairs that each group gave before, int32 `[p]`.
       group: whose, int32 `[]`; public, or decided by what was released.
       sizes: records of each group.
+      data: only their shapes are looked at: rows that are no groups would be read more than once.
+
+    Raises:
+      ValueError: while tracing, if `data` are not those of the described groups.
     """
+    check_rows(data, sizes)
     row = 2 * turns[group]
     return (group, row), (group, row + 1), row + 1 < jnp.asarray(sizes, turns.dtype)[group]
 
@@ -127,13 +145,16 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
       whose loss is no number, counts as B.
 
     Raises:
-      ValueError: while tracing, if the noise multiplier was never set.
+      ValueError: while tracing, if the noise multiplier was never set; for a loss that is not one
+        number.
     """
     if not isinstance(mechanism, RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     noise_multiplier = _set(mechanism)
     record, inside = _record(data, place)
     loss = problem.loss(w, record)
+    if jnp.shape(loss) != ():
+        raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
     dtype = at_least_float32(loss.dtype)
     bound = jnp.asarray(mechanism.bound, dtype)
     known = inside & ~jnp.isnan(loss)

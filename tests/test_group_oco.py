@@ -251,10 +251,24 @@ def test_a_record_is_read_once_and_in_the_role_that_its_place_fixes():
 def test_pairs_are_handed_out_in_order_until_a_group_has_none():
     turns = jnp.array([0, 2, 3], jnp.int32)
     sizes = (1, 6, 7)
-    given = [next_pair(turns, jnp.int32(i), sizes) for i in range(3)]
+    data = jnp.zeros((3, 7, 2))
+    given = [next_pair(turns, jnp.int32(i), sizes, data) for i in range(3)]
     assert [tuple(map(int, first)) for first, _, _ in given] == [(0, 0), (1, 4), (2, 6)]
     assert [tuple(map(int, second)) for _, second, _ in given] == [(0, 1), (1, 5), (2, 7)]
     assert [bool(there) for _, _, there in given] == [False, True, False]
+
+
+def test_rows_that_are_no_groups_are_refused():
+    """Taken for groups, a person's features would be read as many records."""
+    with pytest.raises(ValueError, match=r"use problems\.by_group"):
+        next_pair(jnp.zeros(2, jnp.int32), jnp.int32(0), (20, 20), jnp.zeros((50, 20)))
+
+
+def test_a_loss_of_several_numbers_is_refused_where_one_gets_noise():
+    problem = problems.group_means(radius=1.0, record_bound=1.0)._replace(loss=lambda w, z: w - z)
+    with pytest.raises(ValueError, match="must be one number"):
+        release_loss(jax.random.key(0), jmm.RecordLosses(bound=1.0, noise_multiplier=1.0, times=3),
+                     jnp.int32(0), problem, jnp.zeros(2), jnp.zeros((2, 5, 2)), (0, 1))
 
 
 def test_a_group_without_records_ends_the_run():
@@ -422,5 +436,5 @@ def test_the_statement_names_both_roles():
     assert "a record is in 8 of its nodes" in made.sampling[0]
     assert "each record in at most one" in made.sampling[1]
     assert any("read once" in x for x in made.enforced)
-    assert any("order of a group's records is public" in x for x in made.assumed)
+    assert any("A record's row does not depend on what any record contains" in x for x in made.assumed)
     assert isinstance(group_oco.mechanism(hyper), Parallel)

@@ -94,7 +94,8 @@ def solve(one):
         w = solvers.accelerated(jax.grad(against), BALL.project, one.centre, steps=6 * one.steps,
                                 **numbers)
         entropy = -one.reg_lam * jnp.sum(jax.scipy.special.xlogy(pair.weights, pair.weights))
-        return value(pair.w) - against(w) - entropy
+        log_p = math.log(pair.weights.size)  # which the objective leaves out
+        return value(pair.w) + one.reg_lam * log_p - against(w) - entropy
 
     return away, jnp.stack([gap(n) for n in ROUGH])
 

@@ -20,14 +20,15 @@ FLOORS = {
     "__init__": 7, "__main__": 7,
 }
 # on one floor, and in this order
-BESIDE = {("_tree", "_types"), ("release_groups", "release"), ("__main__", "__init__")}
+BESIDE = {("_tree", "_types"), ("release_groups", "release"), ("release_groups", "release_stream"),
+          ("release_solution", "release_stream"), ("__main__", "__init__")}
 # all that it may see
 ACCOUNTING = {"mechanism", "_valid", "sampling", "_check", "_types", "accounting"}
 MAY_ACCOUNT = {"fit", "plans", "audit", "__init__", "__main__"}  # all that may see it
 
 # the only functions that data may be handed to
 DOOR = {"release", "release_resolvent", "release_group_gradient", "release_group_losses",
-        "release_group_solution", "release_leaf", "release_loss"}
+        "release_group_solution", "release_leaf", "release_loss", "next_pair"}
 FEED = {"feed"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_advance"}
 

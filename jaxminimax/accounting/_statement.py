@@ -302,14 +302,17 @@ def _sensitivity_rests_on(part: Leaf) -> tuple[str, ...]:
             return (_PUBLIC_GROUPS,)
         case Solution(because=because):
             return (because,)
+        case Tree():
+            return (_PLACES,)
         case GroupSolution():
             lipschitz, bound, diameter = (words.concrete(x) for x in (
                 part.lipschitz, part.bound, part.diameter))
             smooth = ("" if part.smooth is None
                       else f", {words.concrete(part.smooth):g}-smooth")
-            return (f"Every record's loss is convex, {lipschitz:g}-Lipschitz{smooth} and in an "
-                    f"interval of length {bound:g} on the feasible set, whatever the record "
-                    "contains; neither losses nor gradients are clipped.",
+            return (f"Every record's loss is convex, {lipschitz:g}-Lipschitz{smooth} and in "
+                    f"[0, {bound:g}] on the feasible set, whatever the record contains, and its "
+                    "derivative as computed is finite and a subgradient there; neither losses nor "
+                    "gradients are clipped.",
                     f"The feasible set is convex with diameter at most {diameter:g} and the "
                     "projection on it is Euclidean.",
                     _PUBLIC_GROUPS,

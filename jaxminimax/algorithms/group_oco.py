@@ -151,12 +151,13 @@ def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper,
       The next state; as it was if the run is over; NaN once all rounds are spent.
 
     Raises:
-      ValueError: while tracing, if no noise was calibrated.
+      ValueError: while tracing, if `data` are not those of the described groups or no noise was
+        calibrated.
     """
     t = state.spent // 2
     draw = jax.random.fold_in(jax.random.fold_in(key, _DRAW), t)
     group = jax.random.categorical(draw, state.log_weights).astype(jnp.int32)
-    first, second, there = next_pair(state.turns, group, hyper.sizes)
+    first, second, there = next_pair(state.turns, group, hyper.sizes, data)
     over = state.over | ~there
 
     w, weight = state.online.z.w, jnp.exp(state.log_weights[group])

@@ -165,3 +165,23 @@ def solution_smooth(query: GroupSolution, reg_w: Any) -> Any:
     """Smoothness of the problem in w alone, l = beta + L^2 / mu_v + mu; for smooth losses."""
     assert query.smooth is not None
     return query.smooth + query.lipschitz**2 / query.reg_lam + reg_w
+
+
+def solution_rounding(query: GroupSolution, reg_w: Any, size: Any) -> Any:
+    """What a certificate's distance may miss: rounding of the point and of P, in float64.
+
+    Args:
+      query: the description, its steps set.
+      reg_w: mu of the phase.
+      size: bound on the norms of the points, up to the diameter.
+    """
+    tiny, reach = 256 * 2.0**-52, size + query.diameter
+    if query.smooth is not None:
+        # a gradient's weights are as exact as risks over reg_lam
+        gradient = query.lipschitz * (1 + query.bound / query.reg_lam)
+        return tiny * (gradient + solution_smooth(query, reg_w) * reach) / reg_w
+    assert query.steps is not None
+    steep = query.lipschitz + reg_w * query.diameter
+    value = query.bound + query.diameter * steep + query.lipschitz * size
+    # the value and its lower model, a sum over the steps
+    return (2 * tiny * query.steps**0.5 * value / reg_w) ** 0.5 + tiny * reach
