@@ -399,10 +399,10 @@ def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray
     def sample(key: jax.Array) -> jax.Array:
         x = jax.random.normal(key, (len(sizes), max(sizes), GROUPS_DIM), jnp.float32)
         x = x / jnp.linalg.norm(x, axis=2, keepdims=True)
-        return centre[:, None] + width[:, None, None] * x
+        return centre[:, None, :] + width[:, None, None] * x
 
     def excess(z: Saddle) -> jax.Array:
-        return jnp.max(jnp.sum((z.w - centre) ** 2, 1) / 2 + width**2 / 2) - best
+        return jnp.max(jnp.sum((z.w[None] - centre) ** 2, 1) / 2 + width**2 / 2) - best
 
     hyper = jmm.calibrate(algorithm, hyper, epsilon, DELTA)
     return Job(algorithm, hyper, NEAR, Saddle(jnp.asarray(start, jnp.float32), ()), sample, excess)

@@ -116,12 +116,18 @@ def _hyper(args: argparse.Namespace, query: Any) -> Any:
     return ALGORITHMS[args.algorithm].Hyper(query=query, iterations=args.iterations, **extra)
 
 
+def _no_parts(args: argparse.Namespace) -> None:
+    if args.parts != 1:
+        raise ValueError("--parts is for recursive_sgda; recursive has --iterations parts.")
+
+
 def _grouped(args: argparse.Namespace, noise_multiplier: float | None,
              laplace: float | None) -> Any:
     """The `Hyper` of an algorithm for groups; clip norm, loss bound and steps cost nothing."""
     if getattr(args, "joint_clip", False) or getattr(args, "share_w", None) is not None:
         raise ValueError(f"{args.algorithm} has gradients of one player only: leave out --share-w "
                          "and --joint-clip.")
+    _no_parts(args)
     if args.group_sizes is None or args.population is not None:
         raise ValueError(f"{args.algorithm} needs --group-sizes, and no --population.")
     for n in args.group_sizes:
@@ -144,6 +150,7 @@ def _once(args: argparse.Namespace, noise_multiplier: float | None,
 
     For phased_erm the multiplier is over the whole sensitivity of a replaced record.
     """
+    _no_parts(args)
     for name in ("joint_clip", "share_w", "laplace", "sampling", "batch", "population"):
         if getattr(args, name, None):
             raise ValueError(f"{args.algorithm} reads every record at most once: leave out "
@@ -174,8 +181,8 @@ def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Que
     _check.count("--population", args.population)
     _check.count("--iterations", args.iterations)
     _check.count("--parts", args.parts)
-    if args.parts > 1 and args.algorithm != "recursive_sgda":
-        raise ValueError("--parts is for recursive_sgda; recursive has --iterations parts.")
+    if args.algorithm != "recursive_sgda":
+        _no_parts(args)
     recurses = args.algorithm.startswith("recursive")
     parts = args.iterations if args.algorithm == "recursive" else args.parts
     if parts > args.population:

@@ -54,3 +54,14 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuses `value` unless it is one of `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+
+
+def scalars(**values: Any) -> None:
+    """Refuses arrays, traced or not: of several sizes, some would reach what others pay for.
+
+    Raises:
+      ValueError: naming the value.
+    """
+    for name, x in values.items():
+        if np.shape(x) != ():
+            raise ValueError(f"{name} must be one number, got shape {np.shape(x)}.")

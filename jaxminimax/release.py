@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxminimax import _check
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Problem, Saddle, Tree
 from jaxminimax.gradients import ClippedOperator, clipped_sum
@@ -117,6 +118,9 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         raise ValueError(f"release answers a Query, got {type(query).__name__}: use the algorithm "
                          "that this mechanism belongs to.")
     noise_multiplier = check_noise(query)
+    for name, *numbers in zip(Saddle._fields, query.clip, noise_multiplier, strict=True):
+        _check.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
+                                  strict=True)))
     key, sample, data = _sampled(key, mechanism, spent, data)
     key = jax.random.fold_in(key, _NOISE)
     total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
@@ -173,6 +177,8 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         raise ValueError("The operator is clipped, and clipping destroys monotonicity: use "
                          "assumes='lipschitz', or sanitise the records instead of the operator.")
     check_noise(query)
+    _check.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
+                   noise_multiplier=query.noise_multiplier)
     key, sample, batch = _sampled(key, mechanism, spent, data)
     allowed = sample.fits & _left(mechanism, spent)
     part = _part(mechanism, spent)

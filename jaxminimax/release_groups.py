@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxminimax import _check
 from jaxminimax._tree import float_dtype
 from jaxminimax._types import GroupProblem, Saddle, Tree
 from jaxminimax.gradients import clipped_sum
@@ -83,14 +84,17 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
       before, a Poisson sample outgrew its capacity, or there is no such group.
 
     Raises:
-      ValueError: while tracing, if `data` are not those of the described groups, or if the noise
-        multiplier was never set.
+      ValueError: while tracing, if `data` are not those of the described groups, if the noise
+        multiplier was never set, or for a clip norm or a group that is not one number.
     """
     query = mechanism.query
     if not isinstance(query, GroupGradients):
         raise ValueError(f"release_group_gradient answers GroupGradients, got "
                          f"{type(query).__name__}.")
     z = check_noise(query)
+    _check.scalars(clip=query.clip, noise_multiplier=z, group=group)
+    if not jnp.issubdtype(jnp.result_type(group), jnp.integer):
+        raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
     check_rows(data, query.sizes)
     p = len(query.sizes)
     allowed = (spent >= 0) & (spent < mechanism.times) & (group >= 0) & (group < p)
@@ -132,18 +136,21 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
 
     Returns:
-      y `[p]` in at least float32; with `mechanism.only_argmax` the index of its largest entry,
-      int32 `[]`. NaN, or -1, if `mechanism.times` releases were made before.
+      y `[p]`, float32 numbers in at least that dtype; with `mechanism.only_argmax` the index of its
+      largest entry, int32 `[]`. NaN, or -1, if `mechanism.times` releases were made before.
 
     Raises:
-      ValueError: while tracing, if `data` are not those of the described groups, or if the noise
-        multiplier was never set.
+      ValueError: while tracing, if `data` are not those of the described groups, if the noise
+        multiplier was never set, or for a bound or a record's loss that is not one number.
     """
     if mechanism.noise_multiplier is None:
         raise ValueError("noise_multiplier of GroupLosses is not set: calibrate(algorithm, hyper, "
                          "epsilon=..., delta=...) sets it; 0.0 runs without privacy.")
+    _check.scalars(bound=mechanism.bound, noise_multiplier=mechanism.noise_multiplier)
     check_rows(data, mechanism.sizes)
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
+    if each.shape != (len(mechanism.sizes), max(mechanism.sizes)):
+        raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
     dtype = float_dtype(w)
     key = jax.random.fold_in(jax.random.fold_in(key, _LOSSES), spent)
     implementation = jax.random.key_impl(key)
@@ -157,7 +164,8 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         total = jnp.sum(jnp.where(present, clipped, 0.0), 1)
         key = jax.random.wrap_key_data(words, impl=implementation)
         noise = SPARE * bound * z * standard_laplace(key, n.shape, n.dtype)
-        return ((total + noise) / n).astype(dtype)
+        # to float32 always: the last bits of a float64 would tell which sums are possible
+        return ((total + noise) / n).astype(jnp.float32).astype(dtype)
 
     noisy = means(jax.random.key_data(key), each, jnp.asarray(mechanism.bound),
                   jnp.asarray(mechanism.noise_multiplier))

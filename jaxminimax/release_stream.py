@@ -7,6 +7,7 @@ their order, the first of a pair for its gradient and the second for its loss.
 import jax
 import jax.numpy as jnp
 
+from jaxminimax import _check
 from jaxminimax._tree import at_least_float32, float_dtype
 from jaxminimax._types import GroupProblem, Problem, Saddle, Tree
 from jaxminimax.gradients import clipped_sum
@@ -116,7 +117,7 @@ def release_leaf(key: jax.Array, mechanism: TreeSum, spent: jax.Array, problem: 
     """
     if not isinstance(mechanism, TreeSum):
         raise ValueError(f"release_leaf answers a Tree, got {type(mechanism).__name__}.")
-    _set(mechanism)
+    _check.scalars(clip=mechanism.clip, noise_multiplier=_set(mechanism))
     record, inside = _record(data, place)
     mask = inside if present is None else inside & present
     total = clipped_sum(problem.operator, Saddle(mechanism.clip, mechanism.clip), joint=True)
@@ -151,6 +152,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     if not isinstance(mechanism, RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     noise_multiplier = _set(mechanism)
+    _check.scalars(bound=mechanism.bound, noise_multiplier=noise_multiplier)
     record, inside = _record(data, place)
     loss = problem.loss(w, record)
     if jnp.shape(loss) != ():

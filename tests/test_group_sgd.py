@@ -25,6 +25,7 @@ from jaxminimax import (
     metrics,
     problems,
 )
+from jaxminimax.accounting._charge import first
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 SIZES = (6, 9, 4)
@@ -279,7 +280,7 @@ def test_the_statement_says_what_is_released_of_which_groups():
                  "Which group a record is in"):
         assert text.count(part) >= 1, part
     assert said.noise_multiplier == ({"": made.query.noise_multiplier},
-                                     {"": made.losses.noise_multiplier})
+                                     {"Laplace scale / (B / n_i)": made.losses.noise_multiplier})
     assert said.clip[0] == {"": 2.0}
     assert "Only" not in text
     index = jmm.statement(active_groups, hyper_of(active_groups, z=(9.0, 9.0)), delta=1e-6)
@@ -425,3 +426,29 @@ def test_absolute_losses_end_at_the_optimum_of_a_linear_programme():
     state, _ = RUN(jax.random.key(0), start(d), data, hyper, group_sgd, problem)
     found = metrics.worst_group_risk(problem, state.average.w, data, (n,) * p)
     assert best.fun - 1e-9 <= found <= best.fun + 0.02
+
+
+# --- what the accountant remembers, and what a stopped run has spent ---
+
+
+@pytest.mark.parametrize(("epsilon", "laplace"), [(1.0, 73.0), (8.0, 13.0)])
+def test_answers_do_not_depend_on_what_was_asked_before(epsilon, laplace):
+    """The same cost at one factor, but of another kind: here only the gradients' noise scales."""
+    sizes = (1000,) * 5
+    hyper = jmm.group_sgd.Hyper(
+        query=jmm.GroupGradients(clip=1.0, sizes=sizes), step=1.0, weight_step=1.0, iterations=200,
+        losses=jmm.GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=sizes))
+    jmm.calibrate_noise(jmm.group_sgd.mechanism(hyper), epsilon, 1e-6)
+    made = jmm.calibrate(jmm.group_sgd, hyper, epsilon, 1e-6)
+    spent = jmm.epsilon(jmm.group_sgd.mechanism(made), 1e-6)
+    assert 0.995 * epsilon < spent <= epsilon
+
+
+def test_parts_in_turn_with_unequal_counts_are_charged_in_full_once_all_is_spent():
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(10.0, None), population=10)
+    losses = jmm.GroupLosses(bound=1.0, noise_multiplier=5.0, sizes=(5, 5), times=1)
+    made = jmm.Sequence(parts=(jmm.Repeat(query=query, times=20), losses), in_turn=True)
+    assert first(made, 21) == made
+    assert [part.times for part in first(made, 2).parts] == [1, 1]
+    assert [part.times for part in first(made, 3).parts] == [2, 1]
+    assert [part.times for part in first(made, 12).parts] == [11, 1]

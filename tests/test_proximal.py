@@ -286,8 +286,10 @@ def test_what_is_not_certified_is_not_released():
     wrong = proximal.certified(query(slack=1e-6, lipschitz=1e-6, prox=0.01))
     for q, finite in ((good.query, True), (few, False), (wrong, False)):
         hyper = dataclasses.replace(good, query=q)
-        state = proximal.update(jax.random.key(0), proximal.init(AT, hyper), data, hyper, ROTATION)
+        state = proximal.update(jax.random.key(0), proximal.init(AT, good), data, hyper, ROTATION)
         assert bool(jnp.all(jnp.isfinite(state.z.w))) == finite
+    with pytest.raises(ValueError, match="steps must be at least"):
+        proximal.init(AT, dataclasses.replace(good, query=few))
 
 
 def test_clipping_a_rotation_breaks_its_monotonicity():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import jaxminimax as jmm
 from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat, noise
 from jaxminimax.mechanism import in_group, overflow_probability
 from jaxminimax.problems import ball, worst_group
@@ -281,3 +282,43 @@ def test_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypa
     np.testing.assert_allclose(x[:64], np.where(k % 2, -1, 1) * expected, rtol=1e-6)
     assert x[64] > 45
     assert 0 <= x[65] < 1e-6
+
+
+# --- shapes ---
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (dict(bound=jnp.array([[1.0], [100.0]])), "bound must be one number"),
+    (dict(noise_multiplier=jnp.ones(2)), "noise_multiplier must be one number")])
+def test_losses_with_bounds_of_several_sizes_are_refused(change, message):
+    """The clip would be a group's own and the noise every group's: differences came out exact."""
+    losses = jmm.GroupLosses(**{"bound": 1.0, "noise_multiplier": 20.0, "sizes": (5, 5),
+                                "times": 1, **change})
+    problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
+    with pytest.raises(ValueError, match=message):
+        release_group_losses(jax.random.key(0), losses, jnp.int32(0), problem, jnp.zeros(2),
+                             jnp.zeros((2, 5, 2)))
+    with pytest.raises(ValueError, match="Accounting needs one plain number"):
+        jmm.epsilon(losses, 1e-6)
+
+
+def test_a_loss_of_several_numbers_is_refused():
+    losses = jmm.GroupLosses(bound=1.0, noise_multiplier=20.0, sizes=(5,) * 5, times=1)
+    problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)._replace(
+        loss=lambda w, z: jnp.sum((w - z) ** 2)[None])
+    with pytest.raises(ValueError, match="must be one number, got shape"):
+        release_group_losses(jax.random.key(0), losses, jnp.int32(0), problem, jnp.zeros(2),
+                             jnp.zeros((5, 5, 2)))
+
+
+@pytest.mark.parametrize(("group", "clip", "message"), [
+    (jnp.zeros(1, jnp.int32), 1.0, "group must be one number"),
+    (jnp.float32(0), 1.0, "group must be an integer"),
+    (jnp.int32(0), jnp.ones(5), "clip must be one number")])
+def test_one_group_and_one_clip_norm_are_asked_for(group, clip, message):
+    """A list of one group took the whole group for one record."""
+    query = jmm.GroupGradients(clip=clip, noise_multiplier=1.0, sizes=(5, 5))
+    problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
+    with pytest.raises(ValueError, match=message):
+        release_group_gradient(jax.random.key(0), jmm.Repeat(query=query, times=1), jnp.int32(0),
+                               problem, jnp.zeros(2), jnp.zeros((2, 5, 2)), group)

@@ -78,7 +78,9 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     fixed = Sequence(parts=tuple(alongside))
     alone = charges(describe(1.0), neighbours)
     # what is charged, not how it prints: arrays print fewer digits than they have
-    known = (alone, charges(fixed, neighbours), epsilon, delta, neighbours)
+    # at two factors: some of what is charged may not change with it
+    known = (alone, charges(describe(2.0), neighbours), charges(fixed, neighbours), epsilon, delta,
+             neighbours)
     if known in _CACHE:
         return _CACHE[known]
     if any(map(silent, alone)):

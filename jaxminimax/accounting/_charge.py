@@ -26,10 +26,13 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   P'(S) <= P(S) + tau and Q'(S) >= Q(S) - tau for the realised P', Q'.
 """
 
+import bisect
 import dataclasses
 import itertools
 import math
 from typing import NamedTuple
+
+import jax
 
 from jaxminimax import _check, _valid, sampling
 from jaxminimax import mechanism as words
@@ -131,7 +134,9 @@ def first(mechanism: Mechanism, spent: int) -> Mechanism | None:
             # a tree's first node already involves its whole noise; of the others a record is in one
             return mechanism if spent else None
         case Sequence(parts=turns, in_turn=True) | Parallel(parts=turns, in_turn=True):
-            rounds = -(-spent // len(turns))  # a round that was begun counts
+            counts = [words.releases(part) for part in turns]  # a round that was begun counts
+            rounds = bisect.bisect_left(range(max(counts) + 1), spent,
+                                        key=lambda r: sum(min(r, count) for count in counts))
             begun = tuple(x for x in (first(part, rounds) for part in turns) if x is not None)
             return dataclasses.replace(mechanism, parts=begun) if begun else None
     parts = []
@@ -177,6 +182,8 @@ def _alternatives(mechanism: Mechanism, neighbours: str) -> list[Charge]:
 
 
 def _one(leaf: Leaf) -> Charge:
+    for x in jax.tree.leaves(leaf):
+        words.concrete(x)  # one number each, or what is run is not what is described
     z = multiplier(leaf)
     if isinstance(leaf, GroupLosses):
         return Charge(losses=((Loss("laplace", z), leaf.times),))

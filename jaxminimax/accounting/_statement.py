@@ -55,7 +55,7 @@ ASSUMED = (
     "choosing them by looking at these data is not paid for here.",
     "The key is secret, drawn with full entropy, and used for this run only.",
     "The statement is for one run; publishing several runs on the same data adds up.",
-    "Gaussian samples are floating-point numbers; attacks on their last bits are not covered.",
+    "Noise is made of floating-point numbers; attacks on their last bits are not covered.",
 )
 
 
@@ -267,8 +267,8 @@ def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: i
         sampling=tuple(map(describe, parts)),
         spent=spent,
         allowed=allowed,
-        noise_multiplier=tuple(_numbers(p, "noise_multiplier") or {"": multiplier(p)}
-                               for p in parts),
+        noise_multiplier=tuple(_numbers(p, "noise_multiplier")
+                               or {_unit(p): multiplier(p)} for p in parts),
         clip=tuple(_numbers(p, "clip") for p in parts),
         effective_noise_multiplier=tuple(map(multiplier, parts)),
         accountant=accountant_name(bound),
@@ -332,6 +332,12 @@ def _sensitivity_rests_on(part: Leaf) -> tuple[str, ...]:
             return (f"Every record's operator is monotone on the feasible set and of norm at most "
                     f"{bound:g}, whatever the record contains; operators are not clipped.", *common)
     return ()
+
+
+def _unit(part: Leaf) -> str:
+    """What a noise multiplier is a multiple of, where that is no clip norm."""
+    return {GroupLosses: "Laplace scale / (B / n_i)", RecordLosses: "Laplace scale / B"}.get(
+        type(part), "")
 
 
 def _numbers(part: Leaf, name: str) -> dict[str, float]:

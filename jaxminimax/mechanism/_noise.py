@@ -44,7 +44,7 @@ def check_noise(query: Any) -> Any:
     """
     if query.noise_multiplier is None:
         raise ValueError("noise_multiplier is not set: calibrate(algorithm, hyper, epsilon=..., "
-                         "delta=...) sets it; noise_multiplier=Saddle(0.0, 0.0) runs without "
+                         "delta=...) sets it; 0.0 (for two players Saddle(0.0, 0.0)) runs without "
                          "privacy.")
     return query.noise_multiplier
 
