@@ -199,11 +199,13 @@ def nispp(quick: bool) -> Iterator[Case]:
 
 def recursive(quick: bool) -> Iterator[Case]:
     """Theorems 12 and 21 and the one-pass formula."""
-    for epsilon in (1.0, 4.0):
-        noise = papers.recursive_theorem_12(1.0, 0.5, 1, 1, epsilon, 1e-6)
-        yield Case(paper="recursive", formula="Theorem 12", setting="round 1", epsilon=epsilon,
-                   delta=1e-6, mechanism=_solution(1.0, noise, 0.5), reserve=5e-7,
-                   lower=gaussian(noise, 1e-6), needed=_solution(1.0, noise, 0.01))
+    for epsilon, t in ((1.0, 1), (4.0, 1), (1.0, 2), (1.0, 3), (1.0, 6)):
+        noise = papers.recursive_theorem_12(1.0, 0.5, 1, t, epsilon, 1e-6)
+        moves = 1 / (2**t - 1)  # the exact solution of round t, where the formula has 2 / 2^t
+        inexact = 1 - 0.5**t  # the paper's solver, relative to that
+        yield Case(paper="recursive", formula="Theorem 12", setting=f"round {t}", epsilon=epsilon,
+                   delta=1e-6, mechanism=_solution(moves, noise, inexact), reserve=5e-7,
+                   lower=gaussian(noise / moves, 1e-6), needed=_solution(moves, noise, 0.01))
     sampling = jmm.FixedSize(batch=45, replacement=True)
     for constant in (8.0,) if quick else (2.0, 8.0):
         z = 45 * papers.recursive_theorem_21(1.0, 1000, 125, 1.0, 1e-5, constant)
