@@ -151,7 +151,6 @@ def test_weak_gaps_average_over_data_inside_and_coins_outside():
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "variant", "ns", "low", "high"), [
     ("extragradient", "one pass", [3200, 6400, 12800], -0.6, -0.4),
-    ("proximal", "one pass", [400, 1600, 6400], -0.7, -0.25),
     ("proximal", "many passes", [50, 100, 200], -1.1, -0.38)])
 def test_gaps_fall_as_promised(algorithm, variant, ns, low, high):
     row, points = rates.run(dataclasses.replace(case(algorithm, variant, 8.0), quick=ns), 40,
@@ -163,12 +162,12 @@ def test_gaps_fall_as_promised(algorithm, variant, ns, low, high):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "variant", "epsilon", "ns", "low", "high"), [
-    ("phased_erm", "certified", 1.0, [5120, 20480, 40960], -0.82, -0.44),
-    ("group_oco", "FTRL and EXP3", 10.0, [16000, 64000, 128000], -0.59, -0.35)])
+    ("phased_erm", "certified", 1.0, [5120, 15360, 40960], -0.82, -0.44),
+    ("group_oco", "FTRL and EXP3", 10.0, [10000, 30000, 90000], -0.59, -0.35)])
 def test_risks_of_the_worst_group_fall_as_promised(algorithm, variant, epsilon, ns, low, high):
     """Measured: -0.68 and -0.44; the paper's rates fall like n^(-1/2) at least."""
     one = case(algorithm, variant, epsilon)
-    row, points = rates.run(dataclasses.replace(one, quick=ns), 16, quick=True)
+    row, points = rates.run(dataclasses.replace(one, quick=ns), 12, quick=True)
     assert low <= row["slope"] <= high
     assert all(p["evaluations"] == p["evaluations_theory"] for p in points)
 

@@ -32,6 +32,13 @@ from jaxminimax import (
 from jaxminimax import mechanism as words
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
+
+
+@functools.partial(jax.jit, static_argnames=("algorithm", "problem"))
+def step(key, state, data, hyper, algorithm, problem):
+    return algorithm.update(key, state, data, hyper, problem)
+
+
 K = 5  # coordinates a player of the reference game
 GAME = problems.bilinear_game(coupling=1.0, radius=Saddle(0.5, 0.5))
 NUMBERS = dict(dim=2 * K, bound=math.sqrt(0.5) + math.sqrt(0.98), diameter=math.sqrt(2), delta=1e-6)
@@ -156,7 +163,7 @@ def test_one_round_is_charged_and_the_allowed_releases_are_those_of_all_rounds(a
     assert "A record's row does not depend on what any record contains" in said
     assert "on each of 3 disjoint parts of the data" in said
     state, _ = RUN(jax.random.key(0), ZERO, DATA, hyper, algorithm, GAME)
-    late = algorithm.update(jax.random.key(0), state, DATA, hyper, GAME)
+    late = step(jax.random.key(0), state, DATA, hyper, algorithm, GAME)
     assert np.all(np.isnan(late.z.w))
 
 
@@ -169,9 +176,10 @@ def test_a_part_is_sampled_from_its_own_rows_only(sampling):
     made = Repeat(query=q, times=4, parts=3)
     data = jnp.repeat(10.0 ** jnp.arange(4), 6)[:20]
     size = words.batch_size(q)
+    released = jax.jit(lambda spent: jmm.release(jax.random.key(1), made, spent, problem,
+                                                 Saddle(jnp.zeros(()), ()), data))
     for spent in range(12):
-        g = jmm.release(jax.random.key(1), made, jnp.int32(spent), problem,
-                        Saddle(jnp.zeros(()), ()), data)
+        g = released(jnp.int32(spent))
         count = float(g.w) * size / 10 ** (spent // 4)
         assert count == pytest.approx(round(count), abs=1e-5)
         assert 0 <= count <= 6
@@ -225,10 +233,10 @@ def test_opposite_linear_records_attain_the_sensitivity_and_the_noise_just_cover
 
 def test_a_wrong_lipschitz_constant_is_refused_and_nothing_is_released():
     steep = problems.bilinear_game(coupling=300.0, radius=Saddle(0.5, 0.5))
-    state = recursive.update(jax.random.key(0), recursive.init(ZERO, SMOOTH), DATA, SMOOTH, steep)
+    state = step(jax.random.key(0), recursive.init(ZERO, SMOOTH), DATA, SMOOTH, recursive, steep)
     assert np.all(np.isnan(state.z.w))
     right = dataclasses.replace(SMOOTH, query=query(lipschitz=300.0))
-    state = recursive.update(jax.random.key(0), recursive.init(ZERO, right), DATA, right, steep)
+    state = step(jax.random.key(0), recursive.init(ZERO, right), DATA, right, recursive, steep)
     assert np.all(np.isfinite(state.z.w))
 
 
@@ -291,8 +299,8 @@ def test_a_certificate_is_not_asked_for_more_than_float64_holds():
     problem = GAME._replace(project=lambda z: z)
     for size, finite in ((1.0, True), (1e12, False)):
         start = Saddle(jnp.full(K, size), jnp.zeros(K))
-        state = recursive.update(jax.random.key(0), recursive.init(start, hyper),
-                                 tuple(x[:18] for x in DATA), hyper, problem)
+        state = step(jax.random.key(0), recursive.init(start, hyper),
+                     tuple(x[:18] for x in DATA), hyper, recursive, problem)
         assert bool(jnp.all(jnp.isfinite(state.z.w))) == finite
 
 
