@@ -32,6 +32,9 @@ class Settings:
         hidden: Width of the MLP.
         norm: What the MLP's first weights are divided by; about the norm of a record or more.
         scale: Size of the MLP's first output.
+        cosine: Whether the step of w falls along a half cosine to nearly 0.
+        features: Name in `features.FEATURES`. None: the data set's default.
+        gain: What the features are multiplied by.
     """
 
     clip: float
@@ -48,6 +51,9 @@ class Settings:
     hidden: int = 64
     norm: float = 1.0
     scale: float = 0.3
+    cosine: bool = False
+    features: str | None = None
+    gain: float = 1.0
 
 
 Choices = tuple[tuple[float, Settings], ...]

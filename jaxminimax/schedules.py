@@ -34,13 +34,31 @@ class Decay:
         return jnp.minimum(self.scale / (t + self.offset) ** self.power, self.cap)
 
 
+@record
+class Cosine:
+    """scale (1 + cos(pi (t - 1) / rounds)) / 2: from `scale` down to nearly 0.
+
+    Attributes:
+      scale: step of the first round [parameter units / gradient units].
+      rounds: rounds that it is meant for; later ones take no step.
+    """
+
+    scale: float | jax.Array
+    rounds: float | jax.Array
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        done = jnp.minimum((t - 1) / self.rounds, 1.0)
+        return self.scale * (1 + jnp.cos(jnp.pi * done)) / 2
+
+
 def at(step: Step, t: jax.Array) -> jax.Array:
     """The step of round t = 1, 2, ..., whichever way it was given."""
     return step(t) if callable(step) else jnp.asarray(step)
 
 
 def check(name: str, step: Step) -> None:
-    """Refuses a step that is no positive number, or a `Decay` out of range.
+    """Refuses a step that is no positive number, or a schedule out of range.
 
     Raises:
       ValueError: naming the value.
@@ -50,6 +68,9 @@ def check(name: str, step: Step) -> None:
         _check.number(f"{name}.power", step.power, low=0.0, high=100.0, closed=True)
         _check.number(f"{name}.offset", step.offset, low=0.0, high=1e30, closed=True)
         _check.number(f"{name}.cap", step.cap, low=0.0, infinite=True)
+    elif isinstance(step, Cosine):
+        _check.number(f"{name}.scale", step.scale, low=0.0)
+        _check.number(f"{name}.rounds", step.rounds, low=0.0)
     elif not callable(step):
         _check.number(name, step, low=0.0)
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks import auc, report, settings
+from benchmarks import auc, auc_runs, report, settings
 
 ROW = ["dataset", "algorithm", "scorer", "epsilon", "delta", "auc_mean", "auc_std",
        "auc_nonprivate", "noise_multiplier", "seconds"]
@@ -216,7 +216,7 @@ def test_bad_arguments_read_no_data(monkeypatch):
 def test_diverged_runs_are_reported(monkeypatch, capsys):
     monkeypatch.setattr(auc.jmm.metrics, "auc", lambda *_: pytest.fail("NaN was scored"))
     monkeypatch.setitem(auc._SCORERS, "linear", lambda theta, x: x @ theta * np.nan)
-    monkeypatch.setattr(auc, "_problem", functools.cache(auc._problem.__wrapped__))
+    monkeypatch.setattr(auc_runs, "problem", functools.cache(auc_runs.problem.__wrapped__))
     assert auc.main(["--epsilon", "1", "--seeds", "1", "--iterations", "2"]) == 1
     out, error = capsys.readouterr()
     assert "epsilon 1, seed 0: the scores are not finite" in error

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from statsmodels.datasets import randhie
 
-from benchmarks import data
+from benchmarks import data, features
 
 
 @pytest.fixture(autouse=True)
@@ -164,9 +164,11 @@ def csv_frame(n=300):
 
 TRANSFORMS = {
     "randhie": (data._randhie_features, lambda: randhie.load_pandas().data.head(300)),
-    "ijcnn1": (data._ijcnn1_features, lambda: ijcnn1_rows(300)[0].astype(np.float32)),
     "adult": (data._adult_features, lambda: adult_rows(300)[0].astype(np.float32)),
-    "mnist": (lambda x: data._image_features(x, 0.1307), lambda: image_rows(300)[0]),
+    **{f"{name}: {key}": (value.of, make)
+       for name, make in (("ijcnn1", lambda: ijcnn1_rows(300)[0].astype(np.float32)),
+                          ("fashion_mnist", lambda: image_rows(300)[0]))
+       for key, value in features.FEATURES[name].items()},
     "csv": (data._csv_features, csv_frame),
 }
 
@@ -213,7 +215,7 @@ def test_ijcnn1_features():
     expected = np.array([-0.07] * 10 + [0.25, 0.6, 1.5] + [0] * 8 + [-0.75])
     expected[2] = 0.63
     original = row.copy()
-    np.testing.assert_allclose(data._ijcnn1_features(row)[0], expected, atol=1e-6)
+    np.testing.assert_allclose(features.weighted(row)[0], expected, atol=1e-6)
     np.testing.assert_array_equal(row, original)
 
 
@@ -222,7 +224,50 @@ def test_image_features():
     image[0, :2, 2:] = [[255, 0], [0, 255]]
     pooled = np.array([0, 0.5, 0, 0]) - 0.25
     expected = 8 * pooled / np.linalg.norm(pooled)
-    np.testing.assert_allclose(data._image_features(image, 0.25)[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(features.pooled(image, 0.25)[0], expected, rtol=1e-6)
+
+
+def test_edges_tell_where_and_which_way():
+    image = np.zeros((1, 28, 28), np.uint8)
+    image[0, :, 14:] = 200  # dark to bright, to the right: direction 0
+    cells = features.orientations(image).reshape(8, 7, 7)
+    assert np.linalg.norm(cells) == pytest.approx(8)
+    assert (cells[0, :, 3] > cells[0, :, 0]).all()
+    np.testing.assert_allclose(cells[4, :, :5], cells[4, 0, 0], atol=1e-5)  # but the border
+    turned = features.orientations(np.swapaxes(image, 1, 2)).reshape(8, 7, 7)
+    np.testing.assert_allclose(turned[2], cells[0].T, atol=1e-5)  # a quarter turn is two bins
+
+
+def test_cosines_keep_the_record_and_only_weigh_it():
+    x = image_rows(3)[0]
+    plain, flat = features.pooled(x, 0.3), features.cosines(x, 0.3, 1e12)
+    np.testing.assert_allclose(flat @ flat.T, plain @ plain.T, rtol=1e-4, atol=1e-3)
+
+
+def test_products_of_lags():
+    row = np.arange(22, dtype=np.float32)[None] / 22
+    z = features.products(row, phases=False)[0]
+    assert z[22] == pytest.approx(9 * (12 / 22) * (13 / 22))
+    assert z.shape == (42,)
+    assert features.products(row, phases=True).shape == (1, 162)
+
+
+def test_features_that_read_other_rows_say_so(folder):
+    for name, known in features.FEATURES.items():
+        for key, value in known.items():
+            assert any(x.startswith("NOT PUBLIC") for x in value.public) == (
+                key == "published scaling"), name
+    x = data.load("ijcnn1", data_dir=folder, features="published scaling").x_train
+    assert x.min() == 0
+    assert x.max() == 1
+
+
+def test_validation_rows_come_from_the_training_file(folder, monkeypatch):
+    monkeypatch.setattr(data, "_HELD_OUT", 10)
+    whole = data.load("mnist", data_dir=folder)
+    held = data.load("mnist", data_dir=folder, split="validation")
+    assert all_rows(held) == rows_of(whole.x_train, whole.y_train)
+    assert held.x_test.shape == (10, 196)
 
 
 def test_csv_features():
@@ -244,7 +289,7 @@ def test_csv_features_tell_columns_and_values_apart():
 
 def test_normalise_keeps_a_row_of_zeros():
     np.testing.assert_array_equal(
-        data._normalise(np.array([[0.0, 0], [3, 4]])), [[0, 0], [0.6, 0.8]]
+        features.unit(np.array([[0.0, 0], [3, 4]])), [[0, 0], [0.6, 0.8]]
     )
 
 
@@ -274,11 +319,11 @@ def test_load_from_a_folder(folder, name, split, n_train, n_test, d, prior):
 def test_ijcnn1_splits(folder):
     held_out, file = (data.load("ijcnn1", data_dir=folder, split=s) for s in ("random", "file"))
     x, y = ijcnn1_rows(100)
-    whole = rows_of(data._ijcnn1_features(x.astype(np.float32)), y > 0)
+    whole = rows_of(features.weighted(x.astype(np.float32)), y > 0)
     assert all_rows(held_out) == whole
     np.testing.assert_array_equal(held_out.x_train, file.x_train)
     x, y = ijcnn1_rows(50, seed=1)
-    np.testing.assert_allclose(file.x_test, data._ijcnn1_features(x), atol=1e-6)
+    np.testing.assert_allclose(file.x_test, features.weighted(x), atol=1e-6)
     np.testing.assert_array_equal(file.y_test, y > 0)
 
 
@@ -292,7 +337,7 @@ def test_adult_indices_start_at_zero(folder):
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_images_keep_their_labels(folder, name):
     images, classes = image_rows(30)
-    expected = data._image_features(images, data._PIXEL_MEAN[name])
+    expected = features.pooled(images, features.PIXELS[name][0])
     dataset = data.load(name, data_dir=folder, seed=2)
     assert rows_of(dataset.x_train, dataset.y_train) == rows_of(expected, classes <= 4)
     assert (dataset.x_train != expected).any(), "training rows are not shuffled"
@@ -393,7 +438,7 @@ def test_failed_download_says_what_to_do(monkeypatch, error):
     ("name", "split", "message"),
     [
         ("cifar", "random", "unknown data set 'cifar'; choose one of randhie"),
-        ("mnist", "test", "split must be 'random' or 'file', got 'test'"),
+        ("mnist", "test", "split must be 'random', 'file' or 'validation', got 'test'"),
         ("randhie", "file", "randhie has no published test file"),
     ],
 )

@@ -1,0 +1,211 @@
+"""Calibrated runs of AUC maximisation, many budgets and seeds in one program, and their scores."""
+
+import collections
+import dataclasses
+import functools
+import math
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from tqdm import tqdm
+
+import jaxminimax as jmm
+from benchmarks import data, settings
+from jaxminimax import Saddle
+
+
+def tanh_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Two layers with tanh between them; parameters as those of `mlp_scorer`."""
+    return jnp.tanh(x @ theta["W1"] + theta["b1"]) @ theta["W2"]
+
+
+SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer,
+           "tanh": tanh_scorer}
+ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda, "extragradient": jmm.extragradient}
+_SLICE = {"linear": 256, "mlp": 32, "tanh": 32}  # rows whose gradients are in memory together
+
+
+class Refused(Exception):
+    """Bad input that only the data reveal."""
+
+
+class Diverged(Exception):
+    """A run ended in scores that are not finite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """One run for every seed, before it is run; epsilon infinite: without privacy."""
+
+    epsilon: float
+    delta: float
+    hyper: Any
+    problem: jmm.Problem
+    settings: settings.Settings
+
+
+@functools.cache  # one object a problem: it is hashed by identity
+def problem(scorer: str, prior: float, radius: float, dual: str) -> jmm.Problem:
+    """The AUC problem with one radius for both players."""
+    return jmm.problems.auc(SCORERS[scorer], prior=prior, radius=Saddle(radius, radius), dual=dual)
+
+
+@functools.cache  # optimisers are hashed by identity, too
+def optimiser(momentum: float) -> Any:
+    """Gradient descent, with heavy-ball momentum if wanted."""
+    return functools.partial(optax.sgd, momentum=momentum) if momentum else optax.sgd
+
+
+def lane(s: settings.Settings, algorithm: str, scorer: str, dataset: data.Dataset, epsilon: float,
+         delta: float, neighbours: str = "replace_one", rate: float | None = None) -> Lane:
+    """Problem and calibrated hyper-parameters of one epsilon; infinity: no noise.
+
+    Raises:
+        Refused: if no noise gives this epsilon and delta.
+    """
+    n = len(dataset.y_train)
+    own = s.share is not None  # whether v moves by a gradient of its own
+    noise = jmm.budget_split(w=s.share) if s.share is not None else None
+    if epsilon == math.inf:
+        noise = Saddle(0.0, 0.0 if own else None)
+    query = jmm.Query(clip=Saddle(s.clip, s.clip_v if own else None), noise_multiplier=noise,
+                      population=n,
+                      sampling=jmm.Full() if rate is None else jmm.Poisson(rate=rate))
+    common = dict(query=query, iterations=s.iterations, averaging=jmm.Averaging(skip=s.skip),
+                  strategy="microbatch", microbatch=_SLICE[scorer])
+    if algorithm == "gda":
+        offset = s.iterations / 2  # so the steps fall to a third of the first one
+        hyper = jmm.gda.Hyper(**common, modulus=1 / ((s.first_step or s.step) * offset),
+                              offset=offset)
+    elif algorithm == "extragradient":
+        # half the rounds, of two releases each, with steps twice as long
+        hyper = jmm.extragradient.Hyper(**{**common, "iterations": -(-s.iterations // 2)},
+                                        step=Saddle(*(2 * x / (1 - s.momentum)
+                                                      for x in (s.step, s.step_v))))
+    else:
+        step = (jmm.schedules.Cosine(scale=s.step, rounds=float(s.iterations)) if s.cosine
+                else s.step)
+        hyper = jmm.sgda.Hyper(**common, step=Saddle(step, s.step_v),
+                               optimiser=Saddle(optimiser(s.momentum), optax.sgd))
+    if epsilon < math.inf:
+        try:
+            hyper = jmm.calibrate(ALGORITHMS[algorithm], hyper, epsilon, delta,
+                                  neighbours=neighbours)
+        except ValueError as error:
+            raise Refused(f"--epsilon {epsilon:g}, --delta {delta:g}: {error}") from error
+    return Lane(epsilon, delta, hyper,
+                problem(scorer, dataset.prior, s.radius, "ascent" if own else "best_response"), s)
+
+
+def start(scorer: str, s: settings.Settings, dim: int, seed: int) -> Saddle:
+    """The initial point: zero for the linear scorer, random weights for the others."""
+    if scorer == "linear":
+        return jmm.problems.auc_start(jnp.zeros(dim, jnp.float32))
+    theta = jmm.problems.mlp_init(jax.random.key(seed), dim, s.hidden, scale=s.scale)
+    theta["W1"] = theta["W1"] / s.norm
+    return jmm.problems.auc_start(jax.tree.map(lambda x: x.astype(jnp.float32), theta))
+
+
+def key(seed: int, *budget: float) -> jax.Array:
+    """A key for every run: the difference of two runs with the same noise would give data away."""
+    made = jax.random.key(seed)
+    for number in budget:
+        made = jax.random.fold_in(made, np.float32(number).view(np.uint32))
+    return made
+
+
+def groups(lanes: Sequence[Lane]) -> list[list[int]]:
+    """Lanes that one compiled program can run together, by number."""
+    found = collections.defaultdict(list)
+    for i, one in enumerate(lanes):
+        s = one.settings
+        found[jax.tree.structure(one.hyper), one.problem, s.hidden, s.norm, s.scale].append(i)
+    return list(found.values())
+
+
+@dataclasses.dataclass
+class Result:
+    """What `measure` finds, by lane.
+
+    Attributes:
+        auc: Of the averaged point, `[test][seed]`.
+        last: Of the last point, likewise.
+        seconds: Of all seeds.
+        state: The first seed's.
+        compile_seconds: Of everything.
+    """
+
+    auc: list[list[list[float]]]
+    last: list[list[list[float]]]
+    seconds: list[float]
+    state: list[Any]
+    compile_seconds: float = 0.0
+
+
+Tests = Sequence[tuple[np.ndarray, np.ndarray]]
+
+
+def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], delta_in_key: bool,
+            sets: Iterable[tuple[data.Dataset, Tests, list[int]]], total: int) -> Result:
+    """Runs every lane with every seed.
+
+    Args:
+        algorithm: In `ALGORITHMS`.
+        scorer: In `SCORERS`.
+        lanes: All with the same gain of the features.
+        delta_in_key: Whether lanes differ in delta, so that keys must, too.
+        sets: Training data, test sets, and the seeds to run on them.
+        total: Seeds, for the progress bar.
+
+    Raises:
+        Diverged: if the scores of a run are not finite.
+    """
+    sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe"))
+    score = jax.jit(lambda theta, x: jax.vmap(SCORERS[scorer], (None, 0))(theta, x))
+    plan, programs = groups(lanes), {}
+    gain = np.float32(lanes[0].settings.gain)
+    result = Result([[] for _ in lanes], [[] for _ in lanes], [0.0] * len(lanes),
+                    [None] * len(lanes))
+    bar = tqdm(total=len(plan) * total, unit="run", desc="training", file=sys.stderr,
+               disable=None, leave=False)
+    for dataset, tests, seeds in sets:
+        rows = (jnp.asarray(dataset.x_train * gain), jnp.asarray(dataset.y_train))
+        held = [(jnp.asarray(x * gain), y) for x, y in tests]
+        for number, members in enumerate(plan):
+            one = lanes[members[0]]
+            budgets = [(lanes[i].epsilon, lanes[i].delta)[:1 + delta_in_key] for i in members]
+            keys = jnp.stack([jnp.stack([key(seed, *b) for seed in seeds]) for b in budgets])
+            inputs = (keys, start(scorer, one.settings, rows[0].shape[1], seeds[0]), rows,
+                      jmm.stack([lanes[i].hyper for i in members]))
+            clock = time.perf_counter()
+            if number not in programs:
+                programs[number] = sweep.lower(*inputs, algorithm=ALGORITHMS[algorithm],
+                                               problem=one.problem).compile()
+                result.compile_seconds += time.perf_counter() - clock
+                clock = time.perf_counter()
+            states, _ = jax.block_until_ready(programs[number](*inputs))
+            seconds = (time.perf_counter() - clock) / len(members)
+            for place, i in enumerate(members):
+                result.seconds[i] += seconds
+                for j, seed in enumerate(seeds):
+                    state = jax.tree.map(lambda x, p=place, j=j: x[p, j], states)
+                    result.state[i] = result.state[i] or state
+                    for found, z in ((result.auc[i], state.average), (result.last[i], state.z)):
+                        found.extend([] for _ in range(len(held) - len(found)))
+                        for t, (x, y) in enumerate(held):
+                            scores = score(z.w["theta"], x)
+                            if not np.isfinite(scores).all():
+                                raise Diverged(
+                                    f"epsilon {lanes[i].epsilon:g}, seed {seed}: the scores are "
+                                    "not finite, the run diverged; try fewer --iterations or "
+                                    "a larger --batch")
+                            found[t].append(jmm.metrics.auc(scores, y))
+            bar.update(len(seeds))
+    bar.close()
+    return result
