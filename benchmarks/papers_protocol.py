@@ -93,7 +93,7 @@ def attained(mechanism: jmm.mechanism.Repeat, delta: float, cells: int = 2**19) 
     means = 2 * hits / z
     near = np.diff(special.ndtr(edges))
     far = np.maximum(np.diff(special.ndtr(edges - means[:, None])), 0).T @ weight
-    loss = np.log(np.exp(middle[:, None] * means - means**2 / 2) @ weight)
+    loss = special.logsumexp(middle[:, None] * means - means**2 / 2, axis=1, b=weight)
     answers = []
     for mass, sign in ((far, 1.0), (near, -1.0)):
         spread = math.sqrt(mechanism.times * (mass @ loss**2))
