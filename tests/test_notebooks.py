@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom, and their two forms are the same."""
+"""Notebooks run from top to bottom, quickly, and their two forms are the same."""
 
 import json
 import pathlib
@@ -6,6 +6,7 @@ import runpy
 
 import matplotlib as mpl
 import pytest
+from matplotlib import pyplot as plt
 
 FOLDER = pathlib.Path(__file__).parents[1] / "notebooks"
 
@@ -13,9 +14,14 @@ FOLDER = pathlib.Path(__file__).parents[1] / "notebooks"
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda p: p.stem)
 def test_a_notebook_runs(path, monkeypatch):
-    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    """With fewer sizes or runs, where that is what it takes to be quick."""
+    monkeypatch.setenv("JAXMINIMAX_QUICK", "1")
+    monkeypatch.setattr(plt, "show", lambda: None)
     mpl.use("Agg")
-    made = runpy.run_path(str(path))
+    try:
+        made = runpy.run_path(str(path))
+    finally:
+        plt.close("all")
     if path.stem.startswith("01"):
         assert -2.4 < made["slope"] < -1.6
 
