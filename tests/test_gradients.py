@@ -31,7 +31,7 @@ def linear(w, v, x):
     return dot(w, x.w) - dot(v, x.v)
 
 
-ITSELF = saddle_operator(linear, one_use=True)
+ITSELF = saddle_operator(linear)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -127,7 +127,7 @@ def network(w, v, x):
     return jax.nn.logsumexp(logits) - logits[label] + jnp.sum(v * hidden) - jnp.sum(v**2) / 2
 
 
-NETWORK = saddle_operator(network, one_use=True)
+NETWORK = saddle_operator(network)
 NETWORK_OF_ONE = jax.jit(NETWORK)
 
 
@@ -402,7 +402,7 @@ def test_masked_and_non_finite_rows_leave_no_trace_where_a_loss_multiplies_by_ze
     def loss(w, v, x):
         return jnp.sum(w * x) * 0.0 + jnp.sum(w * jnp.nan_to_num(x)) + jnp.sum(v * x) * 0.0
 
-    f = jax.jit(clipped_sum(saddle_operator(loss, one_use=True), Saddle(1.0, 1.0),
+    f = jax.jit(clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0),
                             strategy=strategy, microbatch=4))
     x, z = np.random.default_rng(9).normal(size=(6, 3)), Saddle(np.ones(3), np.ones(3))
     mask = np.array([False, True, True, False, True, True])
@@ -459,7 +459,7 @@ def test_sums_of_bfloat16_are_float32(strategy):
     (dict(strategy="ghost"), "strategy must be one of vmap, microbatch, two_pass, got 'ghost'"),
     (dict(microbatch=0), "microbatch must be an integer, at least 1, got 0"),
     (dict(microbatch=2.0), "microbatch must be an integer"),
-    (dict(strategy="two_pass"), r"saddle_operator\(loss, one_use=True\) if it does"),
+    (dict(strategy="two_pass"), r"saddle_operator\(loss\) if it does"),
 ])
 def test_a_senseless_request_is_refused_with_the_fix(change, message):
     with pytest.raises(ValueError, match=message):
