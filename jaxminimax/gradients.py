@@ -252,19 +252,20 @@ class ClippedSum:
                                is_leaf=lambda x: isinstance(x, ghost.Factors))
         weight, _ = self._weights(lengths, mask)
 
-        def player(_: object, x: Tree, g: list, scale: jax.Array, first: int) -> Tree:
+        def player(_: object, x: Tree, g: list, norms: list, scale: jax.Array,
+                   first: int) -> Tree:
             def leaf(k: int, like: jax.Array) -> jax.Array:
                 if g[k] is None:
                     return jnp.zeros(like.shape, at_least_float32(like.dtype))
                 if isinstance(g[k], ghost.Factors):
-                    return plan.total(first + k, g[k], scale)
+                    return plan.total(first + k, g[k], scale, norms[k])
                 return _weighted_sum(g[k], scale)
 
             leaves, structure = jax.tree.flatten(x)
             return structure.unflatten(map(leaf, range(len(leaves)), leaves))
 
         return SaddleOperator.oriented(
-            self._players(player, z, g, weight, Saddle(0, plan.leaves.w)))
+            self._players(player, z, g, lengths, weight, Saddle(0, plan.leaves.w)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -194,14 +194,15 @@ class Plan(NamedTuple):
         players = [kept.get(k) for k in range(len(self.treatments))]
         return Saddle(players[: self.leaves.w], players[self.leaves.w:])
 
-    def total(self, leaf: int, factors: Factors, weight: jax.Array) -> jax.Array:
+    def total(self, leaf: int, factors: Factors, weight: jax.Array,
+              stand_in: jax.Array) -> jax.Array:
         """sum_i weight_i g_i of a leaf that is kept as factors, in its shape."""
         treatment = self.treatments[leaf]
         assert treatment is not None
         view, shape = treatment.uses[0].view, treatment.uses[0].shape
         if treatment.kind == "rows":
             return unseen(view, weighted_rows(*factors, weight, shape[0]))
-        return unseen(view, weighted_outer(*factors, weight))
+        return unseen(view, weighted_outer(*factors, weight, stand_in))
 
     def __str__(self) -> str:
         rows = [(name, str(list(t.shape)), f"{t.numbers:,}", str(t))

@@ -5,18 +5,16 @@ and the sum over examples is one matrix product. Both read the same x and d, and
 pieces x_it d_it^T of all examples together, so two things must hold for every input:
 
 * no norm may come out too small: squares are taken of numbers over the sum of their absolute
-  values, what rounding can hide (the length of a sum in rounding errors, for sum_{t,s} of the
-  squared pieces) is added, and factors below the smallest normal number, which are 0 here and not
-  there, are 0 in the sum;
+  values, what rounding can hide in sum_{t,s} is added, and so is what subnormal numbers, 0 here
+  and not there, could contribute;
 * no pieces may be large in the sum and cancel in the norm, where they would drown the other
   examples: the norm counts as at least `CANCELLATION` times the sum of the pieces' norms. An
   example whose pieces cancel by more than that is clipped to less than the clip norm.
 
-Row sums are products with a vector of ones, and sums over the batch are products as well: compilers
-run them many times faster than reductions. Both go over blocks of rows, which bounds what is held
-beside x and d, and how long a running sum is.
+Sums over the batch go over blocks of rows, which bounds how long a running sum is.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -28,7 +26,6 @@ CANCELLATION = 2.0**-8
 WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
 _FEW = 64  # the same for factors
 _ROWS = 1024  # in a block
-_LONG = 2**13  # a sum along a row from which one running sum is too coarse
 _EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen the bound
 
 
@@ -60,20 +57,6 @@ def _by_rows(f: Callable[..., jax.Array], *x: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, _blocks(count), step, jnp.zeros(count, x[0].dtype))
 
 
-def _row_sums(x: jax.Array) -> jax.Array:
-    """Sums along the last axis of numbers >= 0."""
-    if x.shape[-1] > _LONG:
-        return jnp.sum(x, -1)
-    # as a constant, ones would turn the product into a reduction again
-    ones = jax.lax.optimization_barrier(jnp.ones(x.shape[-1], x.dtype))
-    return jnp.matmul(x, ones, precision=_EXACT)
-
-
-def _slack(numbers: int, eps: float) -> float:
-    """How much relatively a sum of squares of so many numbers may have lost."""
-    return (min(numbers, _LONG) / 2 + 64) * eps
-
-
 def _lengths(x: jax.Array) -> jax.Array:
     """Norms along the last axis, rounded up, free of overflow and underflow.
 
@@ -81,9 +64,14 @@ def _lengths(x: jax.Array) -> jax.Array:
     """
     if x.shape[-1] == 1:
         return jnp.abs(x[..., 0])
-    scale = unit(_row_sums(jnp.abs(x)))
-    squares = _row_sums(jnp.square(x / scale[..., None]))
-    return scale * jnp.sqrt(squares * (1 + _slack(x.shape[-1], float(jnp.finfo(x.dtype).eps))))
+    scale = unit(jnp.sum(jnp.abs(x), -1))
+    squares = jnp.sum(jnp.square(x / scale[..., None]), -1)
+    return scale * jnp.sqrt(squares) * (1 + 32 * float(jnp.finfo(x.dtype).eps))
+
+
+def _subnormal(x: jax.Array) -> float:
+    """The most that subnormal numbers contribute to a norm along the last axis."""
+    return math.sqrt(x.shape[-1]) * float(jnp.finfo(x.dtype).tiny)
 
 
 def norms(x: jax.Array, d: jax.Array) -> jax.Array:
@@ -92,24 +80,27 @@ def norms(x: jax.Array, d: jax.Array) -> jax.Array:
     Not finite if an entry is not, or if a product of two lengths overflows.
     """
     x, d = _wide(x, d)
-    if x.shape[1] == 1:
-        return _by_rows(_lengths, x[:, 0]) * _by_rows(_lengths, d[:, 0])
-    return _by_rows(_gram_norms, x, d)
+    if x.shape[1] > 1:
+        return _by_rows(_gram_norms, x, d)
+    return (_lengths(x[:, 0]) + _subnormal(x)) * (_lengths(d[:, 0]) + _subnormal(d))
 
 
 def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
-    eps = float(jnp.finfo(x.dtype).eps)
-    units = [unit(_row_sums(jnp.abs(a))) for a in (x, d)]
+    lengths = _lengths(x), _lengths(d)
+    units = [unit(a) for a in lengths]
     gram = [jnp.einsum("btk,bsk->bts", a, a, precision=_EXACT)
             for a in (x / units[0][..., None], d / units[1][..., None])]
     piece = units[0] * units[1]
     scale = unit(jnp.max(piece, -1))
     piece = piece / scale[:, None]
     square = jnp.sum(gram[0] * gram[1] * piece[:, :, None] * piece[:, None, :], (1, 2))
-    ends = [jnp.sqrt(jnp.diagonal(a, axis1=1, axis2=2)) for a in gram]
-    pieces = jnp.square(jnp.sum(piece * ends[0] * ends[1], -1))
+    # products of k and of o numbers, sums of t and of t, in whatever order
     hidden = (x.shape[2] + d.shape[2]) / 2 + 2 * x.shape[1] + 64
-    return scale * jnp.sqrt(jnp.maximum(square + hidden * eps * pieces, CANCELLATION**2 * pieces))
+    pieces = jnp.square(jnp.sum(piece, -1))
+    square = jnp.maximum(square + hidden * float(jnp.finfo(x.dtype).eps) * pieces,
+                         CANCELLATION**2 * pieces)
+    lost = lengths[0] * _subnormal(d) + (lengths[1] + _subnormal(d)) * _subnormal(x)
+    return scale * jnp.sqrt(square) + jnp.sum(lost, -1)
 
 
 def _normal(x: jax.Array) -> jax.Array:
@@ -118,28 +109,32 @@ def _normal(x: jax.Array) -> jax.Array:
     return jnp.where((jnp.abs(x) >= limits.tiny) & (jnp.abs(x) <= limits.max), x, 0)
 
 
-def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array) -> jax.Array:
-    """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; weight 0 silences NaN."""
+def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
+    """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
     x, d = _wide(x, d)
     weight, count = weight.astype(x.dtype), x.shape[0]
     if count <= _ROWS:
-        return _weighted_block(x, d, weight)
+        return _weighted_block(x, d, weight, norm)
 
     def step(k: jax.Array) -> jax.Array:
         new = jnp.minimum(k * _ROWS, count - _ROWS) + jnp.arange(_ROWS) >= k * _ROWS
-        *factors, scale = _block(k, x, d, weight)
-        return _weighted_block(*factors, jnp.where(new, scale, 0))
+        x_k, d_k, weight_k, norm_k = _block(k, x, d, weight, norm)
+        return _weighted_block(x_k, d_k, jnp.where(new, weight_k, 0), norm_k)
 
     return jnp.sum(jax.lax.map(step, jnp.arange(_blocks(count))), 0)
 
 
-def _weighted_block(x: jax.Array, d: jax.Array, weight: jax.Array) -> jax.Array:
+def _weighted_block(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
+    if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
+        return _weighted_block(d, x, weight, norm).T
+    d = _normal(weight[:, None, None] * _normal(d))
+    # 0 * NaN is NaN; only then does the larger factor cost a pass of its own
+    return jax.lax.cond(jnp.all(jnp.isfinite(norm)), _product,
+                        lambda x, d: _product(_normal(x), d), x, d)
+
+
+def _product(x: jax.Array, d: jax.Array) -> jax.Array:
     (_, t, k), o = x.shape, d.shape[-1]
-    weight, x, d = weight[:, None, None], _normal(x), _normal(d)
-    if o <= k:  # the weight goes to the factor with fewer numbers
-        d = _normal(weight * d)
-    else:
-        x = _normal(weight * x)
     if t * k * o <= _FEW:
         return jnp.sum(x[..., None] * d[..., None, :], (0, 1))
     return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=_EXACT)
