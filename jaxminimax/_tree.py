@@ -20,6 +20,12 @@ def unit(x: jax.Array) -> jax.Array:
     return jnp.clip(x, limits.tiny, limits.max / 8)
 
 
+def two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
+    """What rounding a + b to `total` lost, exactly."""
+    part = total - a
+    return (a - (total - part)) + (b - part)
+
+
 def add(x: Tree, y: Tree) -> Tree:
     """X + y in the dtypes of x."""
     return jax.tree.map(lambda a, b: a + b.astype(a.dtype), x, y)

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax import _check, ghost
-from jaxminimax._tree import at_least_float32, unit
+from jaxminimax._tree import at_least_float32, two_sum_error, unit
 from jaxminimax._types import Saddle, SaddleOperator, Tree
 
 STRATEGIES = ("vmap", "microbatch", "ghost")
@@ -100,12 +100,6 @@ def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
                              precision=jax.lax.Precision.HIGHEST)
 
     return jax.tree.map(leaf, g)
-
-
-def _two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
-    """What rounding a + b to `total` lost, exactly."""
-    part = total - a
-    return (a - (total - part)) + (b - part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +185,7 @@ class ClippedSum:
                               Saddle(*(clip is not None for clip in self.clip)))
         if self.strategy != "auto":
             return self.strategy, plan
-        if plan is not None and plan.gains:
+        if plan is not None and plan.gains and size > 1:
             return "ghost", plan
         wanted = self._players(lambda _, x: sum(a.size for a in jax.tree.leaves(x)), z)
         many = size * sum(x for x in wanted if x is not None) > _MANY
@@ -236,7 +230,7 @@ class ClippedSum:
             total, lost = carry
             more = jax.tree.map(jnp.add, self._at_once(z, *batch), lost)
             new = jax.tree.map(jnp.add, total, more)
-            lost = jax.tree.map(_two_sum_error, total, more, new)
+            lost = jax.tree.map(two_sum_error, total, more, new)
             return (new, lost), None
 
         zeros = self._zeros(z)

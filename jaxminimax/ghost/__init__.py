@@ -35,6 +35,8 @@ from jaxminimax.ghost._factors import (
 from jaxminimax.ghost._flat import Flat, flatten, run
 from jaxminimax.ghost._uses import Use, find, matrix_of, unseen
 
+_LARGE = 512  # numbers of a parameter below which its plain gradient is as fast
+
 __all__ = ["WIDE", "Factors", "Plan", "plan"]
 
 
@@ -161,8 +163,8 @@ class Plan(NamedTuple):
 
     @property
     def gains(self) -> bool:
-        """Whether some gradient is kept as less than a matrix, or a convolution is unrolled."""
-        return any(use.kind == "convolution" or t.kind != "matrix"
+        """Whether a large gradient is kept as less than a matrix, or a convolution is unrolled."""
+        return any(math.prod(t.shape) >= _LARGE and (use.kind == "convolution" or t.kind != "matrix")
                    for t in self.treatments if t is not None for use in t.uses)
 
     def gradients(self, z: Saddle, examples: Tree) -> Saddle:

@@ -15,12 +15,11 @@ Sums over the batch go over blocks of rows, which bounds how long a running sum 
 """
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax._tree import at_least_float32, unit
+from jaxminimax._tree import at_least_float32, two_sum_error, unit
 
 CANCELLATION = 2.0**-8
 WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
@@ -34,29 +33,6 @@ def _wide(*x: jax.Array) -> list[jax.Array]:
     return [a.astype(dtype) for a in x]
 
 
-def _blocks(count: int) -> int:
-    return -(-count // _ROWS)
-
-
-def _block(k: jax.Array, *x: jax.Array) -> list[jax.Array]:
-    """Rows of block k; the last block begins early, so that it is whole."""
-    first = jnp.minimum(k * _ROWS, x[0].shape[0] - _ROWS)
-    return [jax.lax.dynamic_slice_in_dim(a, first, _ROWS) for a in x]
-
-
-def _by_rows(f: Callable[..., jax.Array], *x: jax.Array) -> jax.Array:
-    """`f(*x)` `[b]` of leaves `[b, ...]`, a block at a time."""
-    count = x[0].shape[0]
-    if count <= _ROWS:
-        return f(*x)
-
-    def step(k: jax.Array, out: jax.Array) -> jax.Array:
-        first = jnp.minimum(k * _ROWS, count - _ROWS)
-        return jax.lax.dynamic_update_slice_in_dim(out, f(*_block(k, *x)), first, 0)
-
-    return jax.lax.fori_loop(0, _blocks(count), step, jnp.zeros(count, x[0].dtype))
-
-
 def _lengths(x: jax.Array) -> jax.Array:
     """Norms along the last axis, rounded up, free of overflow and underflow.
 
@@ -66,7 +42,7 @@ def _lengths(x: jax.Array) -> jax.Array:
         return jnp.abs(x[..., 0])
     scale = unit(jnp.sum(jnp.abs(x), -1))
     squares = jnp.sum(jnp.square(x / scale[..., None]), -1)
-    return scale * jnp.sqrt(squares) * (1 + 32 * float(jnp.finfo(x.dtype).eps))
+    return scale * jnp.sqrt(squares) * (1 + 8 * float(jnp.finfo(x.dtype).eps))
 
 
 def _subnormal(x: jax.Array) -> float:
@@ -81,15 +57,18 @@ def norms(x: jax.Array, d: jax.Array) -> jax.Array:
     """
     x, d = _wide(x, d)
     if x.shape[1] > 1:
-        return _by_rows(_gram_norms, x, d)
+        return _gram_norms(x, d)
     return (_lengths(x[:, 0]) + _subnormal(x)) * (_lengths(d[:, 0]) + _subnormal(d))
+
+
+def _gram(x: jax.Array) -> jax.Array:
+    return jnp.einsum("btk,bsk->bts", x, x, precision=_EXACT)
 
 
 def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
     lengths = _lengths(x), _lengths(d)
     units = [unit(a) for a in lengths]
-    gram = [jnp.einsum("btk,bsk->bts", a, a, precision=_EXACT)
-            for a in (x / units[0][..., None], d / units[1][..., None])]
+    gram = [_gram(x / units[0][..., None]), _gram(d / units[1][..., None])]
     piece = units[0] * units[1]
     scale = unit(jnp.max(piece, -1))
     piece = piece / scale[:, None]
@@ -112,25 +91,32 @@ def _normal(x: jax.Array) -> jax.Array:
 def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
     """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
     x, d = _wide(x, d)
-    weight, count = weight.astype(x.dtype), x.shape[0]
-    if count <= _ROWS:
-        return _weighted_block(x, d, weight, norm)
-
-    def step(k: jax.Array) -> jax.Array:
-        new = jnp.minimum(k * _ROWS, count - _ROWS) + jnp.arange(_ROWS) >= k * _ROWS
-        x_k, d_k, weight_k, norm_k = _block(k, x, d, weight, norm)
-        return _weighted_block(x_k, d_k, jnp.where(new, weight_k, 0), norm_k)
-
-    return jnp.sum(jax.lax.map(step, jnp.arange(_blocks(count))), 0)
-
-
-def _weighted_block(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
     if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
-        return _weighted_block(d, x, weight, norm).T
-    d = _normal(weight[:, None, None] * _normal(d))
+        return weighted_outer(d, x, weight, norm).T
+    d = _normal(weight.astype(d.dtype)[:, None, None] * _normal(d))
+    if x.shape[0] > (_ROWS if d.shape[-1] == 1 else 4 * _ROWS):
+        return _in_blocks(x, d)
     # 0 * NaN is NaN; only then does the larger factor cost a pass of its own
-    return jax.lax.cond(jnp.all(jnp.isfinite(norm)), _product,
-                        lambda x, d: _product(_normal(x), d), x, d)
+    return jax.lax.cond(jnp.all(jnp.isfinite(norm)), _product, _in_blocks, x, d)
+
+
+def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
+    """`_product`, for factors x that need not be finite where d is 0."""
+    count = x.shape[0]
+    rows = min(count, _ROWS)
+
+    # compensated: small terms on a large sum would be lost or not as one record decides
+    def step(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        total, lost = carry
+        first = jnp.minimum(k * rows, count - rows)  # the last block begins early, to be whole
+        x_k, d_k = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
+        fresh = (first + jnp.arange(rows) >= k * rows)[:, None, None]
+        more = _product(_normal(x_k), jnp.where(fresh, d_k, 0)) + lost
+        new = total + more
+        return new, two_sum_error(total, more, new)
+
+    zeros = jnp.zeros((x.shape[2], d.shape[2]), x.dtype)
+    return sum(jax.lax.fori_loop(0, -(-count // rows), step, (zeros, zeros)))
 
 
 def _product(x: jax.Array, d: jax.Array) -> jax.Array:
