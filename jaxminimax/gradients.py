@@ -179,10 +179,13 @@ class ClippedSum:
         """The strategy, and the plan of a loss where one was made."""
         plan = None
         if isinstance(self.operator, SaddleOperator) and self.strategy in ("auto", "ghost"):
-            one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype),
-                               jax.tree.map(jnp.asarray, examples))
+            one = jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), examples)
             plan = ghost.plan(self.operator.loss, z, one,
                               Saddle(*(clip is not None for clip in self.clip)))
+            if plan is None and self.strategy == "ghost":
+                raise ValueError("strategy 'ghost' traces the loss and runs it afterwards, but a "
+                                 "custom derivative rule in it closes over traced values: hand "
+                                 "them over as arguments, or use strategy 'vmap'.")
         if self.strategy != "auto":
             return self.strategy, plan
         if plan is not None and plan.gains and size > 1:

@@ -167,34 +167,40 @@ class Plan(NamedTuple):
         return any(math.prod(t.shape) >= _LARGE and (use.kind == "convolution" or t.kind != "matrix")
                    for t in self.treatments if t is not None for use in t.uses)
 
-    def gradients(self, z: Saddle, examples: Tree) -> Saddle:
-        """Per player, a list with the per-example gradients of each leaf by the loss.
-
-        One pass: `Factors`, or arrays `[b, ...]`; None for a leaf that is not used.
-        """
+    def of_one(self, z: Saddle, example: Tree) -> list[Any]:
+        """The gradient of each leaf of w and v by the loss of one example, as it is kept."""
         parameters = jax.tree.leaves(z)
-        of_leaf = {k: t for k, t in enumerate(self.treatments) if t is not None}
-        direct = {k: parameters[k] for k, t in of_leaf.items() if t.kind == "vmap"}
+        known = {k: t for k, t in enumerate(self.treatments) if t is not None}
+        direct = {k: parameters[k] for k, t in known.items() if t.kind == "vmap"}
         watched: dict[int, set[int]] = {}
-        for treatment in of_leaf.values():
+        for treatment in known.values():
             for use in treatment.uses:
                 watched.setdefault(use.step, set()).add(use.operand)
 
-        def loss(taps: dict, direct: dict, example: Tree) -> tuple[jax.Array, dict]:
+        def loss(taps: dict, direct: dict) -> tuple[jax.Array, dict]:
             w_and_v = [direct.get(k, x) for k, x in enumerate(parameters)]
             return run(self.flat, [*w_and_v, *jax.tree.leaves(example)], taps, watched)
 
-        def one(example: Tree) -> dict[int, Any]:
-            taps = {k: jnp.zeros(self.flat.steps[k].out.shape, self.flat.steps[k].out.dtype)
-                    for k in watched}
-            (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct, example)
-            return {k: g[k] if t.kind == "vmap" else _gathered(
-                t, [use.factors(met[use.step, use.operand], d[use.step]) for use in t.uses])
-                for k, t in of_leaf.items() if t.kind != "unused"}
+        outputs = {k: self.flat.steps[k].out for k in watched}
+        taps = {k: jnp.zeros(out.shape, out.dtype) for k, out in outputs.items()}
+        (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct)
 
-        kept = jax.vmap(one)(examples)
-        players = [kept.get(k) for k in range(len(self.treatments))]
-        return Saddle(players[: self.leaves.w], players[self.leaves.w:])
+        def kept(k: int) -> Any:
+            t = known.get(k)
+            if t is None or t.kind == "unused":
+                return None
+            return g[k] if t.kind == "vmap" else _gathered(
+                t, [use.factors(met[use.step, use.operand], d[use.step]) for use in t.uses])
+
+        return [kept(k) for k in range(len(parameters))]
+
+    def gradients(self, z: Saddle, examples: Tree) -> Saddle:
+        """Per player, a list with the per-example gradients of each leaf by the loss.
+
+        One pass: `Factors`, or arrays `[b, ...]`; None for a leaf that is not used or not wanted.
+        """
+        every = jax.vmap(self.of_one, (None, 0))(z, examples)
+        return Saddle(every[: self.leaves.w], every[self.leaves.w:])
 
     def total(self, leaf: int, factors: Factors, weight: jax.Array,
               stand_in: jax.Array) -> jax.Array:
@@ -216,7 +222,7 @@ class Plan(NamedTuple):
 
 
 def plan(loss: Callable[[Tree, Tree, Tree], jax.Array], z: Saddle, example: Tree,
-         wanted: Saddle) -> Plan:
+         wanted: Saddle) -> Plan | None:
     """Traces the loss of one example and decides how each parameter is treated, by shapes alone.
 
     Args:
@@ -224,8 +230,13 @@ def plan(loss: Callable[[Tree, Tree, Tree], jax.Array], z: Saddle, example: Tree
       z: the point; arrays.
       example: one example, or its shapes and dtypes.
       wanted: per player, whether its gradient is wanted.
+
+    Returns:
+      None for a loss that can be traced once only: a derivative rule of its own closes over values
+      of the trace.
     """
-    flat = flatten(jax.make_jaxpr(loss)(z.w, z.v, example))
+    traced = jax.make_jaxpr(loss)(z.w, z.v, example)
+    flat = flatten(traced)
     sizes = Saddle(*(len(jax.tree.leaves(x)) for x in z))
     named: Sequence[Any] = jax.tree_util.tree_flatten_with_path(z)[0]
     players = [wanted.w] * sizes.w + [wanted.v] * sizes.v
@@ -233,4 +244,13 @@ def plan(loss: Callable[[Tree, Tree, Tree], jax.Array], z: Saddle, example: Tree
     treatments = tuple(_treatment(found[k], leaf) if players[k] else None
                        for k, (_, leaf) in enumerate(named))
     names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
-    return Plan(flat, treatments, names, sizes)
+    made = Plan(flat, treatments, names, sizes)
+    if any(step.name.startswith("custom") for step in flat.steps):
+        try:
+            again = jax.make_jaxpr(made.of_one)(z, example)
+        except jax.errors.UnexpectedTracerError:
+            return None
+        known = {id(x) for x in traced.consts}
+        if any(isinstance(x, jax.core.Tracer) and id(x) not in known for x in again.consts):
+            return None
+    return made
