@@ -158,6 +158,7 @@ class ClippedSum:
         if strategy == "microbatch":
             return self._by_slices(z, examples, mask, min(self.microbatch, size))
         if strategy == "ghost":
+            assert plan is not None
             return self._by_factors(plan, z, examples, mask)
         return self._at_once(z, examples, mask)
 
@@ -258,8 +259,8 @@ class ClippedSum:
                     return plan.total(first + k, g[k], scale, norms[k])
                 return _weighted_sum(g[k], scale)
 
-            leaves, structure = jax.tree.flatten(x)
-            return structure.unflatten(map(leaf, range(len(leaves)), leaves))
+            leaves = jax.tree.leaves(x)
+            return jax.tree.unflatten(jax.tree.structure(x), map(leaf, range(len(leaves)), leaves))
 
         return SaddleOperator.oriented(
             self._players(player, z, g, lengths, weight, Saddle(0, plan.leaves.w)))

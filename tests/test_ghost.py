@@ -134,7 +134,7 @@ def assert_close(a, b, rtol):
 
 @every_model
 def test_sums_are_those_of_whole_gradients(model):
-    """For no clipping, some, and much; for records that are absent, and those that are not finite."""
+    """Clipped not at all, some, and all; with records that are absent or not finite."""
     for seed, clip in ((0, Saddle(1e9, 1e9)), (1, Saddle(0.5, 2.0)), (2, Saddle(1e-3, 1e-3))):
         rng = np.random.default_rng(seed)
         z, x, mask = point(model, rng), records(rng), rng.random(SIZE) < 0.7
@@ -179,7 +179,7 @@ def test_one_clip_for_both_players_and_players_alone():
         assert [p is None for p in a] == [c is None for c in clip]
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=lambda t: t.__name__)
 def test_narrow_numbers_are_summed_in_float32(dtype):
     rng = np.random.default_rng(4)
     z, x = point(dense, rng, dtype), records(rng, dtype)
@@ -213,11 +213,11 @@ FORMS = {"rank one": (1, 40, 30), "vector": (1, 70, 1), "Gram": (3, 40, 30), "ma
 every_form = pytest.mark.parametrize("form", FORMS)
 
 
-def contribution(x, clip, i=0, strategy="ghost"):
+def contribution(x, clip, i=0):
     """What example i alone adds, `[k, o]` float64."""
     z = Saddle(jnp.zeros((x.w.shape[2], x.v.shape[2]), x.w.dtype), jnp.zeros((), x.w.dtype))
     mask = np.arange(len(x.w)) == i
-    return np.asarray(summed(product, strategy, False, Saddle(clip, None), z, x, mask).w, np.float64)
+    return np.asarray(summed(product, "ghost", False, Saddle(clip, None), z, x, mask).w, np.float64)
 
 
 def length(x):
@@ -235,12 +235,11 @@ def test_one_example_is_never_longer_than_the_clip_norm(form, dtype):
     top = np.log10(np.finfo(dtype).max)
     attained = 0
     for trial in range(120):
-        ends = rng.uniform(-top - 6, top, (2, t, 1)) if trial % 2 else rng.uniform(-top, top, (2, 1, 1))
+        ends = rng.uniform(-top - 6, top, (2, t if trial % 2 else 1, 1))
         if trial % 3 == 0:
             ends[1] = -ends[0] + rng.uniform(-2, 2)  # a product of ordinary size
         with np.errstate(over="ignore", under="ignore"):
-            x = Saddle(*(np.clip(rng.normal(size=(2, t, n)), -1, 1).astype(dtype)
-                         * (dtype(10.0) ** dtype(1) * 0 + np.power(10.0, e).astype(dtype))
+            x = Saddle(*(np.asarray(rng.uniform(-1, 1, (2, t, n)) * 10.0**e, dtype)
                          for n, e in zip((k, o), ends, strict=True)))
         clip = 10 ** rng.uniform(-20, 20)
         total = contribution(x, clip)
@@ -304,7 +303,8 @@ def test_equal_rows_of_a_table_count_together():
 def test_dropped_cross_terms_are_seen(monkeypatch):
     x = Saddle(np.ones((1, 3, 40)), np.ones((1, 3, 30)))
     assert length(contribution(x, 1.0)) <= 1
-    monkeypatch.setattr(_factors, "_gram", lambda a, of=_factors._gram: of(a) * jnp.eye(a.shape[1])[None])
+    gram = _factors._gram
+    monkeypatch.setattr(_factors, "_gram", lambda a: gram(a) * jnp.eye(a.shape[1])[None])
     summed.clear_cache()
     assert length(contribution(x, 1.0)) > 1.5
     summed.clear_cache()

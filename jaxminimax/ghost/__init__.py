@@ -164,8 +164,8 @@ class Plan(NamedTuple):
     @property
     def gains(self) -> bool:
         """Whether a large gradient is kept as less than a matrix, or a convolution is unrolled."""
-        return any(math.prod(t.shape) >= _LARGE and (use.kind == "convolution" or t.kind != "matrix")
-                   for t in self.treatments if t is not None for use in t.uses)
+        large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
+        return any(use.kind == "convolution" or t.kind != "matrix" for t in large for use in t.uses)
 
     def of_one(self, z: Saddle, example: Tree) -> list[Any]:
         """The gradient of each leaf of w and v by the loss of one example, as it is kept."""

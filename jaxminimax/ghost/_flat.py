@@ -25,7 +25,7 @@ class Step(NamedTuple):
       params: of the primitive.
       avals: shapes and dtypes of all operands.
       operands: slot of each operand.
-      results: slot of each result; None for one that nobody reads.
+      results: slots of the results that are read.
       out: shape and dtype of the first result.
       run: `operands -> results`.
     """
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     params: dict[str, Any]
     avals: tuple[Any, ...]
     operands: tuple[int, ...]
-    results: tuple[int | None, ...]
+    results: tuple[int, ...]
     out: Any
     run: Callable[..., list]
 
@@ -92,7 +92,8 @@ def flatten(closed: core.ClosedJaxpr) -> Flat:
 
         def slot(x: Any) -> int:
             if isinstance(x, core.Literal):
-                return constant(np.asarray(x.val, x.aval.dtype))
+                aval: Any = x.aval
+                return constant(np.asarray(x.val, aval.dtype))
             return place[x]
 
         for equation in jaxpr.eqns:

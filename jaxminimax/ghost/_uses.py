@@ -173,7 +173,6 @@ def find(flat: Flat, wanted: set[int]) -> dict[int, list[Use] | str]:
             if further is None:
                 found[leaf] = f"used by {step.name}"
             elif step.results:
-                assert step.results[0] is not None
                 views[step.results[0]] = (leaf, further)
     if flat.output in views:
         found[views[flat.output][0]] = "the loss itself"
