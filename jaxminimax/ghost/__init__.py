@@ -27,6 +27,7 @@ from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Saddle, Tree
 from jaxminimax.ghost._factors import (
     WIDE,
+    balanced,
     merged,
     norms,
     weighted_outer,
@@ -138,8 +139,10 @@ def _gathered(treatment: Treatment, pairs: list[tuple[jax.Array, jax.Array]]) ->
     pairs = [(d, x) if turn else (x, d)
              for (x, d), turn in zip(pairs, treatment.turned, strict=True)]
     x, d = (jnp.concatenate(a) if len(a) > 1 else a[0] for a in zip(*pairs, strict=True))
-    if treatment.kind != "matrix":
+    if treatment.kind == "rank one":
         return Factors(x, d)
+    if treatment.kind == "Gram":
+        return Factors(*balanced(x, d))
     dtype = at_least_float32(jnp.result_type(x, d))
     g = jnp.einsum("tk,to->ko", x.astype(dtype), d.astype(dtype),
                    precision=jax.lax.Precision.HIGHEST)

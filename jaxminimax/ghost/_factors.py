@@ -50,6 +50,18 @@ def _subnormal(x: jax.Array) -> float:
     return math.sqrt(x.shape[-1]) * float(jnp.finfo(x.dtype).tiny)
 
 
+def balanced(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same products x_t d_t^T with rows x_t of length 1; x `[t, k]`, d `[t, o]`.
+
+    A tiny d_t that meets a huge x_t would vanish in the sum once it is weighted, and what it was to
+    cancel would stay.
+    """
+    x, d = _wide(x, d)
+    size = unit(_lengths(x))[:, None]
+    d = size * d
+    return x / size, jnp.where(jnp.abs(d) < jnp.finfo(d.dtype).tiny, 0, d)
+
+
 def norms(x: jax.Array, d: jax.Array) -> jax.Array:
     """||sum_t x_t d_t^T|| of each example, rounded up, `[b]`; x `[b, t, k]`, d `[b, t, o]`.
 
