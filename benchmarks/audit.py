@@ -89,7 +89,7 @@ class Case:
 CASES = (
     Case(Full(), 1, quick=True),
     Case(Full(), 5, BOTH, quick=True),
-    Case(Full(), 5, values={"strategy": "two_pass"}),
+    Case(Full(), 5, values={"strategy": "ghost"}),
     Case(Full(), 5, values={"strategy": "microbatch", "microbatch": 6}),
     Case(Full(), 5, joint=True, quick=True),
     Case(Full(), 5, pair="random"),

@@ -41,6 +41,7 @@ from jaxminimax import (
 from jaxminimax import audit as auditor
 from jaxminimax import mechanism as words
 from jaxminimax.accounting import _calibrate, _charge, _curves, _epsilon
+from jaxminimax.ghost import _factors
 
 door = importlib.import_module("jaxminimax.release")
 
@@ -175,6 +176,16 @@ def _distance() -> Finding:
                  for x, clip in zip(g, query.clip, strict=True))
     limit = 2 / _charge.effective_noise_multiplier(query)
     return Finding(float(jnp.sqrt(jnp.max(square))), limit * (1 + 1e-4))
+
+
+def _shared_rows() -> Finding:
+    """Norm of one clipped gradient of rows that share a matrix and are equal, in clip norms."""
+    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(x @ w)
+
+    total = gradients.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
+    alone = total(Saddle(jnp.zeros((30, 40), jnp.float32), ()), jnp.ones((1, 3, 30), jnp.float32))
+    return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
 
 
 def _budget() -> Finding:
@@ -426,6 +437,11 @@ MUTANTS = (
            _replace(gradients, "_weight", lambda weight: lambda clip, ratio, present: weight(
                clip, jnp.minimum(ratio, 0.5), present)),
            ONE),
+    Mutant("cross terms of shared rows dropped", "sensitivity, of gradients kept as factors",
+           "norm of one clipped gradient over the clip norm",
+           _replace(_factors, "_gram", lambda gram: lambda x: gram(x) * jnp.eye(
+               x.shape[1], dtype=x.dtype)[None]),
+           _shared_rows),
     Mutant("joint clip of each player alone", "sensitivity, one clip for both", AUDIT,
            _replace(gradients, "_together", lambda _: lambda ratio: ratio),
            functools.partial(_audit, 1, joint=True)),

@@ -11,6 +11,21 @@ def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
+def unit(x: jax.Array) -> jax.Array:
+    """A number near x > 0 whose reciprocal is neither infinite nor, flushed as a subnormal, 0.
+
+    Compilers multiply by reciprocals: over 1e38 itself, float32 entries all became 0.
+    """
+    limits = jnp.finfo(x.dtype)
+    return jnp.clip(x, limits.tiny, limits.max / 8)
+
+
+def two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
+    """What rounding a + b to `total` lost, exactly."""
+    part = total - a
+    return (a - (total - part)) + (b - part)
+
+
 def add(x: Tree, y: Tree) -> Tree:
     """X + y in the dtypes of x."""
     return jax.tree.map(lambda a, b: a + b.astype(a.dtype), x, y)

@@ -39,33 +39,22 @@ class SaddleOperator:
 
     Attributes:
       loss: `(w, v, example) -> []`.
-      one_use: whether the loss uses each parameter in one place, as in w @ x; the "two_pass"
-        strategy rests on it.
     """
 
     loss: Callable[[Tree, Tree, Tree], jax.Array]
-    one_use: bool = False
 
     def __call__(self, z: Saddle, example: Tree) -> Saddle:
-        g_w, g_v = jax.grad(self.loss, argnums=(0, 1))(z.w, z.v, example)
-        return Saddle(g_w, jax.tree.map(jnp.negative, g_v))
+        return self.oriented(Saddle(*jax.grad(self.loss, argnums=(0, 1))(z.w, z.v, example)))
 
-    def weighted_sum(self, z: Saddle, examples: Tree, weight: Saddle) -> Saddle:
-        """sum_i weight_p[i] g_p(z; x_i) for each player, None where its weights are None.
-
-        One backward pass a player over `examples` (leaves `[b, ...]`); no per-example gradient.
-        """
-        _, pull = jax.vjp(lambda w, v: jax.vmap(self.loss, (None, None, 0))(w, v, examples), *z)
-        return Saddle(
-            None if weight.w is None else pull(weight.w)[0],
-            None if weight.v is None else pull(-weight.v)[1],
-        )
+    @staticmethod
+    def oriented(gradient: Saddle) -> Saddle:
+        """(a, -b) for (a, b), the loss's gradients by w and v or any sums of them."""
+        return Saddle(gradient.w, jax.tree.map(jnp.negative, gradient.v))
 
 
-def saddle_operator(loss: Callable[[Tree, Tree, Tree], jax.Array], *,
-                    one_use: bool = False) -> SaddleOperator:
+def saddle_operator(loss: Callable[[Tree, Tree, Tree], jax.Array]) -> SaddleOperator:
     """The saddle operator of `loss(w, v, example) -> []`, see `SaddleOperator`."""
-    return SaddleOperator(loss, one_use)
+    return SaddleOperator(loss)
 
 
 def _everywhere(z: Saddle) -> Saddle:

@@ -81,7 +81,7 @@ def _loss(w: jax.Array, v: jax.Array, x: Saddle) -> jax.Array:
     return jnp.where(first, -1.0, 1.0).astype(w.dtype) * (jnp.sum(w * x.w) - jnp.sum(v * x.v))
 
 
-PROBLEM = Problem(saddle_operator(_loss, one_use=True))
+PROBLEM = Problem(saddle_operator(_loss))
 
 
 def _rest(query: Query | Resolvent) -> float:

@@ -7,13 +7,13 @@ min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the sam
 
     vmap         all per-example operators at once; [batch, parameters] memory
     microbatch   a scan over contiguous slices of the batch; [microbatch, parameters] memory
-    two_pass     norms first, then one backward pass of the weighted loss: the per-example
-                 gradients exist only inside the norms, where the compiler can often avoid them
+    ghost        of a loss: one pass that keeps each gradient of a matrix as its factors, from which
+                 norms and sums are made (`jaxminimax.ghost`); no [batch, parameters] memory but
+                 for parameters whose use is not understood
 
-The second pass of two_pass adds up the pieces of a parameter's gradient, one for each place where
-the loss uses it, over the batch before it adds them to each other. Pieces of one example that
-cancel in its norm, but not in floating point among the others, would escape the clip. So it takes a
-loss that uses each parameter in one place, and says so: `saddle_operator(loss, one_use=True)`.
+and "auto" picks one of them by the shapes and by what the loss does with its parameters. In the
+ghost strategy, an example whose gradient is a sum of terms that cancel by more than a factor of 256
+is clipped to less than the clip norm (`ghost._factors` says why).
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check
-from jaxminimax._tree import at_least_float32
+from jaxminimax import _check, ghost
+from jaxminimax._tree import at_least_float32, two_sum_error, unit
 from jaxminimax._types import Saddle, SaddleOperator, Tree
 
-STRATEGIES = ("vmap", "microbatch", "two_pass")
-_WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
+STRATEGIES = ("vmap", "microbatch", "ghost")
+_MANY = 2**28  # numbers of per-example gradients that "auto" does not hold at once
 
 
 def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
@@ -45,25 +45,16 @@ def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
     dtype = at_least_float32(jnp.result_type(*leaves))
     rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
     largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x), 1) for x in rows])
-    scale = _unit(largest)
+    scale = unit(largest)
     squares = functools.reduce(
         jnp.add, [jnp.sum(jnp.square(x / scale[:, None]), 1) for x in rows])
     return jnp.maximum(scale * jnp.sqrt(squares), largest) / jnp.asarray(clip, dtype)
 
 
-def _unit(x: jax.Array) -> jax.Array:
-    """A number near x > 0 whose reciprocal is neither infinite nor, flushed as a subnormal, 0.
-
-    Compilers multiply by reciprocals: over 1e38 itself, float32 entries all became 0.
-    """
-    limits = jnp.finfo(x.dtype)
-    return jnp.clip(x, limits.tiny, limits.max / 8)
-
-
 def _together(ratio: Saddle) -> Saddle:
     """Each player's ratio replaced by the norm of both, free of overflow as in `_ratio`."""
     largest = jnp.maximum(*ratio)
-    scale = _unit(largest)
+    scale = unit(largest)
     squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
     both = jnp.maximum(scale * jnp.sqrt(squares), largest)
     return Saddle(both, both)
@@ -102,19 +93,13 @@ def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
     def leaf(x: jax.Array) -> jax.Array:
         x = x.astype(at_least_float32(x.dtype))
         scale = weight.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-        if x.size // x.shape[0] < _WIDE:
+        if x.size // x.shape[0] < ghost.WIDE:
             return jnp.sum(jnp.where(scale > 0, scale * x, 0), 0)
         # full precision: a reduced one in a matrix unit would loosen the bound
         return jnp.tensordot(weight.astype(x.dtype), jnp.where(scale > 0, x, 0), 1,
                              precision=jax.lax.Precision.HIGHEST)
 
     return jax.tree.map(leaf, g)
-
-
-def _two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
-    """What rounding a + b to `total` lost, exactly."""
-    part = total - a
-    return (a - (total - part)) + (b - part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +119,7 @@ class ClippedSum:
     strategy: str
     microbatch: int
     joint: bool = False
+    talkative: bool = False
 
     def sensitivity(self, neighbours: str = "replace_one") -> Saddle:
         """Per player, the most that the sum can move between neighbouring data sets (L2).
@@ -165,11 +151,49 @@ class ClippedSum:
             mask = jnp.ones(size, bool)
         if size == 0:
             return self._zeros(z)
-        if self.strategy == "microbatch":
+        z = jax.tree.map(jnp.asarray, z)
+        strategy, plan = self._chosen(z, examples, size)
+        if self.talkative:
+            print(self._explained(strategy, plan))
+        if strategy == "microbatch":
             return self._by_slices(z, examples, mask, min(self.microbatch, size))
-        if self.strategy == "two_pass":
-            return self._two_pass(z, examples, mask)
+        if strategy == "ghost":
+            assert plan is not None
+            return self._by_factors(plan, z, examples, mask)
         return self._at_once(z, examples, mask)
+
+    def explain(self, z: Saddle, examples: Tree) -> str:
+        """Which strategy is taken, and how each parameter's gradient is kept; runs nothing.
+
+        Args:
+          z: the point, or its shapes and dtypes.
+          examples: leaves `[b, ...]`, or their shapes and dtypes.
+        """
+        (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
+        return self._explained(*self._chosen(z, examples, size))
+
+    def _explained(self, strategy: str, plan: ghost.Plan | None) -> str:
+        chosen = f"strategy {strategy}" + ", chosen by auto" * (self.strategy == "auto")
+        return chosen if plan is None else f"{chosen}\n{plan}"
+
+    def _chosen(self, z: Saddle, examples: Tree, size: int) -> tuple[str, ghost.Plan | None]:
+        """The strategy, and the plan of a loss where one was made."""
+        plan = None
+        if isinstance(self.operator, SaddleOperator) and self.strategy in ("auto", "ghost"):
+            one = jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), examples)
+            plan = ghost.plan(self.operator.loss, z, one,
+                              Saddle(*(clip is not None for clip in self.clip)))
+            if plan is None and self.strategy == "ghost":
+                raise ValueError("strategy 'ghost' traces the loss and runs it afterwards, but a "
+                                 "custom derivative rule in it closes over traced values: hand "
+                                 "them over as arguments, or use strategy 'vmap'.")
+        if self.strategy != "auto":
+            return self.strategy, plan
+        if plan is not None and plan.gains and size > 1:
+            return "ghost", plan
+        wanted = self._players(lambda _, x: sum(a.size for a in jax.tree.leaves(x)), z)
+        many = size * sum(x for x in wanted if x is not None) > _MANY
+        return "microbatch" if many else "vmap", plan
 
     def _players(self, of: Callable, *trees: Saddle) -> Saddle:
         """`of` applied to each player that has a clip norm, None for the others."""
@@ -210,7 +234,7 @@ class ClippedSum:
             total, lost = carry
             more = jax.tree.map(jnp.add, self._at_once(z, *batch), lost)
             new = jax.tree.map(jnp.add, total, more)
-            lost = jax.tree.map(_two_sum_error, total, more, new)
+            lost = jax.tree.map(two_sum_error, total, more, new)
             return (new, lost), None
 
         zeros = self._zeros(z)
@@ -219,20 +243,27 @@ class ClippedSum:
             carry, _ = step(carry, jax.tree.map(lambda x: x[whole:], (examples, mask)))
         return jax.tree.map(jnp.add, *carry)
 
-    def _two_pass(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
-        z = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), z)
-        with jax.default_matmul_precision("highest"):  # both passes must see the same gradients
-            weight, present = self._weights(jax.vmap(self.operator, (None, 0))(z, examples), mask)
-            # 0 * NaN is NaN in a backward pass: absent examples are replaced by a present one.
-            first = jnp.argmax(present)
+    def _by_factors(self, plan: ghost.Plan, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
+        # once, for norms and sum alike, as in `_at_once`
+        g = jax.lax.optimization_barrier(plan.gradients(z, examples))
+        lengths = jax.tree.map(lambda x: x.stand_in() if isinstance(x, ghost.Factors) else x, g,
+                               is_leaf=lambda x: isinstance(x, ghost.Factors))
+        weight, _ = self._weights(lengths, mask)
 
-            def stand_in(x: jax.Array) -> jax.Array:
-                return jnp.where(present.reshape(-1, *[1] * (x.ndim - 1)), x, x[first])
+        def player(_: object, x: Tree, g: list, norms: list, scale: jax.Array,
+                   first: int) -> Tree:
+            def leaf(k: int, like: jax.Array) -> jax.Array:
+                if g[k] is None:
+                    return jnp.zeros(like.shape, at_least_float32(like.dtype))
+                if isinstance(g[k], ghost.Factors):
+                    return plan.total(first + k, g[k], scale, norms[k])
+                return _weighted_sum(g[k], scale)
 
-            assert isinstance(self.operator, SaddleOperator)  # clipped_sum saw to it
-            total = self.operator.weighted_sum(z, jax.tree.map(stand_in, examples), weight)
-        some = jnp.any(present)
-        return jax.tree.map(lambda x: jnp.where(some, x, 0), total)
+            leaves = jax.tree.leaves(x)
+            return jax.tree.unflatten(jax.tree.structure(x), map(leaf, range(len(leaves)), leaves))
+
+        return SaddleOperator.oriented(
+            self._players(player, z, g, lengths, weight, Saddle(0, plan.leaves.w)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,32 +279,35 @@ class ClippedOperator:
 
     def __call__(self, z: Saddle, example: Tree) -> Saddle:
         """The clipped operator of one example."""
-        total = clipped_sum(self.operator, Saddle(self.bound, self.bound), joint=True)
+        total = clipped_sum(self.operator, Saddle(self.bound, self.bound), strategy="vmap",
+                            joint=True)
         return total(z, jax.tree.map(lambda x: jnp.asarray(x)[None], example))
 
 
 def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,
-                strategy: str = "vmap", microbatch: int = 32,
-                joint: bool = False) -> ClippedSum:
+                strategy: str = "auto", microbatch: int = 32, joint: bool = False,
+                explain: bool = False) -> ClippedSum:
     """The clipped sum of `operator`, a callable that knows its sensitivity; see `ClippedSum`.
 
     Args:
       operator: `(z, example) -> Saddle` for one example.
       clip: per player, bound on the L2 norm of one example's operator over the player's whole
         pytree; None for a player whose operator is not wanted.
-      strategy: "vmap", "microbatch" or "two_pass" (needs `saddle_operator(loss, one_use=True)`).
+      strategy: "vmap", "microbatch", "ghost" (needs `saddle_operator(loss)`) or "auto": ghost for
+        a loss where that saves memory or time, else vmap, or microbatch where the per-example
+        gradients are more than 2^28 numbers.
       microbatch: examples in a slice of the "microbatch" strategy.
       joint: one clip for both players together, in units of their clip norms.
+      explain: prints `ClippedSum.explain` when traced.
 
     Raises:
-      ValueError: for an unknown strategy, two passes without a loss, or a joint clip of one player.
+      ValueError: for an unknown strategy, ghost without a loss, or a joint clip of one player.
     """
-    _check.one_of("strategy", strategy, STRATEGIES)
+    _check.one_of("strategy", strategy, (*STRATEGIES, "auto"))
     _check.count("microbatch", microbatch)
-    if strategy == "two_pass" and not (isinstance(operator, SaddleOperator) and operator.one_use):
-        raise ValueError("strategy 'two_pass' takes a backward pass of a loss that uses each "
-                         "parameter in one place: give saddle_operator(loss, one_use=True) if it "
-                         "does, or use 'vmap' or 'microbatch'.")
+    if strategy == "ghost" and not isinstance(operator, SaddleOperator):
+        raise ValueError("strategy 'ghost' looks inside a loss: give saddle_operator(loss), or use "
+                         "'auto', 'vmap' or 'microbatch'.")
     if joint and None in clip:
         raise ValueError(f"joint=True needs a clip norm for both players, got {clip!r}.")
-    return ClippedSum(operator, clip, strategy, microbatch, joint)
+    return ClippedSum(operator, clip, strategy, microbatch, joint, explain)

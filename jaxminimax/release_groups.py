@@ -61,7 +61,7 @@ def _draw(key: jax.Array, query: GroupGradients, group: jax.Array) -> Sample:
 
 def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
                            problem: GroupProblem, w: Tree, data: Tree, group: jax.Array, *,
-                           strategy: str = "vmap", microbatch: int = 32) -> Tree:
+                           strategy: str = "auto", microbatch: int = 32) -> Tree:
     """A noisy mean of one group's loss gradients at w, or NaN once the budget is spent.
 
         (sum_{j in B} clip(grad loss(w, z_ij), C) + N(0, (C noise_multiplier)^2 I)) / m_i,

@@ -12,7 +12,7 @@ from jaxminimax.gradients import STRATEGIES, clipped_sum
 N, DELTA = 6, 1e-2
 CLIP, NOISE = Saddle(0.5, 2.0), Saddle(1.5, 3.0)
 ITSELF = jmm.Problem(jmm.saddle_operator(
-    lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v), one_use=True))
+    lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
 START = Saddle(jnp.zeros(3), jnp.zeros(2))
 
 

@@ -54,7 +54,7 @@ def only_w(z, x):
     return Saddle(x.w, None)
 
 
-ITSELF = Problem(saddle_operator(linear, one_use=True))
+ITSELF = Problem(saddle_operator(linear))
 SCALED, ONLY_W = Problem(scaled), Problem(only_w)
 
 

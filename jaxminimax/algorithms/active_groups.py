@@ -37,7 +37,8 @@ class Hyper:
       step: a number or a schedule `t -> step` [parameter units / gradient units].
       iterations: T, rounds of two releases.
       averaging: weights of w_1, ..., w_{T+1} in the average.
-      strategy: how clipped sums are computed, see `clipped_sum`.
+      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
+        `clipped_sum`.
       microbatch: see `clipped_sum`.
     """
 
@@ -46,7 +47,7 @@ class Hyper:
     step: Any
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    strategy: str = jax.tree.static(default="vmap")
+    strategy: str = jax.tree.static(default="auto")
     microbatch: int = jax.tree.static(default=32)
 
 

@@ -44,7 +44,8 @@ class Hyper:
         [parameter units / gradient units]; the theory has one for both, at most 1 / (sqrt(3) L).
       iterations: T, the number of rounds, two releases each.
       averaging: further weights of the points ahead, times the step.
-      strategy: how clipped sums are computed, see `clipped_sum`.
+      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
+        `clipped_sum`.
       microbatch: see `clipped_sum`.
     """
 
@@ -52,7 +53,7 @@ class Hyper:
     step: Saddle
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    strategy: str = jax.tree.static(default="vmap")
+    strategy: str = jax.tree.static(default="auto")
     microbatch: int = jax.tree.static(default=32)
 
 

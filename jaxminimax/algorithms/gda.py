@@ -36,7 +36,8 @@ class Hyper:
         amplifying errors, see `safe_offset`.
       iterations: T, the number of rounds and of releases.
       averaging: weights of the average of the iterates.
-      strategy: how clipped sums are computed, see `clipped_sum`.
+      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
+        `clipped_sum`.
       microbatch: see `clipped_sum`.
     """
 
@@ -45,7 +46,7 @@ class Hyper:
     offset: float | jax.Array = 0.0
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    strategy: str = jax.tree.static(default="vmap")
+    strategy: str = jax.tree.static(default="auto")
     microbatch: int = jax.tree.static(default=32)
 
 

@@ -49,7 +49,8 @@ class Hyper:
       rounds: T.
       inner: K >= 2, iterates that a round averages; it makes K - 1 releases.
       composite: whether the quadratic is handled in the projection.
-      strategy: how clipped sums are computed, see `clipped_sum`.
+      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
+        `clipped_sum`.
       microbatch: see `clipped_sum`.
     """
 
@@ -59,7 +60,7 @@ class Hyper:
     rounds: int = jax.tree.static()
     inner: int = jax.tree.static()
     composite: bool = jax.tree.static(default=False)
-    strategy: str = jax.tree.static(default="vmap")
+    strategy: str = jax.tree.static(default="auto")
     microbatch: int = jax.tree.static(default=32)
 
     @property

@@ -43,7 +43,8 @@ class Hyper:
       averaging: weights of the average of the iterates.
       optimiser: per player, a factory `step -> optax.GradientTransformation`; it sees released
         operators only. Keep one function object: it is hashed by identity.
-      strategy: how clipped sums are computed, see `clipped_sum`.
+      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
+        `clipped_sum`.
       microbatch: see `clipped_sum`.
     """
 
@@ -52,7 +53,7 @@ class Hyper:
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
-    strategy: str = jax.tree.static(default="vmap")
+    strategy: str = jax.tree.static(default="auto")
     microbatch: int = jax.tree.static(default=32)
 
 

@@ -108,8 +108,7 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         plus, minus = weights(y.astype(s.dtype))
         return jnp.clip(jnp.mean(s * minus) - jnp.mean(s * plus), -radius.v, radius.v)
 
-    once = scorer in (linear_scorer, mlp_scorer)
-    return Problem(operator=saddle_operator(loss, one_use=once), public=public, project=project,
+    return Problem(operator=saddle_operator(loss), public=public, project=project,
                    value=value, best_response=Saddle(None, best_v))
 
 

@@ -64,8 +64,7 @@ def by_group(data: Tree, labels: np.ndarray) -> tuple[Tree, tuple[int, ...]]:
 
 
 def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschitz: float,
-                bound: float, smooth: float | None = None, convex: bool = False,
-                one_use: bool = False) -> GroupProblem:
+                bound: float, smooth: float | None = None, convex: bool = False) -> GroupProblem:
     """Worst-group risk of a loss of your own.
 
     Args:
@@ -75,7 +74,6 @@ def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschi
       bound: B, on the loss, on W.
       smooth: beta, on its gradient; None: not known to be smooth.
       convex: whether it is convex in w on W, whatever the record contains.
-      one_use: whether the loss uses each parameter in one place, see `SaddleOperator`.
 
     Raises:
       ValueError: for constants that are not positive.
@@ -84,7 +82,7 @@ def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschi
     _check.number("bound", bound, low=0.0)
     if smooth is not None:
         _check.number("smooth", smooth, low=0.0)
-    operator = SaddleOperator(lambda w, _, record: loss(w, record), one_use)
+    operator = SaddleOperator(lambda w, _, record: loss(w, record))
     return GroupProblem(loss, operator, domain.project, domain.diameter, float(lipschitz),
                         float(bound), None if smooth is None else float(smooth), convex)
 
@@ -146,7 +144,7 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
 
     lipschitz, bound, smooth = constants
     return worst_group(of_record, ball(radius), lipschitz=lipschitz, bound=bound, smooth=smooth,
-                       convex=loss != "sigmoid", one_use=True)
+                       convex=loss != "sigmoid")
 
 
 def group_means(*, radius: float, record_bound: float) -> GroupProblem:

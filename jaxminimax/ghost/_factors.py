@@ -1,0 +1,181 @@
+"""Norms and weighted sums of gradients that are kept as factors, never as matrices.
+
+The gradient of example i is sum_t x_it d_it^T. Its squared norm is sum_{t,s} (x_t . x_s)(d_t . d_s)
+and the sum over examples is one matrix product. Both read the same x and d, and the sum adds up the
+pieces x_it d_it^T of all examples together, so two things must hold for every input:
+
+* no norm may come out too small: squares are taken of numbers over the sum of their absolute
+  values, what rounding can hide in sum_{t,s} is added, and so is what subnormal numbers, 0 here
+  and not there, could contribute;
+* no pieces may be large in the sum and cancel in the norm, where they would drown the other
+  examples: the norm counts as at least `CANCELLATION` times the sum of the pieces' norms. An
+  example whose pieces cancel by more than that is clipped to less than the clip norm.
+
+Sums over the batch go over blocks of rows, which bounds how long a running sum is.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax._tree import at_least_float32, two_sum_error, unit
+
+CANCELLATION = 2.0**-8
+WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
+_FEW = 64  # the same for factors
+_ROWS = 1024  # in a block
+_EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen the bound
+
+
+def _wide(*x: jax.Array) -> list[jax.Array]:
+    dtype = at_least_float32(jnp.result_type(*x))
+    return [a.astype(dtype) for a in x]
+
+
+def _lengths(x: jax.Array) -> jax.Array:
+    """Norms along the last axis, rounded up, free of overflow and underflow.
+
+    NaN or infinite if an entry is.
+    """
+    if x.shape[-1] == 1:
+        return jnp.abs(x[..., 0])
+    scale = unit(jnp.sum(jnp.abs(x), -1))
+    squares = jnp.sum(jnp.square(x / scale[..., None]), -1)
+    return scale * jnp.sqrt(squares) * (1 + 8 * float(jnp.finfo(x.dtype).eps))
+
+
+def _subnormal(x: jax.Array) -> float:
+    """The most that subnormal numbers contribute to a norm along the last axis."""
+    return math.sqrt(x.shape[-1]) * float(jnp.finfo(x.dtype).tiny)
+
+
+def balanced(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same products x_t d_t^T with rows x_t of length 1; x `[t, k]`, d `[t, o]`.
+
+    A tiny d_t that meets a huge x_t would vanish in the sum once it is weighted, and what it was to
+    cancel would stay.
+    """
+    x, d = _wide(x, d)
+    size = unit(_lengths(x))[:, None]
+    d = size * d
+    return x / size, jnp.where(jnp.abs(d) < jnp.finfo(d.dtype).tiny, 0, d)
+
+
+def norms(x: jax.Array, d: jax.Array) -> jax.Array:
+    """||sum_t x_t d_t^T|| of each example, rounded up, `[b]`; x `[b, t, k]`, d `[b, t, o]`.
+
+    Not finite if an entry is not, or if a product of two lengths overflows.
+    """
+    x, d = _wide(x, d)
+    if x.shape[1] > 1:
+        return _gram_norms(x, d)
+    return (_lengths(x[:, 0]) + _subnormal(x)) * (_lengths(d[:, 0]) + _subnormal(d))
+
+
+def _gram(x: jax.Array) -> jax.Array:
+    return jnp.einsum("btk,bsk->bts", x, x, precision=_EXACT)
+
+
+def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
+    lengths = _lengths(x), _lengths(d)
+    units = [unit(a) for a in lengths]
+    gram = [_gram(x / units[0][..., None]), _gram(d / units[1][..., None])]
+    piece = units[0] * units[1]
+    scale = unit(jnp.max(piece, -1))
+    piece = piece / scale[:, None]
+    square = jnp.sum(gram[0] * gram[1] * piece[:, :, None] * piece[:, None, :], (1, 2))
+    # products of k and of o numbers, sums of t and of t, in whatever order
+    hidden = (x.shape[2] + d.shape[2]) / 2 + 2 * x.shape[1] + 64
+    pieces = jnp.square(jnp.sum(piece, -1))
+    square = jnp.maximum(square + hidden * float(jnp.finfo(x.dtype).eps) * pieces,
+                         CANCELLATION**2 * pieces)
+    lost = lengths[0] * _subnormal(d) + (lengths[1] + _subnormal(d)) * _subnormal(x)
+    return scale * jnp.sqrt(square) + jnp.sum(lost, -1)
+
+
+def _normal(x: jax.Array) -> jax.Array:
+    """`x` without subnormal numbers, infinities and NaN (of examples that are absent)."""
+    limits = jnp.finfo(x.dtype)
+    return jnp.where((jnp.abs(x) >= limits.tiny) & (jnp.abs(x) <= limits.max), x, 0)
+
+
+def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
+    """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
+    x, d = _wide(x, d)
+    if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
+        return weighted_outer(d, x, weight, norm).T
+    d = _normal(weight.astype(d.dtype)[:, None, None] * _normal(d))
+    if x.shape[0] > (_ROWS if d.shape[-1] == 1 else 4 * _ROWS):
+        return _in_blocks(x, d)
+    # 0 * NaN is NaN; only then does the larger factor cost a pass of its own
+    return jax.lax.cond(_all_finite(norm), _product, _in_blocks, x, d)
+
+
+@jax.custom_batching.custom_vmap
+def _all_finite(x: jax.Array) -> jax.Array:
+    return jnp.all(jnp.isfinite(x))
+
+
+@_all_finite.def_vmap
+def _(_: int, __: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    return _all_finite(x), False  # of all lanes: one answer, so that one branch is taken
+
+
+def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
+    """`_product`, for factors x that need not be finite where d is 0."""
+    count = x.shape[0]
+    rows = min(count, _ROWS)
+
+    # compensated: small terms on a large sum would be lost or not as one record decides
+    def step(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        total, lost = carry
+        first = jnp.minimum(k * rows, count - rows)  # the last block begins early, to be whole
+        x_k, d_k = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
+        fresh = (first + jnp.arange(rows) >= k * rows)[:, None, None]
+        more = _product(_normal(x_k), jnp.where(fresh, d_k, 0)) + lost
+        new = total + more
+        return new, two_sum_error(total, more, new)
+
+    zeros = jnp.zeros((x.shape[2], d.shape[2]), x.dtype)
+    return sum(jax.lax.fori_loop(0, -(-count // rows), step, (zeros, zeros)))
+
+
+def _product(x: jax.Array, d: jax.Array) -> jax.Array:
+    (_, t, k), o = x.shape, d.shape[-1]
+    if t * k * o <= _FEW:
+        return jnp.sum(x[..., None] * d[..., None, :], (0, 1))
+    return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=_EXACT)
+
+
+def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
+    """The derivatives of one example's lookups, those of equal rows added to the first, `[t, o]`.
+
+    Args:
+      rows: t row numbers; from `count` on they are not there and get no derivative.
+      d: `[t, o]`.
+      count: rows of the table.
+    """
+    (d,) = _wide(d)
+    d = jnp.where((rows < count)[:, None], d, 0)
+    if rows.shape[0] == 1:
+        return d
+    first = jnp.argmax(rows[:, None] == rows[None, :], 1)
+    return jnp.einsum("ts,to->so", jax.nn.one_hot(first, rows.shape[0], dtype=d.dtype), d,
+                      precision=_EXACT)
+
+
+def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int) -> jax.Array:
+    """sum_i weight_i sum_t e_{row_it} d_it^T, `[count, o]`; rows `[b, t]`, d `[b, t, o]`.
+
+    Rows are added one by one, so in two parts: multiples of a unit so coarse that their sum is
+    exact, and the remainders. Else small terms would be lost on a large sum as one record decides.
+    """
+    weight = weight.astype(d.dtype)[:, None, None]
+    d = jnp.where(weight > 0, weight * d, 0).reshape(-1, d.shape[-1])
+    most = 2 * d.shape[0] * jnp.max(jnp.abs(d), initial=0)
+    coarse = jnp.where(jnp.isfinite(most), (d + most) - most, 0)
+    zeros = jnp.zeros((count, d.shape[-1]), d.dtype)
+    rows = rows.reshape(-1)
+    return (zeros.at[rows].add(coarse, mode="drop") +
+            zeros.at[rows].add(d - coarse, mode="drop"))

@@ -1,0 +1,358 @@
+"""Gradients kept as factors: the same sums as of whole gradients, and a bound nothing escapes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxminimax import Saddle, clipped_sum, ghost, saddle_operator
+from jaxminimax.ghost import _factors
+
+SIZE = 6
+
+
+def dense(w, v, x):
+    hidden = jax.nn.relu(x["x"] @ w["in"] + w["bias"])
+    return hidden @ w["out"] * v["scale"] + jnp.sum(jnp.tanh(v["turn"] @ hidden))
+
+
+def shared(w, v, x):
+    """As it is, transposed, reshaped, twice in one product."""
+    square = jax.jit(lambda a: a.reshape(9, 9))(w["w"])
+    hidden = jnp.tanh(square @ x["long"])
+    hidden = jax.checkpoint(lambda h, a: jnp.tanh((a.T @ h) @ a))(hidden, square)
+    return jnp.sum(hidden**2) + jnp.sum((square @ square.T)[0])
+
+
+def residual(w, v, x):
+    def layer(h, a):
+        return h + jax.nn.softplus(h @ a)
+
+    return jnp.sum(layer(layer(x["x"], w[0]), w[1])) * jnp.cos(v[0] @ x["long"])
+
+
+def convolution(w, v, x):
+    y = jax.lax.conv_general_dilated(
+        x["image"][None], w["kernel"], (2, 1), ((1, 0), (2, 2)), rhs_dilation=(1, 2),
+        dimension_numbers=("NHWC", "OIHW", "NCHW"))
+    return jnp.sum(jnp.tanh(jax.lax.conv(jnp.tanh(y), w["next"], (1, 1), "SAME"))) * v
+
+
+def embedding(w, v, x):
+    """Numbers below, within and beyond the table, and equal ones."""
+    return (jnp.sum(jnp.tanh(w["table"][x["id"]])) + jnp.sum(jnp.sin(w["table"][x["ids"] % 5]))
+            + jnp.sum(w["table"].at[x["ids"]].get(mode="clip") ** 2)
+            + jnp.sum(v.at[x["ids"]].get(mode="fill", fill_value=0.5) ** 3))
+
+
+def attention(w, v, x):
+    q, k, u = ((x["sequence"] @ w[name]).reshape(3, 2, 8) for name in ("q", "k", "u"))
+    mixed = jax.nn.softmax(jnp.einsum("the,she->hts", q, k))
+    mixed = jnp.einsum("hts,she->the", mixed, u).reshape(3, 16)
+    return jnp.sum(jnp.tanh(jnp.einsum("td,dhe->the", mixed, w["out"])) * v)
+
+
+def unknown(w, v, x):
+    """In a loop, under a rule of its own, looked up and multiplied, in other rows, alone."""
+    @jax.custom_jvp
+    def doubled(a, b):
+        return b @ a
+
+    doubled.defjvp(lambda p, t: (doubled(*p), 2 * (p[1] @ t[0])))
+    h, _ = jax.lax.scan(lambda h, _: (jnp.tanh(h @ w["loop"] + x["x"]), None),
+                        doubled(w["rule"], x["x"]), None, length=3)
+    rows = x["long"][:8] @ w["rows"] + (x["long"][:4] @ w["rows"].reshape(4, 6))[:3]
+    return (jnp.sum(h) + jnp.sum(w["two"][x["id"]]) + jnp.sum(x["x"] @ w["two"]) + jnp.sum(rows**2)
+            + jnp.sum(jnp.vecdot(w["each"], w["each"] * x["x"][0])) + jnp.sum(v))
+
+
+def unused(w, v, x):
+    return jnp.sum(jnp.tanh(w["used"] @ x["x"]))
+
+
+def normal(*shape):
+    return lambda rng: rng.normal(size=shape)
+
+
+MODELS = {
+    dense: ({"in": normal(4, 5), "bias": normal(5), "out": normal(5)},
+            {"scale": normal(), "turn": normal(3, 5)}),
+    shared: ({"w": normal(3, 27)}, None),
+    residual: ((normal(4, 4), normal(4, 4)), [normal(9)]),
+    convolution: ({"kernel": normal(3, 2, 2, 2), "next": normal(2, 3, 3, 3)}, normal()),
+    embedding: ({"table": normal(70, 4)}, normal(40, 3)),
+    attention: ({"q": normal(5, 16), "k": normal(5, 16), "u": normal(5, 16),
+                 "out": normal(16, 2, 8)}, normal(3, 2, 8)),
+    unknown: ({"loop": normal(4, 4), "rule": normal(4, 4), "two": normal(4, 4),
+               "rows": normal(8, 3), "each": normal(2, 2)}, normal(2)),
+    unused: ({"used": normal(8, 4), "not": normal(3, 3)}, {}),
+}
+KINDS = {
+    dense: ["vmap", "rank one", "rank one", "vmap", "rank one"],  # w by name, then v
+    shared: ["matrix"],
+    residual: ["rank one"] * 3,
+    convolution: ["matrix", "matrix", "vmap"],
+    embedding: ["rows", "rows"],
+    attention: ["Gram"] * 4 + ["vmap"],
+    unknown: ["vmap"] * 6,
+    unused: ["unused", "rank one"],
+}
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda f: f.__name__)
+
+
+def point(model, rng, dtype=np.float64):
+    return jax.tree.map(lambda draw: jnp.asarray(draw(rng), dtype), Saddle(*MODELS[model]))
+
+
+def records(rng, dtype=np.float64):
+    """Of very different sizes, so that some are clipped."""
+    x = {"x": (4,), "long": (9, ), "image": (4, 5, 2), "sequence": (3, 5)}
+    scale = 10 ** rng.uniform(-2, 1, SIZE)
+    return {name: np.asarray(rng.normal(size=(SIZE, *s)) * scale.reshape(-1, *[1] * len(s)), dtype)
+            for name, s in x.items()} | {
+        "id": rng.integers(0, 4, SIZE), "ids": rng.integers(-50, 90, (SIZE, 6))}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def summed(loss, strategy, joint, clip, z, x, mask=None):
+    return clipped_sum(saddle_operator(loss), clip, strategy=strategy, joint=joint)(z, x, mask)
+
+
+def assert_close(a, b, rtol):
+    for p, q in zip(a, b, strict=True):
+        assert jax.tree.structure(p) == jax.tree.structure(q)
+        size = max((float(jnp.max(jnp.abs(y), initial=0)) for y in jax.tree.leaves(q)), default=0)
+        for x, y in zip(*map(jax.tree.leaves, (p, q)), strict=True):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+            np.testing.assert_allclose(x, y, rtol=0, atol=rtol * size)
+
+
+# --- the same sums ---
+
+
+@every_model
+def test_sums_are_those_of_whole_gradients(model):
+    """Clipped not at all, some, and all; with records that are absent or not finite."""
+    for seed, clip in ((0, Saddle(1e9, 1e9)), (1, Saddle(0.5, 2.0)), (2, Saddle(1e-3, 1e-3))):
+        rng = np.random.default_rng(seed)
+        z, x, mask = point(model, rng), records(rng), rng.random(SIZE) < 0.7
+        x["long"][2] = x["x"][2] = np.nan if seed == 1 else 0.0
+        a, b = (summed(model, how, False, clip, z, x, mask) for how in ("ghost", "vmap"))
+        assert_close(a, b, 1e-12)
+
+
+@every_model
+def test_every_parameter_is_treated_as_it_should_be(model):
+    rng = np.random.default_rng(0)
+    z, x = point(model, rng), records(rng)
+    one = jax.tree.map(lambda a: a[0], x)
+    plan = ghost.plan(model, z, one, Saddle(True, True))
+    assert [t.kind for t in plan.treatments] == KINDS[model]
+    text = clipped_sum(saddle_operator(model), Saddle(1.0, 1.0), strategy="ghost").explain(z, x)
+    assert text.startswith("strategy ghost\nparameter")
+    for line, t in zip(text.splitlines()[2:], plan.treatments, strict=True):
+        assert f" {t.numbers:,} " in line
+        assert str(list(t.shape)) in line
+        assert ("vmap because" in line) == (t.kind == "vmap")
+
+
+def test_what_is_not_understood_is_said():
+    rng = np.random.default_rng(0)
+    plan = ghost.plan(unknown, point(unknown, rng), jax.tree.map(lambda a: a[0], records(rng)),
+                      Saddle(True, False))
+    assert {name: t.reason for name, t in zip(plan.names, plan.treatments, strict=True)
+            if t is not None} == {
+        "w['each']": "used by mul", "w['loop']": "used by scan",
+        "w['rows']": "used as matrices of different rows",
+        "w['rule']": "used by custom_jvp_call", "w['two']": "both looked up and multiplied"}
+
+
+def test_one_clip_for_both_players_and_players_alone():
+    rng = np.random.default_rng(3)
+    z, x = point(dense, rng), records(rng)
+    for joint, clip in ((True, Saddle(0.5, 2.0)), (False, Saddle(0.5, None)),
+                        (False, Saddle(None, 2.0))):
+        a, b = (summed(dense, how, joint, clip, z, x) for how in ("ghost", "vmap"))
+        assert_close(a, b, 1e-12)
+        assert [p is None for p in a] == [c is None for c in clip]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=lambda t: t.__name__)
+def test_narrow_numbers_are_summed_in_float32(dtype):
+    rng = np.random.default_rng(4)
+    z, x = point(dense, rng, dtype), records(rng, dtype)
+    a, b = (summed(dense, how, False, Saddle(0.5, 2.0), z, x) for how in ("ghost", "vmap"))
+    assert_close(a, b, 40 * float(jnp.finfo(dtype).eps))
+
+
+def product(w, v, x):
+    """Its gradient by w is x.w^T x.v, any product of two matrices."""
+    return jnp.sum((x.w @ w) * x.v) + 0.0 * v
+
+
+@pytest.mark.parametrize("count", [1500, 5000])
+def test_long_batches_are_summed_in_blocks(count):
+    rng = np.random.default_rng(5)
+    for k, o in ((9, 7), (80, 1)):
+        x = Saddle(*(rng.normal(size=(count, 1, n)) for n in (k, o)))
+        z = Saddle(jnp.zeros((k, o)), jnp.zeros(()))
+        for bad in (False, True):
+            x.w[-3] = np.inf if bad else 1.0
+            total = summed(product, "ghost", False, Saddle(2.0, None), z, x).w
+            g = np.where(np.isfinite(x.w), x.w, 0.0).transpose(0, 2, 1) * x.v
+            norm = np.sqrt((g**2).sum((1, 2), keepdims=True))
+            expected = (g * np.minimum(1, 2 / np.maximum(norm, 1e-300))).sum(0)
+            np.testing.assert_allclose(total, expected, rtol=0, atol=1e-10)
+
+
+# --- the bound ---
+
+FORMS = {"rank one": (1, 40, 30), "vector": (1, 70, 1), "Gram": (3, 40, 30), "matrix": (4, 5, 3)}
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+def contribution(x, clip, i=0):
+    """What example i alone adds, `[k, o]` float64."""
+    z = Saddle(jnp.zeros((x.w.shape[2], x.v.shape[2]), x.w.dtype), jnp.zeros((), x.w.dtype))
+    mask = np.arange(len(x.w)) == i
+    return np.asarray(summed(product, "ghost", False, Saddle(clip, None), z, x, mask).w, np.float64)
+
+
+def length(x):
+    """In float64 without overflow."""
+    scale = np.abs(x).max()
+    return 0.0 if scale == 0 else scale * np.linalg.norm(x / scale)
+
+
+@every_form
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+def test_one_example_is_never_longer_than_the_clip_norm(form, dtype):
+    """Magnitudes from subnormal to the largest, equal for all rows or each its own."""
+    t, k, o = FORMS[form]
+    rng = np.random.default_rng(6)
+    top = np.log10(np.finfo(dtype).max)
+    attained = 0
+    for trial in range(120):
+        ends = rng.uniform(-top - 6, top, (2, t if trial % 2 else 1, 1))
+        if trial % 3 == 0:
+            ends[1] = -ends[0] + rng.uniform(-2, 2)  # a product of ordinary size
+        with np.errstate(over="ignore", under="ignore"):
+            x = Saddle(*(np.asarray(rng.uniform(-1, 1, (2, t, n)) * 10.0**e, dtype)
+                         for n, e in zip((k, o), ends, strict=True)))
+        clip = 10 ** rng.uniform(-20, 20)
+        total = contribution(x, clip)
+        assert np.all(np.isfinite(total))
+        assert length(total) <= clip * (1 + 1e-12)
+        attained += length(total) > 0.9 * clip
+    assert attained > 5
+
+
+@every_form
+def test_rows_that_nearly_cancel_are_held_to_the_clip_norm(form):
+    """In one example's norm, which rounding then hides; alone and among others."""
+    t, k, o = FORMS[form]
+    rng = np.random.default_rng(7)
+    for size in (1.0, 1e4, 1e12, 1e18):
+        for rest in (1.0, 1e-3, 1e-6, 0.0):
+            x = Saddle(*(rng.normal(size=(8, t, n)).astype(np.float32) for n in (k, o)))
+            x.w[0] *= np.float32(size)
+            if t > 1:
+                x.w[0, 1], x.v[0, 1] = -x.w[0, 0], x.v[0, 0] * np.float32(1 + rest)
+                x.w[0, 2:] *= np.float32(rest / size)
+            total = contribution(x, 0.7)
+            assert length(total) <= 0.7 * (1 + 1e-5)
+            z = Saddle(jnp.zeros((k, o), jnp.float32), jnp.zeros((), jnp.float32))
+            with_it, without = (np.asarray(summed(product, "ghost", False, Saddle(0.7, None), z, x,
+                                                  np.arange(8) >= first).w, np.float64)
+                                for first in (0, 1))
+            assert length(with_it - without) <= 0.7 * (1 + 1e-3)
+
+
+def test_examples_that_are_not_finite_leave_no_trace():
+    for form in FORMS.values():
+        t, k, o = form
+        rng = np.random.default_rng(8)
+        x = Saddle(*(rng.normal(size=(5, t, n)) for n in (k, o)))
+        z = Saddle(jnp.zeros((k, o)), jnp.zeros(()))
+        mask = np.arange(5) != 2
+        clean = summed(product, "ghost", False, Saddle(0.7, None), z, x, mask)
+        for player in (0, 1):
+            for value in (np.nan, np.inf, -np.inf):
+                y = Saddle(*(a.copy() for a in x))
+                y[player][2, -1, -1] = value
+                for some in (mask, np.ones(5, bool)):
+                    assert_close(summed(product, "ghost", False, Saddle(0.7, None), z, y, some),
+                                 clean, 1e-13)
+
+
+def test_equal_rows_of_a_table_count_together():
+    """A record that looks one row up six times has a gradient six times as long."""
+    def loss(w, v, x):
+        return jnp.sum(w[x])
+
+    z = Saddle(jnp.zeros((50, 2)), ())
+    for ids in ([[7] * 6], [[7, 7, 7, 8, 8, 9]], [[60, 7, 60, 7, -60, 7]]):
+        a, b = (summed(loss, how, False, Saddle(1.0, None), z, np.array(ids))
+                for how in ("ghost", "vmap"))
+        assert_close(a, b, 1e-12)
+        assert abs(length(a.w) - 1) < 1e-10
+
+
+def test_dropped_cross_terms_are_seen(monkeypatch):
+    x = Saddle(np.ones((1, 3, 40)), np.ones((1, 3, 30)))
+    assert length(contribution(x, 1.0)) <= 1
+    gram = _factors._gram
+    monkeypatch.setattr(_factors, "_gram", lambda a: gram(a) * jnp.eye(a.shape[1])[None])
+    summed.clear_cache()
+    assert length(contribution(x, 1.0)) > 1.5
+    summed.clear_cache()
+
+
+# --- the choice ---
+
+
+def test_the_choice_is_made_by_shapes_and_use():
+    def chosen(operator, z, x):
+        how = clipped_sum(operator, Saddle(1.0, 1.0))
+        return how.explain(z, x).splitlines()[0]
+
+    def shape(*s):
+        return jax.ShapeDtypeStruct(s, jnp.float32)
+
+    wide = Saddle(shape(800, 30), shape())
+    two, one = (Saddle(shape(n, 1, 800), shape(n, 1, 30)) for n in (2, 1))
+    ghostly = saddle_operator(product)
+    assert chosen(ghostly, wide, two) == "strategy ghost, chosen by auto"
+    assert chosen(ghostly, wide, one) == "strategy vmap, chosen by auto"
+    few = Saddle(shape(8, 3), shape())
+    assert chosen(ghostly, few, Saddle(shape(9, 1, 8), shape(9, 1, 3))).startswith("strategy vmap")
+    many = Saddle(shape(2**20, 1), shape(2**20, 1))
+    own = Saddle(shape(2**9), shape(1))
+    assert chosen(lambda z, x: z, own, many) == "strategy microbatch, chosen by auto"
+    assert chosen(lambda z, x: z, own, two) == "strategy vmap, chosen by auto"
+
+
+def test_a_rule_that_closes_over_traced_values_is_left_alone():
+    def loss(w, v, x):
+        @jax.custom_jvp
+        def doubled(a):
+            return a @ x
+
+        doubled.defjvp(lambda p, t: (doubled(*p), 2 * (t[0] @ x)))
+        return jnp.sum(jnp.tanh(doubled(w) + w @ x))
+
+    rng = np.random.default_rng(9)
+    z, x = Saddle(jnp.asarray(rng.normal(size=(30, 20))), ()), rng.normal(size=(3, 20))
+    a, b = (summed(loss, how, False, Saddle(1.0, None), z, x) for how in ("auto", "vmap"))
+    assert_close(a, b, 1e-13)
+    with pytest.raises(ValueError, match="closes over traced values"):
+        summed(loss, "ghost", False, Saddle(1.0, None), z, x)
+
+
+def test_it_says_so_when_asked(capsys):
+    x = Saddle(np.ones((2, 1, 8)), np.ones((2, 1, 3)))
+    z = Saddle(jnp.zeros((8, 3)), jnp.zeros(()))
+    clipped_sum(saddle_operator(product), Saddle(1.0, None), strategy="ghost", explain=True)(z, x)
+    assert "rank one" in capsys.readouterr().out
