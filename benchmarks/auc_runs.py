@@ -28,7 +28,6 @@ def tanh_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer,
            "tanh": tanh_scorer}
 ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda, "extragradient": jmm.extragradient}
-_SLICE = {"linear": 256, "mlp": 32, "tanh": 32}  # rows whose gradients are in memory together
 
 
 class Refused(Exception):
@@ -77,8 +76,7 @@ def lane(s: settings.Settings, algorithm: str, scorer: str, dataset: data.Datase
     query = jmm.Query(clip=Saddle(s.clip, s.clip_v if own else None), noise_multiplier=noise,
                       population=n,
                       sampling=jmm.Full() if rate is None else jmm.Poisson(rate=rate))
-    common = dict(query=query, iterations=s.iterations, averaging=jmm.Averaging(skip=s.skip),
-                  strategy="microbatch", microbatch=_SLICE[scorer])
+    common = dict(query=query, iterations=s.iterations, averaging=jmm.Averaging(skip=s.skip))
     if algorithm == "gda":
         offset = s.iterations / 2  # so the steps fall to a third of the first one
         hyper = jmm.gda.Hyper(**common, modulus=1 / ((s.first_step or s.step) * offset),

@@ -15,7 +15,7 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-OPTIMISED = {"test_audit", "test_gradients", "test_joint", "test_noise", "test_rates",
+OPTIMISED = {"test_audit", "test_ghost", "test_gradients", "test_joint", "test_noise", "test_rates",
              "test_release", "test_release_groups", "test_sampling"}
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
