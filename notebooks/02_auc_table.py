@@ -11,32 +11,30 @@
 # %% [markdown]
 # # The AUC table, as printed and as it can be had
 #
-# Table 2 of Yang et al., *Differentially Private SGDA for Minimax Problems* (UAI 2022), gives the AUC
-# of linear and two-layer scorers at ε between 0.1 and 10. Here is what the noise that the paper
+# Table 2 of Yang et al., *Differentially Private SGDA for Minimax Problems* (UAI 2022), gives the
+# AUC of linear and two-layer scorers at ε between 0.1 and 10. Here is what the noise that the paper
 # prints costs, what honest noise gives, and the paper's Figures 1 and 2 with honest noise.
 #
-# Neighbouring data sets differ in one *replaced* record throughout. The whole table (three data sets,
-# three δ, five seeds) takes a while: `python -m benchmarks.table2`, with results in
+# Neighbouring data sets differ in one *replaced* record throughout. The whole table (three data
+# sets, three δ, five seeds) takes a while: `python -m benchmarks.table2`, with results in
 # `benchmarks/results/table2.md`. This notebook computes everything that it shows.
 
 # %%
+import argparse
+import dataclasses
 import functools
 import os
 import pathlib
 import sys
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
 root = pathlib.Path.cwd().resolve()
 sys.path.insert(0, str(root if (root / "benchmarks").is_dir() else root.parent))
 
-import argparse
-import dataclasses
-
-import jaxminimax as jmm
-from benchmarks import (
+import jaxminimax as jmm  # noqa: E402
+from benchmarks import (  # noqa: E402
     auc_runs,
     data,
     papers_protocol,
@@ -51,22 +49,24 @@ delta = 1e-6
 # %% [markdown]
 # ## What the printed noise costs
 #
-# The paper draws batches of $m = 64$ with replacement for 15 epochs and its Remark 1 sets the noise on
-# a batch's mean gradient to
+# The paper draws batches of $m = 64$ with replacement for 15 epochs and its Remark 1 sets the noise
+# on a batch's mean gradient to
 #
 # $$\sigma = \frac{8 G \sqrt{T \ln(1/\delta)}}{n\,\varepsilon},$$
 #
-# for either player, with $G$ the largest gradient norm of a run without noise. The remark's proof asks
-# for batches of $m \ge n\sqrt{\varepsilon / 4T}$ records: more than 64 as soon as ε exceeds 0.1. Below
-# is the ε that an explicit pair of data sets has under this noise, computed from the divergence of the
-# two output distributions, as if $G$ were public. (It is not: it is read off the data.)
+# for either player, with $G$ the largest gradient norm of a run without noise. The remark's proof
+# asks for batches of $m \ge n\sqrt{\varepsilon / 4T}$ records: more than 64 as soon as ε exceeds
+# 0.1. Below is the ε that an explicit pair of data sets has under this noise, computed from the
+# divergence of the two output distributions, as if $G$ were public. (It is not: it is read off the
+# data.)
 
 # %%
 claimed = np.array([0.1, 1.0, 10.0]) if quick else np.array([0.1, 0.2, 0.5, 1, 2, 3, 5, 10])
 figure, axes = plt.subplots(figsize=(5, 3.6), layout="constrained")
 for name, n in (("ijcnn1", 39_992), ("MNIST, Fashion-MNIST", 60_000)):
     true = [papers_protocol.attained(
-        papers_protocol.described(n, 15 * n // 64, 1, epsilon, delta), delta) for epsilon in claimed]
+        papers_protocol.described(n, 15 * n // 64, 1, epsilon, delta), delta)
+        for epsilon in claimed]
     axes.loglog(claimed, true, "o-", label=name)
     print(name, dict(zip(claimed.tolist(), np.round(true, 3).tolist(), strict=True)))
 axes.loglog(claimed, claimed, "k:", label="claimed")
@@ -83,9 +83,10 @@ assert true[-1] > 50, "outside them it is not private in any useful sense"
 # ## Figures 1 (a) and 2: the noise of NSEG and of DP-SGDA
 #
 # Honest noise for both, at equal batch size, rounds, ε and δ. NSEG (extragradient) asks for two
-# gradients in every round and adds one σ to both players; DP-SGDA asks for one, and gives each player
-# the share of the budget that keeps the whole noise smallest. The paper explains the difference by the
-# uniform σ; the dotted line shows how much that explains, which is next to nothing.
+# gradients in every round and adds one σ to both players; DP-SGDA asks for one, and gives each
+# player the share of the budget that keeps the whole noise smallest. The paper explains the
+# difference by the uniform σ; the dotted line shows how much that explains, which is next to
+# nothing.
 
 # %%
 asked = argparse.Namespace(datasets=("ijcnn1",) if quick else table2_settings.DATASETS,
@@ -102,7 +103,7 @@ for axes, one in zip(panels[0], asked.delta, strict=True):
                         color=f"C{colour}", label=f"{name}, {key[6:]}")
     axes.set(xlabel="ε", title=f"δ = {one:g}")
     axes.grid(alpha=0.3)
-panels[0][0].set_ylabel("σ on the mean gradient")
+panels[0][0].set_ylabel("sigma on the mean gradient")
 panels[0][0].legend(fontsize=6)
 plt.show()
 
@@ -112,13 +113,14 @@ assert all(r["sigma_nseg"] > r["sigma_w_sgda"] for r in rows), "two releases cos
 # ## AUC: the printed protocol beside honest noise
 #
 # ijcnn1 if its file is at hand (`JAXMINIMAX_DATA`), else the insurance table that comes with
-# statsmodels. "Printed" is the paper's protocol to the letter, with learning rates and radius of its
-# Table 4; the ε in brackets is what its noise really has. "Honest" is calibrated noise with settings of
-# our own, found on validation splits without paying for it.
+# statsmodels. "Printed" is the paper's protocol to the letter, with learning rates and radius of
+# its Table 4; the ε in brackets is what its noise really has. "Honest" is calibrated noise with
+# settings of our own, found on validation splits without paying for it.
 
 # %%
 folder = os.environ.get("JAXMINIMAX_DATA")
-name = "ijcnn1" if folder and (pathlib.Path(folder) / "ijcnn1").is_dir() and not quick else "randhie"
+found = folder is not None and (pathlib.Path(folder) / "ijcnn1").is_dir()
+name = "ijcnn1" if found and not quick else "randhie"
 seeds, epsilons = (1, (1.0,)) if quick else (3, (0.1, 1.0, 10.0))
 print("data:", name)
 
@@ -157,7 +159,8 @@ theirs = 100 * np.array([[r["cells"][i][1][0] for r in runs] for i in range(len(
 for place, label in ((mine, "honest noise"), (theirs, "printed protocol (average)")):
     axes.errorbar(epsilons, place.mean(1), place.std(1), marker="o", capsize=4, label=label)
 for e, auc, t in zip(epsilons, theirs.mean(1), true, strict=True):
-    axes.annotate(f"true ε {t:.2g}", (e, auc), textcoords="offset points", xytext=(4, -12), fontsize=8)
+    axes.annotate(f"true ε {t:.2g}", (e, auc), textcoords="offset points", xytext=(4, -12),
+                  fontsize=8)
 if name == "ijcnn1":
     axes.plot(epsilons, [table2_settings.published(name, "linear", e, delta) for e in epsilons],
               "k:", label="published")
@@ -173,10 +176,10 @@ assert mine.mean(1)[0] > 60
 # %% [markdown]
 # ## Figures 1 (b) and (c): hidden units and batch size
 #
-# The paper finds that with privacy more hidden units hurt, since the largest gradient norm grows with
-# the width and the noise with it. With clipping that mechanism is gone: what remains is that more
-# weights carry more noise, which shows at small ε. Small batches hurt at a fixed number of epochs, and
-# so do huge ones, which leave few rounds.
+# The paper finds that with privacy more hidden units hurt, since the largest gradient norm grows
+# with the width and the noise with it. With clipping that mechanism is gone: what remains is that
+# more weights carry more noise, which shows at small ε. Small batches hurt at a fixed number of
+# epochs, and so do huge ones, which leave few rounds.
 
 # %%
 widths = (4, 32) if quick else (4, 16, 64, 256)
@@ -199,7 +202,8 @@ for epsilon, label in ((np.inf, "no noise"), (1.0, "ε = 1"), (0.1, "ε = 0.1"))
     s = base if epsilon != 0.1 else settings.choose(name, "mlp", 0.1)
     aucs = np.stack([auc_of(dataclasses.replace(s, hidden=h), epsilon, s.rate) for h in widths])
     left.errorbar(widths, aucs.mean(1), aucs.std(1), marker="o", capsize=3, label=label)
-left.set(xscale="log", xlabel="hidden units", ylabel="AUC [per cent]", title=f"{name}, δ = {delta:g}")
+left.set(xscale="log", xlabel="hidden units", ylabel="AUC [per cent]",
+         title=f"{name}, δ = {delta:g}")
 left.legend()
 aucs = []
 for size in batches:
