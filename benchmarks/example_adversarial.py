@@ -24,8 +24,8 @@ from jaxminimax import Query, Saddle
 DATASETS = ("fragile", "mnist", "fashion_mnist", "adult", "ijcnn1")
 EPSILONS, QUICK, SEEDS = (0.1, 0.3, 1.0, 3.0), (1.0,), 3
 # by data set: the adversary's radius r, R, step, clip norm
-_SETTINGS = {"fragile": (0.5, 10.0, 1.0, 1.0), "mnist": (1.0, 10.0, 0.1, 3.0),
-             "fashion_mnist": (1.0, 10.0, 0.1, 3.0), "adult": (0.5, 10.0, 0.3, 2.0),
+_SETTINGS = {"fragile": (0.5, 20.0, 4.0, 1.0), "mnist": (0.5, 10.0, 0.1, 3.0),
+             "fashion_mnist": (0.5, 10.0, 0.1, 3.0), "adult": (0.5, 10.0, 0.3, 2.0),
              "ijcnn1": (0.2, 10.0, 0.3, 2.0)}
 
 

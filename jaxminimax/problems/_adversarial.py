@@ -117,8 +117,8 @@ def fragile_classes(key: jax.Array, count: int, *, dim: int = 10
                     ) -> tuple[jax.Array, jax.Array]:
     """Two classes with one feature that is hard to move and others that are easy to read.
 
-    x_0 = y + 0.7 N(0, 1) and x_j = 0.15 y + 0.15 N(0, 1) for the rest: together the rest tell the
-    classes apart almost surely, and a shift of norm 0.15 dim^(1/2) turns all of them round.
+    x_0 = y + 0.7 N(0, 1) and x_j = 0.15 y + 0.05 N(0, 1) for the rest: each of the rest tells the
+    classes apart almost surely, and a shift of norm 0.15 (dim - 1)^(1/2) turns all of them round.
 
     Returns:
       x `[count, dim]` and y `[count]` in {-1, 1}.
@@ -128,5 +128,5 @@ def fragile_classes(key: jax.Array, count: int, *, dim: int = 10
     one, two = jax.random.split(key)
     y = 2.0 * jax.random.bernoulli(one, 0.5, (count,)) - 1.0
     centre = jnp.full(dim, 0.15).at[0].set(1.0)
-    size = jnp.full(dim, 0.15).at[0].set(0.7)
+    size = jnp.full(dim, 0.05).at[0].set(0.7)
     return y[:, None] * centre[None] + size[None] * jax.random.normal(two, (count, dim)), y
