@@ -53,10 +53,10 @@ def tasks(records: int, rounds: int, data: Any) -> list[Task]:
     ]
 
 
-def losses(theta: jax.Array, pairs: Any) -> np.ndarray:
+def losses(theta: Any, pairs: Any) -> np.ndarray:
     """Squared errors of fresh records `[seeds, n]`."""
-    x, y = pairs
-    return np.asarray((theta @ x.T - y[None]) ** 2 / 2, np.float64)
+    x, y = (np.asarray(a, np.float64) for a in pairs)
+    return (np.asarray(theta) @ x.T - y) ** 2 / 2
 
 
 def run(args: Any) -> Outcome:

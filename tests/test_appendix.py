@@ -1,6 +1,7 @@
 """GANs, Markov decision processes, robust learning: closed forms, and private runs that learn."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -29,63 +30,102 @@ def private(problem, start, data, *, clip, step, epsilon=1.0, rounds=150, seed=3
     return state, hyper
 
 
-def full_gradient(problem, z, data):
-    """The operator of the value, to compare with the records' mean and the public terms."""
-    g = jax.grad(lambda z: problem.value(z, data))(z)
-    return Saddle(g.w, jax.tree.map(jnp.negative, g.v))
-
-
 def assert_close(a, b, tolerance=1e-10):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance), a, b)
+
+
+def assert_operator_is_the_gradient(problem, z, data):
+    """The records' mean operator and the public terms, against the gradient of the value."""
+    @jax.jit
+    def both(z):
+        g = jax.grad(lambda z: problem.value(z, data))(z)
+        return jmm.metrics.mean_operator(problem, z, data), g
+
+    operator, gradient = both(z)
+    assert_close(operator, Saddle(gradient.w, jax.tree.map(np.negative, gradient.v)))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """What the generators draw, in one program."""
+    p, r, _ = quarters()
+
+    @jax.jit
+    def draw(key):
+        wave = P.cosine_discriminator(key, dim=3, hidden=50, scale=4.0)
+        wild = np.array([[0.0, 0.0, 0.0], [1e3, -1e4, 1.0], [0.3, 0.2, -0.1]])
+        return {
+            "cosine": jax.vmap(jax.grad(wave), (None, 0))(jnp.ones(50), wild),
+            "latents": P.latents(key, 64, DIM),
+            "ring": P.ring(key, 400, modes=4, spread=0.02),
+            "transitions": P.transitions(key, 30_000, p, r),
+        }
+
+    return jax.tree.map(np.asarray, draw(jax.random.key(1)))
+
+
+@pytest.fixture(scope="module")
+def regression():
+    """A fifth of the records answer with another feature."""
+    x = RNG.normal(size=(3000, 3)) / math.sqrt(3)
+    g = (RNG.random(3000) < 0.2).astype(int)
+    return g, (x, x[np.arange(3000), g] + 0.1 * RNG.normal(size=3000))
+
+
+@pytest.fixture(scope="module")
+def classes():
+    """One feature that is hard to move and three that are easy to read."""
+    y = np.where(RNG.random(2000) < 0.5, 1.0, -1.0)
+    size = np.array([0.7, 0.1, 0.1, 0.1])
+    return y[:, None] * np.array([1.0, 0.2, 0.2, 0.2]) + size * RNG.normal(size=(2000, 4)), y
 
 
 # --- Wasserstein GAN ---
 
 DIM = 4
-BANK = P.latents(jax.random.key(5), 64, DIM)
+RNG = np.random.default_rng(0)
+HALF = RNG.normal(size=(32, DIM))
+BANK = np.concatenate([HALF, -HALF])
+POINTS = 0.2 * RNG.normal(size=(2000, DIM)) + np.array([0.5, -0.3, 0.0, 0.1])
 LINEAR = P.wgan(lambda w, z: w @ z, lambda v, xi: v + xi, BANK, limit=2.0, norm="ball",
                 penalty=1.0)
 
 
-def points(n=2000):
-    return 0.2 * jax.random.normal(jax.random.key(0), (n, DIM)) + jnp.array([0.5, -0.3, 0.0, 0.1])
-
-
 def test_a_linear_gan_has_its_saddle_at_the_mean_of_the_records():
-    z = points()
-    star = Saddle(jnp.zeros(DIM), jnp.mean(z, 0))
-    assert_close(jmm.metrics.mean_operator(LINEAR, star, z),
-                 Saddle(jnp.zeros(DIM), jnp.zeros(DIM)))
-    for w in jax.random.normal(jax.random.key(1), (5, DIM)):
-        # f(w, v*) = |w|^2 / 2, and f(0, v) = 0 for every v
-        assert LINEAR.value(Saddle(w, star.v), z) == pytest.approx(float(w @ w) / 2)
-        assert LINEAR.value(Saddle(star.w, w), z) == pytest.approx(0.0, abs=1e-12)
+    zero, mean, value = np.zeros(DIM), POINTS.mean(0), jax.jit(LINEAR.value)
+    operator = jax.jit(lambda z: jmm.metrics.mean_operator(LINEAR, z, POINTS))
+    assert_close(operator(Saddle(zero, mean)), Saddle(zero, zero))
+    for x in RNG.normal(size=(5, DIM)):  # f(w, v*) = |w|^2 / 2, and f(0, v) = 0 for every v
+        assert value(Saddle(x, mean), POINTS) == pytest.approx(x @ x / 2)
+        assert value(Saddle(zero, x), POINTS) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_private_linear_gan_finds_the_mean_to_the_noise():
     """The averaged operator of w is near 0, so v is off by the averaged noise and no more."""
-    z, clip = points(), 2.0
+    z, clip = POINTS, 2.0
     state, hyper = private(LINEAR, Saddle(jnp.zeros(DIM), jnp.zeros(DIM)), z,
                            clip=Saddle(clip, None), step=Saddle(0.5, 0.3), rounds=300)
     std = clip * hyper.query.noise_multiplier.w / len(z) / math.sqrt(150)
-    off = jnp.linalg.norm(state.average.v - jnp.mean(z, 0))
+    off = np.linalg.norm(state.average.v - z.mean(0))
     assert 0.1 * std < off < 4 * std * math.sqrt(DIM)
-    assert off < 0.3 * jnp.linalg.norm(jnp.mean(z, 0))
+    assert off < 0.3 * np.linalg.norm(z.mean(0))
 
 
 def test_of_a_gan_only_the_discriminator_is_noised_and_charged():
-    z, clip, multiplier = points(200), 1.5, 7.0
+    z, clip, multiplier = POINTS[:200], 1.5, 7.0
     query = jmm.Query(clip=Saddle(clip, None), noise_multiplier=Saddle(multiplier, None),
                       population=200)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(1e-3, 1e-3), iterations=1)
     start = jmm.sgda.init(Saddle(jnp.full(DIM, 0.1), jnp.zeros(DIM)), hyper)
     keys = jax.random.split(jax.random.key(2), 1000)
-    moved = jax.jit(jax.vmap(lambda k: jmm.sgda.update(k, start, z, hyper, LINEAR).z))(keys)
-    noise = np.asarray(moved.w - jnp.mean(moved.w, 0)) / 1e-3
+    rounds = jax.jit(lambda z: jax.lax.map(
+        lambda k: jmm.sgda.update(k, start, z, hyper, LINEAR).z, keys))
+    moved, other = (jax.tree.map(np.asarray, rounds(x)) for x in (z, z + 1.0))
+    noise = (moved.w - moved.w.mean(0)) / 1e-3
     assert noise.std() == pytest.approx(clip * multiplier / 200, rel=0.06)
-    assert np.ptp(np.asarray(moved.v), axis=0).max() == 0.0  # no noise, the same for every key
-    other = jmm.sgda.update(keys[0], start, z + 1.0, hyper, LINEAR).z
-    assert_close(other.v, moved.v[0], 0.0)  # and for all data
+    assert np.ptp(moved.v, axis=0).max() == 0.0  # no noise, the same for every key
+    np.testing.assert_array_equal(other.v, moved.v)  # and for all data
+    assert np.abs(other.w - moved.w).max() > 0
     charged = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6)
     both = dataclasses.replace(query, clip=Saddle(clip, clip),
                                noise_multiplier=Saddle(multiplier, multiplier))
@@ -96,63 +136,60 @@ def test_of_a_gan_only_the_discriminator_is_noised_and_charged():
 
 
 def test_the_operator_and_public_term_of_a_gan_are_the_gradient_of_its_value():
-    keys = jax.random.split(jax.random.key(7), 3)
     problem = P.wgan(P.mlp_scorer, P.mlp_generator, BANK, penalty=0.2, one_use=True)
-    z = Saddle(P.mlp_init(keys[0], DIM, 6), P.generator_init(keys[1], latent=DIM, hidden=5,
-                                                             dim=DIM))
-    records = points(30)
-    assert_close(jmm.metrics.mean_operator(problem, z, records),
-                 full_gradient(problem, z, records))
-    assert not any(jnp.any(x) for x in jax.tree.leaves(problem.operator(z, records[0]).v))
+    shapes = Saddle({"W1": (DIM, 6), "b1": (6,), "W2": (6,)},
+                    {"W1": (DIM, 5), "b1": (5,), "W2": (5, DIM), "b2": (DIM,)})
+    z = Saddle(*({k: RNG.normal(size=x) for k, x in player.items()} for player in shapes))
+    assert_operator_is_the_gradient(problem, z, POINTS[:30])
+    of_one = jax.jit(problem.operator)(z, POINTS[0]).v
+    assert not any(np.any(x) for x in jax.tree.leaves(of_one))
 
 
-def test_a_cosine_discriminator_has_gradients_below_the_root_of_two():
-    d = P.cosine_discriminator(jax.random.key(1), dim=3, hidden=50, scale=4.0)
-    x = jnp.array([[0.0, 0.0, 0.0], [1e3, -1e4, 1.0], [0.3, 0.2, -0.1]])
-    g = jax.vmap(jax.grad(d), (None, 0))(jnp.ones(50), x)
-    norms = jnp.linalg.norm(g, axis=1)
-    assert jnp.all(norms <= math.sqrt(2))
-    assert jnp.all(norms > 0.5)
+def test_a_cosine_discriminator_has_gradients_below_the_root_of_two(drawn):
+    norms = np.linalg.norm(drawn["cosine"], axis=1)
+    assert np.all((norms > 0.5) & (norms <= math.sqrt(2)))
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (7, 3)])
-def test_limits_on_weights_are_projections(shape):
-    keys = jax.random.split(jax.random.key(3))
-    w = {"W1": 3 * jax.random.normal(keys[0], shape), "b1": jax.random.normal(keys[1], (5,))}
-    spectral = P.limited(w, 1.5, "spectral")
-    u, s, vt = jnp.linalg.svd(w["W1"], full_matrices=False)
-    assert s[-1] < 1.5 < s[0]  # some are cut and some are not
-    np.testing.assert_allclose(spectral["W1"], u @ jnp.diag(jnp.minimum(s, 1.5)) @ vt, atol=1e-10)
-    assert jnp.linalg.norm(spectral["b1"]) <= 1.5 + 1e-12
-    assert_close(P.limited(spectral, 1.5, "spectral"), spectral)
-    entry = P.limited(w, 0.5, "entry")
-    np.testing.assert_allclose(entry["W1"], jnp.clip(w["W1"], -0.5, 0.5))
-    ball = P.limited(w, 0.5, "ball")
-    assert sum(jnp.sum(x**2) for x in ball.values()) == pytest.approx(0.25)
+def test_limits_on_weights_are_projections():
+    w = {"wide": 2 * RNG.normal(size=(3, 7)), "tall": 2 * RNG.normal(size=(7, 3)),
+         "b1": 5 * np.ones(5)}
+    limit = jax.jit(P.limited, static_argnums=(1, 2))
+    spectral = limit(w, 5.0, "spectral")
+    for name in ("wide", "tall"):
+        u, size, vt = np.linalg.svd(w[name], full_matrices=False)
+        assert size[-1] < 5.0 < size[0]  # some are cut and some are not
+        np.testing.assert_allclose(spectral[name], u @ np.diag(np.minimum(size, 5.0)) @ vt,
+                                   atol=1e-10)
+    np.testing.assert_allclose(spectral["b1"], np.sqrt(5) * np.ones(5))
+    assert_close(limit(spectral, 5.0, "spectral"), spectral)
+    np.testing.assert_allclose(P.limited(w, 0.5, "entry")["wide"], np.clip(w["wide"], -0.5, 0.5))
+    assert sum(np.sum(x**2) for x in limit(w, 0.5, "ball").values()) == pytest.approx(0.25)
 
 
 def test_the_sliced_distance_of_a_shifted_sample_is_the_mean_projection_of_the_shift():
-    key, x = jax.random.key(4), points(200)
-    assert P.sliced_wasserstein(key, x, x) == 0.0
-    line = x[:, :1]
-    assert P.sliced_wasserstein(key, line + 0.7, line) == pytest.approx(0.7, rel=1e-9)
+    key, x = jax.random.key(4), POINTS[:100, :2]
+    distance = jax.jit(lambda a, b: P.sliced_wasserstein(key, a, b, 1000))
+    assert distance(x, x[::-1].copy()) == pytest.approx(0.0, abs=1e-12)
     # E |<t, u>| of a direction on the circle is 2 |t| / pi
-    far = P.sliced_wasserstein(key, x[:, :2] + jnp.array([3.0, 4.0]), x[:, :2], 4000)
-    assert far == pytest.approx(10 / math.pi, rel=0.05)
+    assert distance(x + np.array([3.0, 4.0]), x) == pytest.approx(10 / math.pi, rel=0.05)
 
 
-def test_modes_are_covered_where_points_are():
-    centres = P.ring_centres(4)
-    made = jnp.concatenate([jnp.tile(centres[:3], (10, 1)), jnp.full((10, 2), 9.0)])
-    modes, inside = P.modes_covered(made, centres, within=0.1)
-    assert (int(modes), float(inside)) == (3, 0.75)
-    every = P.modes_covered(P.ring(jax.random.key(0), 2000, modes=4, spread=0.05), centres,
-                            within=0.3)
-    assert (int(every[0]), float(every[1])) == (4, 1.0)
+def test_modes_are_covered_where_points_are(drawn):
+    @jax.jit
+    def covered(records):
+        centres = P.ring_centres(4)
+        made = jnp.concatenate([jnp.tile(centres[:3], (100, 1)), jnp.full((100, 2), 9.0)])
+        return jax.vmap(lambda x: P.modes_covered(x, centres, within=0.1))(
+            jnp.stack([made, records]))
+
+    modes, inside = map(np.asarray, covered(drawn["ring"]))
+    np.testing.assert_array_equal(modes, [3, 4])
+    np.testing.assert_allclose(inside, [0.75, 1.0])
 
 
-def test_a_bank_of_latent_points_has_mean_zero():
-    np.testing.assert_allclose(jnp.mean(BANK, 0), 0, atol=1e-15)
+def test_a_bank_of_latent_points_has_mean_zero(drawn):
+    np.testing.assert_allclose(drawn["latents"].mean(0), 0, atol=1e-15)
+    assert drawn["latents"].std() == pytest.approx(1.0, abs=0.2)
     with pytest.raises(ValueError, match="even"):
         P.latents(jax.random.key(0), 3, 2)
 
@@ -176,8 +213,8 @@ def quarters():
     reward = rng.random((3, 2))
     rows = [(i, a, j) for i, a, j in itertools.product(range(3), range(2), range(3))
             for _ in range(counts[i, a, j])]
-    i, a, j = (jnp.array(x) for x in zip(*rows, strict=True))
-    return counts / 4, reward, (i, a, j, jnp.asarray(reward)[i, a])
+    i, a, j = (np.array(x) for x in zip(*rows, strict=True))
+    return counts / 4, reward, (i, a, j, reward[i, a])
 
 
 def test_the_two_state_chain_is_solved_exactly():
@@ -210,37 +247,43 @@ def test_the_saddle_point_of_a_process_is_its_best_policy():
     assert gain == pytest.approx(float((z.v * r).sum()))
 
 
-@pytest.mark.parametrize("weights", [None, np.array([[2.0, 1.0], [1.0, 1.0], [1.0, 2.0]]) / 8])
-def test_transitions_have_the_bilinear_form_as_their_mean(weights):
+def test_transitions_have_the_bilinear_form_as_their_mean():
     p, r, data = quarters()
-    if weights is not None:  # each pair as often as the design says
-        times = np.rint(8 * weights).astype(int)[np.asarray(data[0]), np.asarray(data[1])]
-        data = tuple(jnp.repeat(x, times) for x in data)
-    problem = P.mdp(states=3, actions=2, bias=1.5, design=weights)
-    keys = jax.random.split(jax.random.key(2))
-    z = problem.project(Saddle(2 * jax.random.normal(keys[0], (3,)),
-                               jax.random.uniform(keys[1], (3, 2))))
-    assert jnp.sum(z.v) == pytest.approx(1.0)
-    assert jnp.max(jnp.abs(z.w)) <= 1.5
-    form = (np.asarray(z.v) * (p @ np.asarray(z.w) - np.asarray(z.w)[:, None] + r)).sum()
-    assert problem.value(z, data) == pytest.approx(form)
-    assert jmm.metrics.strong_gap(problem, z, data) == pytest.approx(P.mdp_gap(z, p, r, 1.5))
-    assert jmm.metrics.vi_gap_bound(problem, z, data) == pytest.approx(P.mdp_gap(z, p, r, 1.5))
-    g = problem.operator(z, tuple(x[0] for x in data))
-    i, a, j, reward = (x[0] for x in data)
-    ratio = float(z.v[i, a]) * (6 if weights is None else 1 / weights[i, a])
-    assert jnp.linalg.norm(g.w) == pytest.approx(math.sqrt(2) * ratio if i != j else 0.0)
-    assert jnp.linalg.norm(g.v) == pytest.approx(
-        abs(float(z.w[j] - z.w[i] + reward)) * (6 if weights is None else 1 / weights[i, a]))
+    design = np.array([[2.0, 1.0], [1.0, 1.0], [1.0, 2.0]]) / 8
+    times = np.rint(8 * design).astype(int)[data[0], data[1]]  # as often as the design says
+    data = tuple(np.repeat(x, times) for x in data)
+    uniform = P.mdp(states=3, actions=2, bias=1.5)
+    problem = P.mdp(states=3, actions=2, bias=1.5, design=design)
+    one = tuple(x[5] for x in data)
+
+    @jax.jit
+    def all_of(z):
+        z = problem.project(z)
+        return (z, problem.value(z, data), jmm.metrics.strong_gap(problem, z, data),
+                jmm.metrics.vi_gap_bound(problem, z, data), problem.operator(z, one),
+                uniform.operator(z, one))
+
+    z, value, gap, bound, g, plain = all_of(Saddle(np.array([2.0, -0.3, 0.4]), RNG.random((3, 2))))
+    h, mu = map(np.asarray, z)
+    assert mu.sum() == pytest.approx(1.0)
+    assert np.abs(h).max() == 1.5
+    assert value == pytest.approx((mu * (p @ h - h[:, None] + r)).sum())
+    assert gap == pytest.approx(P.mdp_gap(z, p, r, 1.5))
+    assert bound == pytest.approx(float(gap))
+    i, a, j, reward = one
+    assert i != j
+    for g_one, inverse in ((g, 1 / design[i, a]), (plain, 6)):
+        assert np.linalg.norm(g_one.w) == pytest.approx(math.sqrt(2) * mu[i, a] * inverse)
+        assert np.linalg.norm(g_one.v) == pytest.approx(abs(h[j] - h[i] + reward) * inverse)
 
 
-def test_drawn_transitions_follow_the_process():
+def test_drawn_transitions_follow_the_process(drawn):
     p, r, _ = quarters()
-    i, a, j, reward = P.transitions(jax.random.key(0), 30_000, p, r)
+    i, a, j, reward = drawn["transitions"]
     counts = np.zeros((3, 2, 3))
-    np.add.at(counts, (np.asarray(i), np.asarray(a), np.asarray(j)), 1)
+    np.add.at(counts, (i, a, j), 1)
     np.testing.assert_allclose(counts / 5000, p, atol=0.05)
-    np.testing.assert_allclose(reward, r[np.asarray(i), np.asarray(a)])
+    np.testing.assert_allclose(reward, r[i, a])
 
 
 def test_a_grid_world_leads_to_its_last_cell():
@@ -279,152 +322,130 @@ def test_bad_numbers_are_refused(make, message):
 # --- robust learning ---
 
 
-def regression(n=400):
-    return P.two_populations(jax.random.key(1), n, dim=3, minority=0.2)
+def risk_of(losses, divergence, level):
+    return float(jax.jit(functools.partial(P.reweighted_risk, divergence=divergence,
+                                           level=level))(losses))
 
 
 def test_the_worst_share_is_the_mean_of_the_largest_losses():
-    losses = jnp.array([3.0, 1.0, 7.0, 2.0, 5.0])
-    def risk(level):
-        return float(P.reweighted_risk(losses, divergence="cvar", level=level))
-    assert risk(0.4) == pytest.approx(6.0)
-    assert risk(0.5) == pytest.approx((7 + 5 + 3 / 2) / 2.5)
-    assert risk(0.999999) == pytest.approx(3.6, rel=1e-5)
+    losses = np.array([3.0, 1.0, 7.0, 2.0, 5.0])
+    assert risk_of(losses, "cvar", 0.4) == pytest.approx(6.0)
+    assert risk_of(losses, "cvar", 0.5) == pytest.approx((7 + 5 + 3 / 2) / 2.5)
 
 
 def test_a_little_reweighting_adds_a_standard_deviation():
-    losses = jax.random.uniform(jax.random.key(0), (200,))
-    def risk(level):
-        return float(P.reweighted_risk(losses, divergence="chi_square", level=level))
-    assert risk(0.01) == pytest.approx(float(losses.mean() + 0.1 * losses.std()), rel=1e-9)
-    top = float(losses.max())
-    assert risk(199.0) == pytest.approx(top, rel=1e-6)  # all weight on one record
-    etas = jnp.linspace(-3, 1, 4001)
-    by_grid = jax.vmap(lambda e: e + 2 * jnp.sqrt(jnp.mean(jax.nn.relu(losses - e) ** 2)))(etas)
-    assert risk(3.0) == pytest.approx(float(by_grid.min()), rel=1e-4)
+    losses = RNG.random(200)
+    assert risk_of(losses, "chi_square", 0.01) == pytest.approx(losses.mean() + 0.1 * losses.std())
+    # all weight on one record
+    assert risk_of(losses, "chi_square", 199.0) == pytest.approx(losses.max(), rel=1e-6)
+    etas = np.linspace(-3, 1, 4001)[:, None]
+    by_grid = etas[:, 0] + 2 * np.sqrt(np.mean(np.maximum(losses - etas, 0) ** 2, 1))
+    assert risk_of(losses, "chi_square", 3.0) == pytest.approx(by_grid.min(), rel=1e-4)
 
 
 @pytest.mark.parametrize(("divergence", "level"), [("cvar", 0.2), ("chi_square", 1.5)])
-def test_the_dual_of_a_reweighting_is_its_risk_at_the_best_numbers(divergence, level):
-    _, pairs = regression()
-    theta = jnp.array([0.3, 0.1, -0.4])
-    losses = jax.vmap(P.squared_loss, (None, 0))(theta, pairs)
+def test_the_dual_of_a_reweighting_is_its_risk_at_the_best_numbers(divergence, level, regression):
+    pairs = jax.tree.map(lambda x: x[:400], regression[1])
+    theta = np.array([0.3, 0.1, -0.4])
+    losses = example_dro.losses(theta[None], pairs)[0]
     problem = P.reweighted(P.squared_loss, divergence=divergence, level=level, radius=1.0,
                            bound=1.0)
-    risk = float(P.reweighted_risk(losses, divergence=divergence, level=level))
-    values = []
-    for eta in jnp.linspace(0, 0.6, 301):
-        w = P.reweighted_start(theta, divergence, eta=float(eta)).w
+
+    @jax.jit
+    @jax.vmap
+    def values(eta):
+        w = P.reweighted_start(theta, divergence, eta=eta).w
         if divergence == "chi_square":
-            w["scale"] = jnp.sqrt(jnp.mean(jax.nn.relu(losses - eta) ** 2))
-        values.append(float(problem.value(Saddle(w, ()), pairs)))
-    assert min(values) >= risk - 1e-9
-    assert min(values) == pytest.approx(risk, rel=1e-3)
+            w["scale"] = jnp.sqrt(jnp.mean(jax.nn.relu(losses - eta) ** 2)) + 1e-9
+        return problem.value(Saddle(w, ()), pairs)
+
+    risk = risk_of(losses, divergence, level)
+    least = float(values(np.linspace(0, 0.6, 301)).min())
+    assert risk - 1e-9 <= least <= risk * 1.001
+    z = P.reweighted_start(theta, divergence, eta=0.05)
+    assert_operator_is_the_gradient(problem, z, pairs)
     z = problem.project(Saddle(P.reweighted_start(3 * theta, divergence, eta=-1.0).w, ()))
     assert z.w["eta"] == 0.0
-    assert jnp.linalg.norm(z.w["theta"]) == pytest.approx(1.0)
-    z = P.reweighted_start(theta, divergence, eta=0.05)
-    assert_close(jmm.metrics.mean_operator(problem, z, pairs), full_gradient(problem, z, pairs))
+    assert np.linalg.norm(z.w["theta"]) == pytest.approx(1.0)
 
 
-def test_the_worst_mixture_is_the_worst_source():
-    g, pairs = regression()
-    shares = np.bincount(np.asarray(g)) / len(g)
-    problem = P.worst_mixture(P.squared_loss, shares=shares, radius=1.0)
-    theta = jnp.array([0.8, 0.1, 0.0])
-    each = jax.vmap(P.squared_loss, (None, 0))(theta, pairs)
-    means = [float(each[np.asarray(g) == k].mean()) for k in (0, 1)]
+def test_the_worst_mixture_is_the_worst_source(regression):
+    g, pairs = regression
+    share = float(np.mean(g))
+    problem = P.worst_mixture(P.squared_loss, shares=np.array([1 - share, share]), radius=1.0)
+    theta = np.array([0.8, 0.1, 0.0])
+    each = example_dro.losses(theta[None], pairs)[0]
+    means = [each[np.asarray(g) == k].mean() for k in (0, 1)]
     assert means[1] > means[0]
-    assert jmm.metrics.primal_risk(problem, theta, (g, pairs)) == pytest.approx(max(means))
-    z = Saddle(theta, jnp.array([0.3, 0.7]))
-    assert_close(jmm.metrics.mean_operator(problem, z, (g, pairs)),
-                 full_gradient(problem, z, (g, pairs)))
-    one = problem.operator(z, jax.tree.map(lambda x: x[0], (g, pairs)))
-    assert jnp.sum(one.v != 0) == 1  # a record speaks for its own source
+    worst = jax.jit(lambda w: jmm.metrics.primal_risk(problem, w, regression))(theta)
+    assert worst == pytest.approx(max(means))
+    z = Saddle(theta, np.array([0.3, 0.7]))
+    assert_operator_is_the_gradient(problem, z, regression)
+    one = jax.jit(problem.operator)(z, jax.tree.map(lambda x: x[0], regression))
+    assert np.count_nonzero(one.v) == 1  # a record speaks for its own source
     plain = P.worst_mixture(P.squared_loss, shares=np.ones(1), radius=1.0)
-    alone = plain.value(Saddle(theta, jnp.ones(1)), (jnp.zeros_like(g), pairs))
-    assert alone == pytest.approx(float(each.mean()))
+    alone = jax.jit(plain.value)(Saddle(theta, np.ones(1)), (np.zeros_like(g), pairs))
+    assert alone == pytest.approx(each.mean())
 
 
 # --- moved features ---
 
 
-def classes(n=300):
-    return P.fragile_classes(jax.random.key(6), n, dim=4)
+WEIGHT = np.array([0.7, -0.2, 0.4, 1.1])
+CLASSIFIER = {"weight": WEIGHT, "bias": np.array(0.1)}
 
 
-def classifier():
-    return {"weight": jnp.array([0.7, -0.2, 0.4, 1.1]), "bias": jnp.array(0.1)}
-
-
-def test_one_shift_against_labels_is_as_strong_as_one_for_each_record():
-    (x, y), w, r = classes(), classifier(), 0.5
-    problem = P.adversarial(radius=Saddle(10.0, r))
-    risk = jmm.metrics.primal_risk(problem, w, (x, y))
-    unit = w["weight"] / jnp.linalg.norm(w["weight"])
-    moved = x - r * y[:, None] * unit[None]
-    margins = y * (moved @ w["weight"] + w["bias"])
-    assert risk == pytest.approx(float(jnp.mean(jax.nn.softplus(-margins))))
-    for key in jax.random.split(jax.random.key(0), 20):  # no other shifts do worse
-        u = jax.random.normal(key, x.shape)
-        u = r * u / jnp.linalg.norm(u, axis=1, keepdims=True)
-        tried = y * ((x + u) @ w["weight"] + w["bias"])
-        assert jnp.mean(jax.nn.softplus(-tried)) < risk
-    assert P.robust_accuracy(w, (x, y), r) == pytest.approx(float(jnp.mean(margins > 0)))
-    assert P.robust_accuracy(w, (x, y), 0.0) == pytest.approx(
-        float(jnp.mean(y * (x @ w["weight"] + w["bias"]) > 0)))
+def test_one_shift_against_labels_is_as_strong_as_one_for_each_record(classes):
+    x, y = map(np.asarray, classes)
+    r, problem = 0.5, P.adversarial(radius=Saddle(10.0, 0.5))
+    risk, robust, plain = jax.jit(lambda w: (
+        jmm.metrics.primal_risk(problem, w, classes), P.robust_accuracy(w, classes, r),
+        P.robust_accuracy(w, classes, 0.0)))(CLASSIFIER)
+    unit = WEIGHT / np.linalg.norm(WEIGHT)
+    margins = y * ((x - r * y[:, None] * unit) @ WEIGHT + 0.1)
+    assert risk == pytest.approx(np.mean(np.logaddexp(0, -margins)))
+    for _ in range(20):  # no other shifts do worse
+        u = RNG.normal(size=x.shape)
+        u *= r / np.linalg.norm(u, axis=1, keepdims=True)
+        assert np.mean(np.logaddexp(0, -y * ((x + u) @ WEIGHT + 0.1))) < risk
+    assert robust == pytest.approx(np.mean(margins > 0))
+    assert plain == pytest.approx(np.mean(y * (x @ WEIGHT + 0.1) > 0))
 
 
 @pytest.mark.parametrize("how", [dict(), dict(shift="common", penalty=1.0)])
-def test_the_operator_of_shifts_is_the_gradient_of_the_value(how):
-    data, w = classes(), classifier()
+def test_the_operator_of_shifts_is_the_gradient_of_the_value(how, classes):
     problem = P.adversarial(radius=Saddle(2.0, 0.5), **how)
-    z = problem.project(Saddle(w, jnp.array([0.3, 0.0, -2.0, 0.1])))
-    assert jnp.linalg.norm(z.v) == pytest.approx(0.5)
-    assert_close(jmm.metrics.mean_operator(problem, z, data), full_gradient(problem, z, data))
+    z = jax.jit(problem.project)(Saddle(CLASSIFIER, np.array([0.3, 0.0, -2.0, 0.1])))
+    assert np.linalg.norm(z.v) == pytest.approx(0.5)
+    assert_operator_is_the_gradient(problem, z, classes)
 
 
 def test_the_best_response_of_shifts_follows_the_classifier():
-    w = classifier()
     problem = P.adversarial(radius=Saddle(10.0, 0.5), dual="best_response")
-    z = problem.project(Saddle(w, jnp.zeros(4)))
-    assert_close(z.v, 0.5 * w["weight"] / jnp.linalg.norm(w["weight"]))
+    z = jax.jit(problem.project)(Saddle(CLASSIFIER, np.zeros(4)))
+    assert_close(z.v, 0.5 * WEIGHT / np.linalg.norm(WEIGHT))
     plain = P.adversarial(radius=Saddle(10.0, 0.0))  # nothing moves: logistic regression
-    assert not jnp.any(plain.project(Saddle(w, jnp.ones(4))).v)
+    assert not np.any(jax.jit(plain.project)(Saddle(CLASSIFIER, np.ones(4))).v)
 
 
-def test_private_training_against_shifts_ends_near_that_without_noise():
-    data = classes(3000)
-    problem = P.adversarial(radius=Saddle(10.0, 0.5))
-    start = P.linear_start(4)
-    state, _ = private(problem, start, data, clip=Saddle(1.5, 10.0), step=Saddle(1.0, 0.2),
+def test_private_training_against_shifts_lowers_the_robust_risk(classes):
+    problem, start = P.adversarial(radius=Saddle(10.0, 0.5)), P.linear_start(4)
+    state, _ = private(problem, start, classes, clip=Saddle(1.5, 10.0), step=Saddle(1.0, 0.2),
                        epsilon=3.0)
-    risk = jmm.metrics.primal_risk(problem, state.average.w, data)
-    assert risk < 0.75 * jmm.metrics.primal_risk(problem, start.w, data)
-    assert P.robust_accuracy(state.average.w, data, 0.5) > 0.7
+    w = state.average.w
+    risk = jax.jit(lambda w: jmm.metrics.primal_risk(problem, w, classes))
+    assert risk(w) < 0.75 * risk(start.w)
+    assert P.robust_accuracy(w, classes, 0.5) > 0.7
 
 
-def test_a_private_policy_earns_more_than_the_uniform_one():
-    process = two_states()
-    data = P.transitions(jax.random.key(0), 5000, *process)
-    problem = P.mdp(states=2, actions=2, bias=1.0)
-    state, _ = private(problem, P.mdp_start(2, 2), data, clip=Saddle(4.0, 12.0),
-                       step=Saddle(0.2, 0.1))
-    policy = np.asarray(P.mdp_policy(state.average.v))
-    assert P.average_reward(*process, policy) > 0.68  # of 0.75; the uniform one earns 0.33
-    start = P.mdp_gap(P.mdp_start(2, 2), *process, 1.0)
-    assert P.mdp_gap(state.average, *process, 1.0) < 0.5 * start
-
-
-def test_a_private_model_for_the_worst_tenth_is_better_for_it():
-    g, pairs = P.two_populations(jax.random.key(1), 3000, dim=3, minority=0.2)
+def test_a_private_model_for_the_worst_share_is_better_for_it(regression):
+    _, pairs = regression
     problem = P.reweighted(P.squared_loss, divergence="cvar", level=0.2, radius=2.0, bound=1.0)
     start = P.reweighted_start(jnp.array([1.0, 0.0, 0.0]), "cvar", eta=0.1)  # right for most
     state, _ = private(problem, start, pairs, clip=Saddle(6.0, None), step=Saddle(0.05, 0.0),
                        epsilon=3.0)
-    theta = jnp.stack([start.w["theta"], state.average.w["theta"]])
-    before, after = (float(P.reweighted_risk(jnp.asarray(x), divergence="cvar", level=0.2))
-                     for x in example_dro.losses(theta, pairs))
+    before, after = (risk_of(example_dro.losses(z.w["theta"][None], pairs)[0], "cvar", 0.2)
+                     for z in (start, state.average))
     assert after < 0.8 * before
 
 
