@@ -93,7 +93,7 @@ def draw(figure: Any, args: Any, rows: list[dict[str, Any]], found: list[Trained
     left.axvline(radii[10], color="0.6", linestyle=":")
     left.set(xlabel="norm of the worst shift [feature units]", ylabel="accuracy on test records",
              title=f"{args.dataset}, delta = {args.delta:g}, replace-one")
-    right.set(title=f"at norm {radii[10]:g}; mean, standard deviation")
+    right.set(title=f"at norm {radii[10]:g}; broken: without noise")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small")

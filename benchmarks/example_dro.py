@@ -100,7 +100,7 @@ def draw(figure: Any, rows: list[dict[str, Any]], found: list[Trained], seen: li
              yscale="log", ylim=(1e-4, None),
              title=f"{told(near)}, delta = {delta:g}, replace-one; band: runs")
     right.set(ylabel="mean loss of the minority", ylim=(0, None),
-              title="mean and standard deviation of the runs")
+              title="mean, standard deviation; broken: without noise")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small")

@@ -76,7 +76,7 @@ def draw(figure: Any, process: tuple[np.ndarray, np.ndarray], rows: list[dict[st
     left.axhline(best, color="k", linewidth=1, label="best policy")
     left.axhline(reward(process, np.ones_like(process[1])), color="0.6", linestyle=":",
                  label="uniform policy")
-    left.set(ylabel="average reward a step", title=f"delta = {delta:g}, replace-one, 1 transition")
+    left.set(ylabel="average reward a step", title=f"delta = {delta:g}; broken: without noise")
     left.legend(fontsize="x-small")
     own = np.asarray(near.average.w[0], np.float64)
     for axes, name, values, shown in (

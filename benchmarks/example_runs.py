@@ -150,14 +150,14 @@ def row(found: Trained, delta: float, **measures: Sequence[float]) -> dict[str, 
 
 def against_epsilon(axes: Any, rows: list[dict[str, Any]], name: str, color: str,
                     label: str) -> None:
-    """A measure against epsilon with its spread, and without privacy as a broken line."""
+    """A measure against epsilon with its spread, and without noise as a broken line."""
     private = sorted((r for r in rows if r["epsilon"] is not None), key=lambda r: r["epsilon"])
     epsilons = [r["epsilon"] for r in private]
     axes.errorbar(epsilons, [r[name] for r in private], [r[f"{name}_std"] for r in private],
                   marker="o", capsize=3, color=color, label=label)
     for r in rows:
         if r["epsilon"] is None:
-            axes.axhline(r[name], linestyle="--", color=color, label=f"{label}, without noise")
+            axes.axhline(r[name], linestyle="--", color=color, linewidth=1)
     axes.set(xscale="log", xlabel="epsilon")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     axes.minorticks_off()

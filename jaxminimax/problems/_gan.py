@@ -50,27 +50,33 @@ def generator_init(key: jax.Array, *, latent: int, hidden: int, dim: int) -> dic
             "W2": jax.random.normal(two, (hidden, dim)) / hidden**0.5, "b2": jnp.zeros(dim)}
 
 
-def cosine_discriminator(key: jax.Array, *, dim: int, hidden: int, scale: float
+def cosine_discriminator(key: jax.Array, *, dim: int, hidden: int, low: float, high: float
                          ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Two layers whose first one is random, public and stays: (2/h)^(1/2) <w, cos(A x + b)>.
 
     Linear in w `[hidden]`, so the saddle problem is convex in w; a record's gradient has norm at
-    most 2^(1/2), so a clip there changes nothing; start from w = 0. The rows of A are Gaussian with
-    sizes between `scale` / e and `scale` e^(1/2). With a penalty rho, the minimum over w is
-    -1 / (2 rho) times a squared kernel distance of records and generated points.
+    most 2^(1/2), so a clip there changes nothing; start from w = 0. The rows of A have uniform
+    directions and norms that are log-uniform between `low` and `high`. With a penalty rho, the
+    minimum over w is -1 / (2 rho) times a squared kernel distance of records and generated points.
 
     Args:
       key: of the first layer; public, so not the run's.
       dim: d, of a record `[d]`.
       hidden: h.
-      scale: of frequencies [1 / record units]: about 4 over the distance of the finest features.
+      low: smallest frequency [1 / record units]: about 1 over the size of the whole.
+      high: largest frequency: about 1 over the size of the finest features.
+
+    Raises:
+      ValueError: for sizes or frequencies out of range.
     """
     _check.count("dim", dim)
     _check.count("hidden", hidden)
-    _check.number("scale", scale, low=0.0)
+    _check.number("low", low, low=0.0)
+    _check.number("high", high, low=low)
     keys = jax.random.split(key, 3)
-    size = scale * jnp.exp(jax.random.uniform(keys[0], (hidden,), minval=-1.0, maxval=0.5))
-    first = jax.random.normal(keys[1], (dim, hidden)) * size[None]
+    size = low * (high / low) ** jax.random.uniform(keys[0], (hidden,))
+    first = jax.random.normal(keys[1], (dim, hidden))
+    first = first * (size / jnp.linalg.norm(first, axis=0))[None]
     offset = 2 * jnp.pi * jax.random.uniform(keys[2], (hidden,))
 
     def discriminator(w, x):

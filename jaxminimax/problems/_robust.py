@@ -98,7 +98,8 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
       divergence: one of `DIVERGENCES`.
       level: the share in (0, 1), or the squared divergence, positive.
       radius: of a ball that holds all of theta.
-      bound: on eta and s, from what losses one wants to tell apart: they lie in [0, bound].
+      bound: on |eta| and s, from what losses one wants to tell apart. The best eta of a CVaR is a
+        quantile of the losses; that of a small chi-square divergence may be negative.
       floor: smallest s, which bounds the curvature.
 
     Raises:
@@ -123,7 +124,7 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
 
     def project(z):
         w = {**z.w, "theta": optax.projections.projection_l2_ball(z.w["theta"], radius),
-             "eta": jnp.clip(z.w["eta"], 0.0, bound)}
+             "eta": jnp.clip(z.w["eta"], -bound, bound)}
         return Saddle(w if cvar else {**w, "scale": jnp.clip(w["scale"], floor, bound)}, z.v)
 
     def value(z, data):
