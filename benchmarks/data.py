@@ -217,6 +217,36 @@ def load(
     return Dataset(name, *parts, prior, unit, public)
 
 
+def images(
+    name: str, *, size: int = 7, data_dir: str | os.PathLike | None = None
+) -> np.ndarray:
+    """Load the training images of mnist or fashion_mnist as small grey pictures.
+
+    Pixels are divided by 255 and averaged over square blocks, and nothing else: no centring, no
+    normalising, no labels. The order is that of the file.
+
+    Args:
+        name: "mnist" or "fashion_mnist".
+        size: Pixels along an edge, a divisor of 28.
+        data_dir: Folder with the data files, see ``load``.
+
+    Returns:
+        Pixels in [0, 1], float32 of shape [60000, size * size].
+
+    Raises:
+        ValueError: If an argument is not one of the above, or as ``load``.
+        OSError: If a download fails.
+    """
+    if name not in _PIXEL_MEAN:
+        raise ValueError(f"unknown images {name!r}; choose one of {', '.join(_PIXEL_MEAN)}")
+    if size < 1 or 28 % size:
+        raise ValueError(f"size must divide 28, got {size}")
+    raw = _read_idx(_read_verified(name, "train-images-idx3", data_dir))
+    block = 28 // size
+    blocks = raw.reshape(len(raw), size, block, size, block)
+    return (blocks.mean(axis=(2, 4), dtype=np.float32) / 255).reshape(len(raw), -1)
+
+
 def from_csv(
     path: str | os.PathLike,
     label: str,

@@ -1,5 +1,11 @@
 """Saddle problems: a loss, a projection and, where it exists, the exact solution."""
 
+from jaxminimax.problems._adversarial import (
+    adversarial,
+    fragile_classes,
+    linear_start,
+    robust_accuracy,
+)
 from jaxminimax.problems._auc import (
     auc,
     auc_start,
@@ -9,6 +15,19 @@ from jaxminimax.problems._auc import (
     release_prior,
 )
 from jaxminimax.problems._games import bilinear_game, kinked_game, quadratic_game
+from jaxminimax.problems._gan import (
+    cosine_discriminator,
+    generator_init,
+    image_generator,
+    latents,
+    limited,
+    mlp_generator,
+    modes_covered,
+    ring,
+    ring_centres,
+    sliced_wasserstein,
+    wgan,
+)
 from jaxminimax.problems._groups import (
     GLM_LOSSES,
     by_group,
@@ -17,7 +36,25 @@ from jaxminimax.problems._groups import (
     group_means_optimum,
     worst_group,
 )
+from jaxminimax.problems._mdp import (
+    average_reward,
+    grid_world,
+    mdp,
+    mdp_gap,
+    mdp_policy,
+    mdp_start,
+    optimal_policy,
+    transitions,
+)
 from jaxminimax.problems._regression import bounded_glm, robust_regression
+from jaxminimax.problems._robust import (
+    reweighted,
+    reweighted_risk,
+    reweighted_start,
+    squared_loss,
+    two_populations,
+    worst_mixture,
+)
 from jaxminimax.problems._sets import Set, ball, box, product, simplex
 from jaxminimax.problems._vi import (
     Bounded,
@@ -33,30 +70,59 @@ __all__ = [
     "GLM_LOSSES",
     "Bounded",
     "Set",
+    "adversarial",
     "affine",
     "auc",
     "auc_start",
+    "average_reward",
     "ball",
     "bilinear_game",
     "bounded_bilinear",
     "bounded_glm",
     "box",
     "by_group",
+    "cosine_discriminator",
     "cournot",
+    "fragile_classes",
+    "generator_init",
+    "grid_world",
     "group_glm",
     "group_means",
     "group_means_optimum",
+    "image_generator",
     "kinked_game",
+    "latents",
+    "limited",
     "linear_scorer",
+    "linear_start",
     "matrix_game",
+    "mdp",
+    "mdp_gap",
+    "mdp_policy",
+    "mdp_start",
+    "mlp_generator",
     "mlp_init",
     "mlp_scorer",
+    "modes_covered",
+    "optimal_policy",
     "product",
     "quadratic_game",
     "release_prior",
+    "reweighted",
+    "reweighted_risk",
+    "reweighted_start",
+    "ring",
+    "ring_centres",
+    "robust_accuracy",
     "robust_regression",
     "sanitise",
     "simplex",
+    "sliced_wasserstein",
+    "squared_loss",
+    "transitions",
+    "two_populations",
     "variational_inequality",
+    "wgan",
     "worst_group",
+    "worst_mixture",
 ]

@@ -1,0 +1,199 @@
+"""Distributionally robust learning: the worst mixture of known sources, or the worst reweighting.
+
+Two adversaries that choose how much each record counts:
+
+* one weight a source, v in the simplex: `worst_mixture`, a saddle problem. (`worst_group` is the
+  same aim where the group of a record is public, for algorithms that read one group at a time; here
+  the group is a private part of the record.)
+* one weight a record, q in R^n near 1/n. As it stands this player is no use for privacy: its n
+  numbers are about one record each. By duality the inner maximum is a minimum over one or two
+  public-sized numbers, with one term a record: `reweighted`, in which w = (theta, eta, scale) and v
+  has nothing left to do.
+
+Source: Yang et al., arXiv:2201.09046, Appendix A (the first). Rockafellar and Uryasev,
+"Optimization of conditional value-at-risk", 2000, and Duchi and Namkoong, "Learning models with
+uniform performance via distributionally robust optimization", 2021 (the second).
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxminimax import _check
+from jaxminimax._types import Problem, Saddle, Tree, saddle_operator
+
+DIVERGENCES = ("cvar", "chi_square")
+Loss = Callable[[Tree, Tree], jax.Array]
+
+
+def squared_loss(theta: jax.Array, record: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """(<theta, x> - y)^2 / 2 of one record (x, y)."""
+    x, y = record
+    return (x @ theta - y) ** 2 / 2
+
+
+def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
+    """The model for the worst of m sources, each record of which knows its own.
+
+        min over ||w|| <= R, max over v in the simplex, of
+        E f,    f(w, v; (g, z)) = v_g loss(w; z) / pi_g.
+
+    Data are pairs (g, z), g `[n]` integers from 0. Both players read data: w's gradient is
+    v_g / pi_g times that of the loss, and v's is the one number loss / pi_g, so that v's clip norm
+    is a bound on the loss over the source's share.
+
+    Args:
+      loss: `(w, z) -> []`.
+      shares: pi `[m]`, the sources' shares among the records: public constants, or a private
+        release that is charged too. Counts of the data are neither. They need not be right: a wrong
+        one counts its source's loss too much or too little.
+      radius: R, of a ball that holds all of w.
+
+    Raises:
+      ValueError: for shares that are no positive probabilities, or a radius out of range.
+    """
+    pi = np.asarray(shares, np.float64)
+    if pi.ndim != 1 or not np.all(pi > 0) or abs(pi.sum() - 1) > 1e-6:
+        raise ValueError(f"shares must be positive and add up to 1, got {shares!r}.")
+    _check.number("radius", radius, low=0.0)
+
+    def weighted(w, v, record):
+        g, z = record
+        return (v / jnp.asarray(pi, v.dtype))[g] * loss(w, z)
+
+    def value(z, data):
+        return jnp.mean(jax.vmap(weighted, (None, None, 0))(z.w, z.v, data))
+
+    def best_v(w, data):
+        start = jnp.zeros(len(pi), jnp.result_type(*jax.tree.leaves(w)))
+        g = jax.grad(lambda v: value(Saddle(w, v), data))(start)
+        return jax.nn.one_hot(jnp.argmax(g), len(pi), dtype=start.dtype)
+
+    return Problem(
+        operator=saddle_operator(weighted), value=value, best_response=Saddle(None, best_v),
+        project=lambda z: Saddle(optax.projections.projection_l2_ball(z.w, radius),
+                                 optax.projections.projection_simplex(z.v)))
+
+
+def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, bound: float,
+               floor: float = 0.01) -> Problem:
+    """The model for the worst reweighting of the records, its weights removed by duality.
+
+      "cvar"        weights at most 1 / (level n): the mean over the worst share `level` of records,
+                    = min over eta of   eta + E (loss - eta)_+ / level.
+      "chi_square"  E (n q - 1)^2 <= level:
+                    = min over eta and s > 0 of
+                      eta + c s / 2 + c E (loss - eta)_+^2 / (2 s),      c = (1 + level)^(1/2).
+
+    Convex in w = {"theta", "eta"[, "scale"]} together where the loss is convex. The terms eta and
+    c s / 2 read no data and stay outside clip and noise. Release w's operator only,
+    `Query(clip=Saddle(c, None))`: v is (). Start from `reweighted_start`.
+
+    Args:
+      loss: `(theta, record) -> []`, not negative.
+      divergence: one of `DIVERGENCES`.
+      level: the share in (0, 1), or the squared divergence, positive.
+      radius: of a ball that holds all of theta.
+      bound: on |eta| and s, from what losses one wants to tell apart. The best eta of a CVaR is a
+        quantile of the losses; that of a small chi-square divergence may be negative.
+      floor: smallest s, which bounds the curvature.
+
+    Raises:
+      ValueError: for numbers out of range or another divergence.
+    """
+    _check.one_of("divergence", divergence, DIVERGENCES)
+    cvar = divergence == "cvar"
+    _check.number("level", level, low=0.0, high=1.0 if cvar else math.inf)
+    _check.number("radius", radius, low=0.0)
+    _check.number("bound", bound, low=0.0)
+    _check.number("floor", floor, low=0.0)
+    c = math.sqrt(1 + level)
+
+    def excess(w, _, record):
+        over = jax.nn.relu(loss(w["theta"], record) - w["eta"])
+        return over / level if cvar else c * over**2 / (2 * w["scale"])
+
+    def public(z):
+        zero = jax.tree.map(jnp.zeros_like, z.w)
+        g = {**zero, "eta": jnp.ones_like(z.w["eta"])}
+        return Saddle(g if cvar else {**g, "scale": jnp.full_like(z.w["scale"], c / 2)}, ())
+
+    def project(z):
+        w = {**z.w, "theta": optax.projections.projection_l2_ball(z.w["theta"], radius),
+             "eta": jnp.clip(z.w["eta"], -bound, bound)}
+        return Saddle(w if cvar else {**w, "scale": jnp.clip(w["scale"], floor, bound)}, z.v)
+
+    def value(z, data):
+        mean = jnp.mean(jax.vmap(excess, (None, None, 0))(z.w, z.v, data))
+        return mean + z.w["eta"] + (0.0 if cvar else c / 2 * z.w["scale"])
+
+    return Problem(operator=saddle_operator(excess), public=public, project=project, value=value)
+
+
+def reweighted_start(theta: Tree, divergence: str, *, eta: float = 0.0) -> Saddle:
+    """The initial point: theta, eta, and s = 1 where there is one; no second player."""
+    _check.one_of("divergence", divergence, DIVERGENCES)
+    one = jnp.ones((), jnp.result_type(*jax.tree.leaves(theta)))
+    w = {"theta": theta, "eta": eta * one}
+    return Saddle(w if divergence == "cvar" else {**w, "scale": one}, ())
+
+
+def reweighted_risk(losses: jax.Array, *, divergence: str, level: float) -> jax.Array:
+    """Reads the data; not private. The worst reweighted mean of records' losses `[n]`, exactly.
+
+    CVaR from the sorted losses; the chi-square risk by bisection for eta.
+
+    Args:
+      losses: `[n]`.
+      divergence: one of `DIVERGENCES`.
+      level: as in `reweighted`.
+    """
+    _check.one_of("divergence", divergence, DIVERGENCES)
+    n = len(losses)
+    if divergence == "cvar":
+        worst = jnp.sort(losses)[::-1]
+        # of the worst k = level n records, the last in part
+        counted = jnp.clip(level * n - jnp.arange(n), 0.0, 1.0).astype(losses.dtype)
+        return jnp.sum(worst * counted) / (level * n)
+    c = math.sqrt(1 + level)
+
+    def slope(eta):  # of eta + c (E over^2)^(1/2), which is convex
+        over = jax.nn.relu(losses - eta)
+        return 1 - c * jnp.mean(over) / jnp.sqrt(jnp.mean(over**2) + 1e-300)
+
+    def halve(_, span):
+        low, high = span
+        middle = (low + high) / 2
+        right = slope(middle) < 0
+        return jnp.where(right, middle, low), jnp.where(right, high, middle)
+
+    top = jnp.max(losses)
+    reach = (top - jnp.min(losses)) * (1 + 1 / math.sqrt(level)) + 1e-12
+    eta, _ = jax.lax.fori_loop(0, 100, halve, (top - reach, top))
+    return eta + c * jnp.sqrt(jnp.mean(jax.nn.relu(losses - eta) ** 2))
+
+
+def two_populations(key: jax.Array, count: int, *, dim: int = 5, minority: float = 0.1,
+                    noise: float = 0.1) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Regression records of two populations whose answers to the same features differ.
+
+    x is uniform on the unit sphere, y = <theta_g, x> + noise with orthogonal theta_0 and theta_1 of
+    norm 1.
+
+    Returns:
+      Populations g `[n]`, 1 with probability `minority`, and pairs (x `[n, dim]`, y `[n]`).
+    """
+    _check.count("count", count)
+    _check.count("dim", dim, low=2)
+    _check.number("minority", minority, low=0.0, high=1.0)
+    _check.number("noise", noise, low=0.0, closed=True)
+    keys = jax.random.split(key, 3)
+    g = jax.random.bernoulli(keys[0], minority, (count,)).astype(jnp.int32)
+    x = jax.random.normal(keys[1], (count, dim))
+    x = x / jnp.linalg.norm(x, axis=1, keepdims=True)
+    y = jnp.take_along_axis(x[:, :2], g[:, None], 1)[:, 0]
+    return g, (x, y + noise * jax.random.normal(keys[2], (count,)))
