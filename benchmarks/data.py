@@ -237,8 +237,8 @@ def images(
         ValueError: If an argument is not one of the above, or as ``load``.
         OSError: If a download fails.
     """
-    if name not in _PIXEL_MEAN:
-        raise ValueError(f"unknown images {name!r}; choose one of {', '.join(_PIXEL_MEAN)}")
+    if name not in maps.PIXELS:
+        raise ValueError(f"unknown images {name!r}; choose one of {', '.join(maps.PIXELS)}")
     if size < 1 or 28 % size:
         raise ValueError(f"size must divide 28, got {size}")
     raw = _read_idx(_read_verified(name, "train-images-idx3", data_dir))

@@ -50,7 +50,7 @@ def task(args: Any, records: Any, unit: str, public: tuple[str, ...]) -> Task:
                                                       high=high)
     problem = jmm.problems.wgan(discriminator, generator(args.dataset),
                                 jmm.problems.latents(keys[1], 512, latent), limit=100.0,
-                                norm="ball", penalty=penalty, one_use=True)
+                                norm="ball", penalty=penalty)
     query = Query(clip=Saddle(math.sqrt(2), None), population=n,
                   sampling=jmm.Poisson(rate=200 / n))
     falling = jmm.schedules.Decay(scale=6e-4 * rounds, power=1.0, offset=0.3 * rounds)

@@ -52,7 +52,7 @@ discriminator = jmm.problems.cosine_discriminator(keys[0], dim=2, hidden=waves, 
                                                   high=12.0)
 bank = jmm.problems.latents(keys[1], 512, latent)
 problem = jmm.problems.wgan(discriminator, jmm.problems.mlp_generator, bank, limit=100.0,
-                            norm="ball", penalty=0.03, one_use=True)
+                            norm="ball", penalty=0.03)
 start = Saddle(jnp.zeros(waves), jmm.problems.generator_init(keys[2], latent=latent, hidden=hidden,
                                                              dim=2))
 

@@ -136,7 +136,7 @@ def test_of_a_gan_only_the_discriminator_is_noised_and_charged():
 
 
 def test_the_operator_and_public_term_of_a_gan_are_the_gradient_of_its_value():
-    problem = P.wgan(P.mlp_scorer, P.mlp_generator, BANK, penalty=0.2, one_use=True)
+    problem = P.wgan(P.mlp_scorer, P.mlp_generator, BANK, penalty=0.2)
     shapes = Saddle({"W1": (DIM, 6), "b1": (6,), "W2": (6,)},
                     {"W1": (DIM, 5), "b1": (5,), "W2": (5, DIM), "b2": (DIM,)})
     z = Saddle(*({k: RNG.normal(size=x) for k, x in player.items()} for player in shapes))

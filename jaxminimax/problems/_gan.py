@@ -136,8 +136,8 @@ def limited(w: Tree, limit: float, norm: str = "spectral") -> Tree:
 
 def wgan(discriminator: Callable[[Tree, jax.Array], jax.Array],
          generator: Callable[[Tree, jax.Array], jax.Array], bank: jax.Array, *,
-         limit: float = 1.0, norm: str = "spectral", penalty: float = 0.0,
-         one_use: bool = False) -> Problem:
+         limit: float = 1.0, norm: str = "spectral",
+         penalty: float = 0.0) -> Problem:
     """The Wasserstein GAN problem.
 
     Data are records z `[n, ...]`. Release w's operator only: `Query(clip=Saddle(c, None))`.
@@ -150,7 +150,6 @@ def wgan(discriminator: Callable[[Tree, jax.Array], jax.Array],
       limit: of the discriminator's weights, see `limited`.
       norm: which norm `limit` bounds.
       penalty: rho >= 0; it reads no data, and damps the players' circling.
-      one_use: whether the discriminator uses each parameter in one place, see `SaddleOperator`.
 
     Raises:
       ValueError: for an empty bank, a limit or penalty out of range, or another norm.
@@ -175,7 +174,7 @@ def wgan(discriminator: Callable[[Tree, jax.Array], jax.Array],
     def value(z, data):
         return jnp.mean(jax.vmap(discriminator, (None, 0))(z.w, data)) + made(*z)
 
-    return Problem(operator=saddle_operator(real, one_use=one_use),
+    return Problem(operator=saddle_operator(real),
                    public=lambda z: public(z, None),
                    project=lambda z: Saddle(limited(z.w, limit, norm), z.v), value=value)
 
