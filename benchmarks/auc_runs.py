@@ -57,8 +57,15 @@ def problem(scorer: str, prior: float, radius: float, dual: str) -> jmm.Problem:
 
 @functools.cache  # optimisers are hashed by identity, too
 def optimiser(momentum: float) -> Any:
-    """Gradient descent, with heavy-ball momentum if wanted."""
-    return functools.partial(optax.sgd, momentum=momentum) if momentum else optax.sgd
+    """Gradient descent, with heavy-ball momentum for the scorer if wanted; a and b have none."""
+    if not momentum:
+        return optax.sgd
+
+    def make(step: Any) -> optax.GradientTransformation:
+        moves = {"scorer": optax.sgd(step, momentum=momentum), "numbers": optax.sgd(step)}
+        return optax.partition(moves, {"theta": "scorer", "a": "numbers", "b": "numbers"})
+
+    return make
 
 
 def lane(s: settings.Settings, algorithm: str, scorer: str, dataset: data.Dataset, epsilon: float,

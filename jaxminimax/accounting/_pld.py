@@ -122,7 +122,7 @@ def _smallest(pmf: pld_pmf.DensePLDPmf, delta: float) -> float:
     cell = int(np.argmax(above[1:] - paid <= delta))
     if below[cell] <= 0:
         return math.inf
-    epsilon = math.log((above[cell] - delta) / below[cell])
+    epsilon = math.log(above[cell] - delta) - math.log(below[cell])  # the ratio may overflow
     if not 0 <= epsilon <= losses[cell] * (1 + 1e-9) + 1e-12:
         raise ArithmeticError(f"a privacy loss distribution gave epsilon = {epsilon}")
     return epsilon
