@@ -131,14 +131,15 @@ def swept(keys, data, hypers):
 last, path, multiplier = map(np.asarray, swept(
     jax.random.split(jax.random.key(2), (len(epsilons) + 1, seeds)), data, stacked))
 reference = last[-1, 0]
-print(f"no privacy: loss on positives {reference[0]:.3f}, on negatives {reference[1]:.3f} "
-      f"(bound {tau:g})")
+relaxed = tau + rho * multiplier[-1, -1]
+print(f"no privacy: loss on positives {reference[0]:.3f}, on negatives {reference[1]:.3f}; "
+      f"τ + ρ v = {relaxed:.3f}")  # noqa: RUF001
 for e, values in zip(epsilons, last, strict=False):
     print(f"ε = {e:4g}: positives {values[:, 0].mean():.3f} ± {values[:, 0].std(ddof=1):.3f}, "
           f"negatives {values[:, 1].mean():.3f} ± {values[:, 1].std(ddof=1):.3f}")
 assert np.isfinite(last).all(), "no run released NaN"
 if not quick:
-    assert abs(reference[1] - tau) < 0.05, "without noise the bound on false alarms is met"
+    assert abs(reference[1] - relaxed) < 0.04, "without noise the relaxed bound is met"
     assert last[0, :, 0].std() > last[-2, :, 0].std(), "more budget, less spread"
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
@@ -148,6 +149,7 @@ for k, (word, color) in enumerate((("positives", "C0"), ("negatives", "C1"))):
     axes[0].axhline(reference[k], color=color, linestyle="--", linewidth=1,
                     label=f"{word}, no privacy")
 axes[0].axhline(tau, color="grey", linewidth=1, label="τ")
+axes[0].axhline(relaxed, color="grey", linestyle=":", linewidth=1, label="τ + ρ v")  # noqa: RUF001
 axes[0].set(xscale="log", xlabel="ε", ylabel="loss on held-out records",
             title=f"n = {n}, δ = {delta:g}, replace-one; {seeds} seeds, ± sd")
 axes[0].set_xticks(epsilons, [f"{e:g}" for e in epsilons])
@@ -162,9 +164,10 @@ axes[1].legend(fontsize=6)
 plt.show()
 
 # %% [markdown]
-# There is no theorem for Adam's steps: dashed is what the same run does without noise. A game of
-# which the saddle point is known, with its rates, is in `01_first_private_saddle` and
-# `03_convergence`.
+# The quadratic term in $v$ lets the bound give way: at an interior saddle point the loss on
+# negatives is $\tau + \rho v$, and held-out records add the error of the sample. There is no
+# theorem for Adam's steps: dashed is what the same run does without noise. A game of which the
+# saddle point is known, with its rates, is in `01_first_private_saddle` and `03_convergence`.
 #
 # ## A long run: stop, resume, statement
 #
