@@ -36,7 +36,7 @@ import jaxminimax as jmm
 from benchmarks import gaps, rate_cases, rates
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
-runs, coins = (16, 4) if quick else (32, 8)
+runs, coins = (16, 4) if quick else (48, 8)
 DELTA = rate_cases.DELTA
 
 # %% [markdown]
@@ -222,7 +222,7 @@ for line, _, _, low, _, theory in results:
 
 # %%
 figure, axes = plt.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False,
-                            figsize=(10, 2 * -(-len(results) // 4)), layout="constrained")
+                            figsize=(10, 2.2 * -(-len(results) // 4)), layout="constrained")
 for ax in axes.flat[len(results):]:
     ax.axis("off")
 for ax, (line, points, slope, _, _, theory) in zip(axes.flat, results, strict=False):
@@ -235,8 +235,8 @@ for ax, (line, points, slope, _, _, theory) in zip(axes.flat, results, strict=Fa
     ax.set(xscale="log", yscale="log")
     ax.set_title(f"{line.name}\nslope {slope:.2f}, theorem {theory:.2f}", fontsize=7)
     ax.set_xticks(n, [str(x) for x in n])
-    ax.tick_params(labelsize=7, which="both")
-    ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    ax.minorticks_off()
+    ax.tick_params(labelsize=7)
 figure.supxlabel("records n (of one group for group_sgd, active_groups)", fontsize=8)
 figure.supylabel("gap on the population", fontsize=8)
 figure.suptitle("Bars: two standard errors. Dashed: the theorem's rate through the last point. "
@@ -251,11 +251,12 @@ plt.show()
 # is still worse. With the theorem's constant step the bound after $t$ of $T$ rounds is proportional
 # to $(1 + T/t)/2$: the start is forgotten like $1/t$ and the noise stays; for `gda` it is $T/t$,
 # and recursive rounds halve the distance, $2^{T-t}$ (`recursive_sgda` puts out something new at the
-# ends of its two rounds only). These shapes are dashed, through the last point.
+# ends of its two rounds only). These shapes are dashed, through the last point, and cut off
+# at three times the largest gap.
 
 # %%
 figure, axes = plt.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False,
-                            figsize=(10, 2 * -(-len(results) // 4)), layout="constrained")
+                            figsize=(10, 2.2 * -(-len(results) // 4)), layout="constrained")
 for ax in axes.flat[len(results):]:
     ax.axis("off")
 for ax, (line, points, *_) in zip(axes.flat, results, strict=False):
@@ -267,8 +268,7 @@ for ax, (line, points, *_) in zip(axes.flat, results, strict=False):
     shape = (line.over_rounds or constant_step)(units, units[-1])
     ax.plot(t, mean)
     ax.fill_between(t, np.maximum(mean - 2 * error, 1e-6), mean + 2 * error, alpha=0.3)
-    bound = shape * mean[-1]
-    ax.plot(t, np.where(bound < 3 * mean.max(), bound, np.nan), "k--", linewidth=1)
+    ax.plot(t, np.minimum(shape * mean[-1], 3 * mean.max()), "k--", linewidth=1)
     ax.set(xscale="log", yscale="log")
     ax.set_title(f"{line.name}, n = {n}", fontsize=7)
     ax.tick_params(labelsize=7, which="both")

@@ -111,7 +111,9 @@ def metric(z, rows):
 # %%
 silent = dataclasses.replace(hyper, query=dataclasses.replace(
     query, noise_multiplier=Saddle(0.0, 0.0)))
-stacked = jmm.stack([*hypers, silent])
+unclipped = dataclasses.replace(hyper, query=dataclasses.replace(
+    query, clip=Saddle(30.0, 30.0), noise_multiplier=Saddle(0.0, 0.0)))
+stacked = jmm.stack([*hypers, unclipped, silent])
 
 
 def observe(state):
@@ -129,34 +131,39 @@ def swept(keys, data, hypers):
 
 
 last, path, multiplier = map(np.asarray, swept(
-    jax.random.split(jax.random.key(2), (len(epsilons) + 1, seeds)), data, stacked))
+    jax.random.split(jax.random.key(2), (len(epsilons) + 2, seeds)), data, stacked))
 reference = last[-1, 0]
-relaxed = tau + rho * multiplier[-1, -1]
-print(f"no privacy: loss on positives {reference[0]:.3f}, on negatives {reference[1]:.3f}; "
-      f"τ + ρ v = {relaxed:.3f}")  # noqa: RUF001
+relaxed = tau + rho * multiplier[-2:, -1]
+for word, values, bound in zip(("no noise and no clip", "no noise"), last[-2:, 0], relaxed,
+                               strict=True):
+    print(f"{word:20s}: loss on positives {values[0]:.3f}, on negatives {values[1]:.3f}; "
+          f"tau + rho v = {bound:.3f}")
 for e, values in zip(epsilons, last, strict=False):
     print(f"ε = {e:4g}: positives {values[:, 0].mean():.3f} ± {values[:, 0].std(ddof=1):.3f}, "
           f"negatives {values[:, 1].mean():.3f} ± {values[:, 1].std(ddof=1):.3f}")
 assert np.isfinite(last).all(), "no run released NaN"
 if not quick:
-    assert abs(reference[1] - relaxed) < 0.04, "without noise the relaxed bound is met"
-    assert last[0, :, 0].std() > last[-2, :, 0].std(), "more budget, less spread"
+    assert abs(last[-2, 0, 1] - relaxed[0]) < 0.02, "without noise and clip the bound is met"
+    assert last[0, :, 0].std() > last[len(epsilons) - 1, :, 0].std(), "more budget, less spread"
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 for k, (word, color) in enumerate((("positives", "C0"), ("negatives", "C1"))):
-    axes[0].errorbar(epsilons, last[:-1, :, k].mean(1), last[:-1, :, k].std(1, ddof=1), marker="o",
-                     markersize=4, capsize=3, color=color, label=f"loss on {word}")
+    own = last[:len(epsilons), :, k]
+    axes[0].errorbar(epsilons, own.mean(1), own.std(1, ddof=1), marker="o", markersize=4,
+                     capsize=3, color=color, label=f"loss on {word}")
     axes[0].axhline(reference[k], color=color, linestyle="--", linewidth=1,
                     label=f"{word}, no privacy")
-axes[0].axhline(tau, color="grey", linewidth=1, label="τ")
-axes[0].axhline(relaxed, color="grey", linestyle=":", linewidth=1, label="τ + ρ v")  # noqa: RUF001
+axes[0].axhline(tau, color="grey", linewidth=1, label="tau")
+axes[0].axhline(relaxed[0], color="grey", linestyle=":", linewidth=1,
+                label="tau + rho v, no clip")
 axes[0].set(xscale="log", xlabel="ε", ylabel="loss on held-out records",
             title=f"n = {n}, δ = {delta:g}, replace-one; {seeds} seeds, ± sd")
 axes[0].set_xticks(epsilons, [f"{e:g}" for e in epsilons])
 axes[0].minorticks_off()
 axes[0].legend(fontsize=6)
 for i, e in enumerate([*epsilons, None]):
-    axes[1].plot(np.arange(1, rounds + 1), path[i, :, 1], "k--" if e is None else "-", linewidth=1,
+    axes[1].plot(np.arange(1, rounds + 1), path[-1 if e is None else i, :, 1],
+                 "k--" if e is None else "-", linewidth=1,
                  label="no privacy" if e is None else f"ε = {e:g}")
 axes[1].axhline(tau, color="grey", linewidth=1)
 axes[1].set(xlabel="round", ylabel="loss on negatives", title="one run each, averaged point")
@@ -164,10 +171,15 @@ axes[1].legend(fontsize=6)
 plt.show()
 
 # %% [markdown]
-# The quadratic term in $v$ lets the bound give way: at an interior saddle point the loss on
-# negatives is $\tau + \rho v$, and held-out records add the error of the sample. There is no
-# theorem for Adam's steps: dashed is what the same run does without noise. A game of which the
-# saddle point is known, with its rates, is in `01_first_private_saddle` and `03_convergence`.
+# At an interior saddle point the loss on negatives is $\tau + \rho v$: the quadratic term lets the
+# bound give way. The run without clipping is there. Clip norms of 3 and 2 are a good part below the
+# longest gradients (a positive's may be 10 long), and **clipping moves the solution**: all runs
+# with them, private or not, let more false alarms through. A bound that must hold needs a smaller
+# $\tau$, or clip norms that bind less and noise that is larger.
+#
+# There is no theorem for Adam's steps: dashed is what the same run does without noise. A game of
+# which the saddle point is known, with its rates, is in `01_first_private_saddle` and
+# `03_convergence`.
 #
 # ## A long run: stop, resume, statement
 #
