@@ -241,7 +241,7 @@ plt.show()
 # Two neighbouring data sets made to be told apart, the real update code run thousands of times on
 # each, a threshold test, and Clopper-Pearson bounds on its hits: a lower bound on the ε of the
 # code, right with probability 0.999 a point. A point above the diagonal would be a bug. To show
-# that it would be seen, one is planted: the red cross ran with half of the noise that its claim is
+# that it would be seen, one is planted: the cross ran with half of the noise that its claim is
 # for.
 #
 # Attacks cannot come near the claim everywhere: rare events cannot be counted ($\delta = 0.01$
