@@ -220,11 +220,12 @@ plt.show()
 # ## Bias of the plug-in estimates
 #
 # Left: the weak gap for $c = 1/2$ estimated from $R$ data sets a coin. One data set gives the
-# strong gap; the bias that is left at $R$ is $O(R^{-1/2})$ at kinks and $O(R^{-1})$ elsewhere. With
-# privacy there is little to average away but coins. Right: the strong gap of one output, on a
-# sample in place of the population. Fresh samples of $m$ records say too much: a maximum over
-# responses is convex in the sample's means, and its bias is at most its noise, $O(m^{-1/2})$. The
-# training sample knows the output, so it may err to either side.
+# strong gap; the bias that is left at $R$ is $O(R^{-1/2})$ at kinks and $O(R^{-1})$ elsewhere.
+# Without privacy nearly all of it is bias even at $R = 16$: the true weak gaps are below the
+# table's. With privacy the coins are what is left, and more data sets change little. Right: the
+# strong gap of one output, on a sample in place of the population. Fresh samples of $m$ records say
+# too much: a maximum over responses is convex in the sample's means, and its bias is at most its
+# noise, $O(m^{-1/2})$. The training sample knows the output, so it may err to either side.
 
 # %%
 n = ns[-1]

@@ -113,11 +113,12 @@ if task.name == "adult":
         assert ours > theirs + 0.1, f"worst-group training pays at epsilon = {epsilon:g}"
 
 # %% [markdown]
-# Bars are standard deviations over seeds; horizontal lines are training without privacy. Right: how
-# far the worst group's risk is above that of the non-private minimax model. The theorem's rate for
-# fixed $n$, $\sqrt{d \ln(1/\delta)} / (n \varepsilon)$, is a slope of −1 in ε, dashed through the
-# first point. It bounds the risk on the training records for the theorem's steps; here steps are
-# tuned and risks are of held-out records, where at large ε the error of the sample is what is left.
+# Bars are standard deviations over two seeds, so they are rough; horizontal lines are training
+# without privacy. Right: how far the worst group's risk is above that of the non-private minimax
+# model. The theorem's rate for fixed $n$, $\sqrt{d \ln(1/\delta)} / (n \varepsilon)$, is a slope of
+# −1 in ε, dashed through the first point. It bounds the risk on the training records for the
+# theorem's steps; here steps are tuned and risks are of held-out records, where at large ε the
+# error of the sample is what is left.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
@@ -153,7 +154,10 @@ plt.show()
 # ## The weights of the groups
 #
 # $v_t$ moves by multiplicative updates on noisy group losses: they are private output like the
-# model. They go to the groups that lose most, and show what the minimax solution is about.
+# model. The noise on a group's loss has a scale proportional to $B / n_i$: at small ε that of the
+# smallest group throws the weights back and forth; at large ε they settle on two groups that the
+# minimax solution trades against each other, and circle around it, as descent-ascent does. The
+# output is an average, in which the circles cancel.
 
 # %%
 shown = [epsilons[0], epsilons[-1]]
