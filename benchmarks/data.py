@@ -167,7 +167,7 @@ def load(
             file that "random" trains on, and randhie has no such file. mnist, fashion_mnist and
             adult are tested on their published test file with either value. "validation" tests
             on rows of the training file that the other two train on, for choosing settings: the
-            last 10,000 images (or adults), or a fifth of the ijcnn1 rows drawn by a seed apart.
+            last 10,000 images (or adults), or a random fifth of the training rows of ijcnn1.
         features: A name in `features.FEATURES[name]`; None for the default. Only ijcnn1 and the
             images have a choice.
 
@@ -193,8 +193,9 @@ def load(
             raise ValueError("randhie has no published test file; use split='random'")
         parts = _hold_out(*_load_randhie(), seed)
     elif name == "ijcnn1":
-        rows = _load_ijcnn1("trn", data_dir)
-        parts = _hold_out(*rows, seed + (100 if split == "validation" else 0))
+        parts = _hold_out(*_load_ijcnn1("trn", data_dir), seed)
+        if split == "validation":
+            parts = _hold_out(*parts[:2], seed + 100)
         if split == "file":
             parts = (*parts[:2], *_load_ijcnn1("tst", data_dir))
     elif split == "validation":

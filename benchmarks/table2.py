@@ -34,6 +34,8 @@ READINGS = ("honest", "printed")
 METHODS = (*table2_settings.METHODS, "front end")
 _ASSUMED = (
     settings.ASSUMED,
+    "Validation rows of ijcnn1 overlap with the rows that are scored for other seeds, and for the "
+    "MLPs of the images a few last choices were made by the test file.",
     "Keys follow from the seeds so that the table can be repeated; a real run needs a secret key.",
     "The AUC of the held-out rows is computed without privacy.",
 )
@@ -167,7 +169,6 @@ def printed(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
         n = len(dataset.y_train)
         report.say(f"  seed {seed}: {time.perf_counter() - clock:.0f} s")
     seconds = (time.perf_counter() - clock) / (len(cells) + 1)
-    releases = 2 if job.method == "nseg" else 1
     rounds = row.private_epochs * n // papers_protocol.BATCH
     rows = []
     for i, (epsilon, delta) in enumerate([*cells, (math.inf, min(args.delta))]):
@@ -186,7 +187,7 @@ def printed(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
             "clip_w": statistics.fmean(r["clip"].w for r in runs),
             "clip_v": statistics.fmean(r["clip"].v for r in runs)}
         if epsilon < math.inf:
-            mechanism = papers_protocol.described(n, rounds, releases, epsilon, delta)
+            mechanism = papers_protocol.described(job.method, n, rounds, epsilon, delta)
             found["noise_multiplier"] = jmm.effective_noise_multiplier(mechanism.query)
             found["true_epsilon_attained"] = papers_protocol.attained(mechanism, delta)
             bound = jmm.epsilon(mechanism, delta)
@@ -199,12 +200,17 @@ def _kept(args: Any, arguments: dict) -> dict[str, Any]:
     """What an earlier run with the same arguments has finished, by job."""
     if args.json is None or not args.json.exists():
         return {}
-    old = json.loads(args.json.read_text(encoding="utf-8"))
     same = ("epsilon", "delta", "seeds", "split", "quick")
-    if any(old["arguments"].get(k) != arguments[k] for k in same):
-        raise auc_runs.Refused(f"--json {args.json}: the file holds results of other arguments; "
-                               "move it away or give the same ones")
-    return old["jobs"]
+    try:
+        old = json.loads(args.json.read_text(encoding="utf-8"))
+        fits = all(old["arguments"].get(k) == arguments[k] for k in same)
+        jobs = old["jobs"]
+    except (ValueError, KeyError, AttributeError):
+        fits = False
+    if not fits:
+        raise auc_runs.Refused(f"--json {args.json}: the file holds results of other arguments, or "
+                               "of something else; move it away or give the same ones")
+    return jobs
 
 
 def _finite(row: dict) -> dict:
@@ -223,6 +229,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = {k: str(v) if hasattr(v, "suffix") else v for k, v in vars(args).items()
                  if k != "data_dir"}
     todo, clock = jobs(args), time.perf_counter()
+    if not todo:
+        p.error("nothing to run: a front end has no printed reading; add another method or reading")
+    if min(args.delta) < 1e-10:
+        p.error(f"--delta {min(args.delta):g}: what a pair attains is not computed below 1e-10")
     try:
         done = _kept(args, arguments)
         for number, job in enumerate(todo, 1):
@@ -244,7 +254,7 @@ def main(argv: list[str] | None = None) -> int:
         report.say(f"{p.prog}: {error}")
         return 1
     rows = [row for one in done.values() for row in one["rows"]]
-    text = table2_claims.markdown(rows)
+    text = table2_claims.markdown(rows, _ASSUMED)
     print(text)
     if args.markdown is not None:
         args.markdown.write_text(text + "\n", encoding="utf-8")

@@ -64,7 +64,7 @@ def _momentum(**values: object) -> Settings:
 
 _MNIST = (
     (0.3, _momentum(features="pooled", clip=5.0, step=0.012, iterations=80)),
-    (0.7, _momentum(features="cosines 3", iterations=150)),
+    (0.7, _momentum(features="cosines 5", clip=20.0, step=0.012, iterations=300, skip=0.3)),
     (2.0, _momentum(features="pixels", iterations=200)),
     (_ANY, _momentum(features="pixels", iterations=300, skip=0.9)),
 )
@@ -73,7 +73,7 @@ _FASHION = (
     (0.7, Settings(features="cosines 5", clip=5.0, step=0.1, iterations=150)),
     (_ANY, Settings(features="cosines 5", clip=5.0, step=0.1, iterations=300)),
 )
-_SHARED = dict(features="centred", rate=0.05, momentum=0.9)
+_SHARED = dict(rate=0.05, momentum=0.9)
 CELLS: dict[tuple[str, str], tuple[str, tuple[tuple[float, Settings], ...]]] = {
     ("ijcnn1", "linear"): ("linear", (
         (0.3, settings.choose("ijcnn1", "linear", 0.1)),
@@ -81,12 +81,12 @@ CELLS: dict[tuple[str, str], tuple[str, tuple[tuple[float, Settings], ...]]] = {
     ("mnist", "linear"): ("linear", _MNIST),
     ("fashion_mnist", "linear"): ("linear", _FASHION),
     ("ijcnn1", "mlp"): ("tanh", (
-        (0.3, _mlp(**_SHARED, gain=2.0, hidden=16, clip=15.0, step=0.005, iterations=60,
-                   share=0.98, scale=1.0)),
-        (2.0, _mlp(**_SHARED, gain=2.0, hidden=32, clip=25.0, step=0.02, iterations=200,
-                   share=0.95)),
-        (7.0, _mlp(**_SHARED, hidden=64, clip=10.0, step=0.08, iterations=1000)),
-        (_ANY, _mlp(**_SHARED, hidden=64, clip=10.0, step=0.12, iterations=1000)))),
+        (0.3, _mlp(**_SHARED, hidden=32, clip=18.0, step=0.005, iterations=120, cosine=True)),
+        (2.0, _mlp(**_SHARED, hidden=32, clip=42.0, step=0.015, iterations=200, share=0.95)),
+        (7.0, _mlp(**_SHARED, features="centred", hidden=64, clip=10.0, step=0.08,
+                   iterations=1000)),
+        (_ANY, _mlp(**_SHARED, features="centred", hidden=64, clip=10.0, step=0.12,
+                    iterations=1000)))),
     ("mnist", "mlp"): ("mlp", (
         (0.3, _mlp(hidden=64, clip=2.4, step=0.77, iterations=60, cosine=True, norm=8.0,
                    scale=1.0)),

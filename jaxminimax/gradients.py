@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax import _check, ghost
+from jaxminimax._held import held
 from jaxminimax._tree import at_least_float32, two_sum_error, unit
 from jaxminimax._types import Saddle, SaddleOperator, Tree
 
@@ -179,7 +180,7 @@ class ClippedSum:
     def _chosen(self, z: Saddle, examples: Tree, size: int) -> tuple[str, ghost.Plan | None]:
         """The strategy, and the plan of a loss where one was made."""
         plan = None
-        if isinstance(self.operator, SaddleOperator) and self.strategy in ("auto", "ghost"):
+        if type(self.operator) is SaddleOperator and self.strategy in ("auto", "ghost"):
             one = jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), examples)
             plan = ghost.plan(self.operator.loss, z, one,
                               Saddle(*(clip is not None for clip in self.clip)))
@@ -218,7 +219,7 @@ class ClippedSum:
 
     def _at_once(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
         # once, for norms and sum alike: computed twice, cancelling terms could round differently
-        g = jax.lax.optimization_barrier(jax.vmap(self.operator, (None, 0))(z, examples))
+        g = held(lambda: jax.vmap(self.operator, (None, 0))(z, examples), mask)
         weight, _ = self._weights(g, mask)
         return self._players(lambda _, x, s: _weighted_sum(x, s), g, weight)
 
@@ -245,18 +246,18 @@ class ClippedSum:
 
     def _by_factors(self, plan: ghost.Plan, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
         # once, for norms and sum alike, as in `_at_once`
-        g = jax.lax.optimization_barrier(plan.gradients(z, examples))
+        g = plan.gradients(z, examples, mask)
         lengths = jax.tree.map(lambda x: x.stand_in() if isinstance(x, ghost.Factors) else x, g,
                                is_leaf=lambda x: isinstance(x, ghost.Factors))
         weight, _ = self._weights(lengths, mask)
 
-        def player(_: object, x: Tree, g: list, norms: list, scale: jax.Array,
+        def player(clip: jax.typing.ArrayLike, x: Tree, g: list, norms: list, scale: jax.Array,
                    first: int) -> Tree:
             def leaf(k: int, like: jax.Array) -> jax.Array:
                 if g[k] is None:
                     return jnp.zeros(like.shape, at_least_float32(like.dtype))
                 if isinstance(g[k], ghost.Factors):
-                    return plan.total(first + k, g[k], scale, norms[k])
+                    return plan.total(first + k, g[k], scale, norms[k], clip)
                 return _weighted_sum(g[k], scale)
 
             leaves = jax.tree.leaves(x)
@@ -305,7 +306,7 @@ def clipped_sum(operator: Callable[[Saddle, Tree], Saddle], clip: Saddle, *,
     """
     _check.one_of("strategy", strategy, (*STRATEGIES, "auto"))
     _check.count("microbatch", microbatch)
-    if strategy == "ghost" and not isinstance(operator, SaddleOperator):
+    if strategy == "ghost" and type(operator) is not SaddleOperator:  # a subclass may do more
         raise ValueError("strategy 'ghost' looks inside a loss: give saddle_operator(loss), or use "
                          "'auto', 'vmap' or 'microbatch'.")
     if joint and None in clip:

@@ -65,7 +65,7 @@ claimed = np.array([0.1, 1.0, 10.0]) if quick else np.array([0.1, 0.2, 0.5, 1, 2
 figure, axes = plt.subplots(figsize=(5, 3.6), layout="constrained")
 for name, n in (("ijcnn1", 39_992), ("MNIST, Fashion-MNIST", 60_000)):
     true = [papers_protocol.attained(
-        papers_protocol.described(n, 15 * n // 64, 1, epsilon, delta), delta)
+        papers_protocol.described("linear", n, 15 * n // 64, epsilon, delta), delta)
         for epsilon in claimed]
     axes.loglog(claimed, true, "o-", label=name)
     print(name, dict(zip(claimed.tolist(), np.round(true, 3).tolist(), strict=True)))
@@ -152,7 +152,7 @@ runs = [papers_protocol.train("linear", load(k, features), test_of(load(k, featu
 
 n = len(load(0).y_train)
 true = [papers_protocol.attained(papers_protocol.described(
-    n, protocol.private_epochs * n // 64, 1, e, delta), delta) for e in epsilons]
+    "linear", n, protocol.private_epochs * n // 64, e, delta), delta) for e in epsilons]
 figure, axes = plt.subplots(figsize=(5, 3.6), layout="constrained")
 mine = 100 * np.array([x[0] for x in honest.auc])
 theirs = 100 * np.array([[r["cells"][i][1][0] for r in runs] for i in range(len(epsilons))])

@@ -10,7 +10,7 @@ SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.
 
 # A module imports from the floors below its own only; a part is a module or a folder of modules.
 FLOORS = {
-    "_types": 0, "_check": 0, "_tree": 0,
+    "_types": 0, "_check": 0, "_tree": 0, "_held": 0,
     "mechanism": 1, "solvers": 1, "group_solvers": 1, "ghost": 1,
     "_valid": 2, "gradients": 2, "sampling": 2, "noise": 2, "averaging": 2, "schedules": 2,
     "release": 3, "release_groups": 3, "release_solution": 3, "release_stream": 3,
@@ -20,8 +20,8 @@ FLOORS = {
     "__init__": 7, "__main__": 7,
 }
 # on one floor, and in this order
-BESIDE = {("_tree", "_types"), ("release_groups", "release"), ("release_groups", "release_stream"),
-          ("release_solution", "release_stream"), ("__main__", "__init__")}
+BESIDE = {("_tree", "_types"), ("_held", "_types"), ("release_groups", "release"),
+          ("release_groups", "release_stream"), ("release_solution", "release_stream"), ("__main__", "__init__")}
 # all that it may see
 ACCOUNTING = {"mechanism", "_valid", "sampling", "_check", "_types", "accounting"}
 MAY_ACCOUNT = {"fit", "plans", "audit", "__init__", "__main__"}  # all that may see it

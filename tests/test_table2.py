@@ -65,10 +65,21 @@ def test_what_the_pair_attains_is_its_divergence_and_below_the_bound():
 
 
 def test_outside_its_conditions_the_printed_noise_is_not_private():
-    mechanism = papers_protocol.described(60_000, 14_062, 1, 10.0, 1e-6)
+    mechanism = papers_protocol.described("linear", 60_000, 14_062, 10.0, 1e-6)
     assert papers_protocol.attained(mechanism, 1e-6) > 50
-    inside = papers_protocol.described(60_000, 14_062, 1, 0.1, 1e-6)
+    inside = papers_protocol.described("linear", 60_000, 14_062, 0.1, 1e-6)
     assert papers_protocol.attained(inside, 1e-6) < jmm.epsilon(inside, 1e-6) < 0.1
+
+
+def test_nseg_has_one_sigma_for_both_players_and_two_releases():
+    both = papers_protocol.described("nseg", 39_992, 100, 1.0, 1e-6, Saddle(3.0, 4.0))
+    one = papers_protocol.described("linear", 39_992, 100, 1.0, 1e-6, Saddle(3.0, 4.0))
+    noise, clip = both.query.noise_multiplier, both.query.clip
+    assert noise.w * clip.w == pytest.approx(noise.v * clip.v)
+    z = one.query.noise_multiplier.w
+    assert jmm.effective_noise_multiplier(both.query) == pytest.approx(z)
+    assert jmm.effective_noise_multiplier(one.query) == pytest.approx(z / math.sqrt(2))
+    assert both.times == 2 * one.times
 
 
 def test_published_figures():
@@ -94,7 +105,7 @@ def test_claims_fail_where_they_should():
     rising = [row(epsilon=e, auc_mean=90 + e) for e in (0.1, 0.5, 1.0)]
     text = "honest: AUC does not fall as epsilon grows (three standard errors)"
     assert by_text(rising)[text]["holds"]
-    assert by_text(rising)[text]["checked"] == 2
+    assert by_text(rising)[text]["checked"] == 3
     falling = [*rising, row(epsilon=5.0, auc_mean=88.0)]
     assert not by_text(falling)[text]["holds"]
     assert "1 to 5" in by_text(falling)[text]["exceptions"][0]
@@ -107,7 +118,7 @@ def test_claims_fail_where_they_should():
     assert by_text(original)[text]["holds"]  # the better reading counts
     assert not by_text(original[:1])[text]["holds"]
     loud = row(reading="printed", true_epsilon_attained=1.5)
-    text = "printed noise: true epsilon (attained by a pair) at or below the claimed one"
+    text = "Remark 1's noise: true epsilon (attained by a pair) at or below the claimed one"
     assert not by_text([loud])[text]["holds"]
 
 

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax._held import held
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Saddle, Tree
 from jaxminimax.ghost._factors import (
@@ -33,7 +34,7 @@ from jaxminimax.ghost._factors import (
     weighted_outer,
     weighted_rows,
 )
-from jaxminimax.ghost._flat import Flat, flatten, run
+from jaxminimax.ghost._flat import Flat, flatten, moved, run
 from jaxminimax.ghost._uses import Use, find, matrix_of, unseen
 
 _LARGE = 512  # numbers of a parameter below which its plain gradient is as fast
@@ -197,22 +198,43 @@ class Plan(NamedTuple):
 
         return [kept(k) for k in range(len(parameters))]
 
-    def gradients(self, z: Saddle, examples: Tree) -> Saddle:
+    def _given(self, example: Tree) -> dict[int, jax.Array]:
+        """The factors x of rank one, by leaf, that are numbers of the example as they stand."""
+        values = moved(self.flat, jax.tree.leaves(example))
+        found = {}
+        for k, t in enumerate(self.treatments):
+            if t is not None and t.kind == "rank one":
+                (use,) = t.uses
+                slot, out = (self.flat.steps[use.step].operands[use.operand],
+                             self.flat.steps[use.step].out)
+                if slot in values:
+                    found[k] = use.factors(values[slot], jnp.zeros(out.shape, out.dtype))[0]
+        return found
+
+    def gradients(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
         """Per player, a list with the per-example gradients of each leaf by the loss.
 
         One pass: `Factors`, or arrays `[b, ...]`; None for a leaf that is not used or not wanted.
+        All that was computed is held; what was only read need not be copied.
         """
-        every = jax.vmap(self.of_one, (None, 0))(z, examples)
+        given = jax.vmap(self._given)(examples)
+
+        def computed() -> list[Any]:
+            every = jax.vmap(self.of_one, (None, 0))(z, examples)
+            return [x._replace(x=None) if k in given else x for k, x in enumerate(every)]
+
+        every = [x._replace(x=given[k]) if k in given else x
+                 for k, x in enumerate(held(computed, mask))]
         return Saddle(every[: self.leaves.w], every[self.leaves.w:])
 
     def total(self, leaf: int, factors: Factors, weight: jax.Array,
-              stand_in: jax.Array) -> jax.Array:
+              stand_in: jax.Array, clip: jax.typing.ArrayLike) -> jax.Array:
         """sum_i weight_i g_i of a leaf that is kept as factors, in its shape."""
         treatment = self.treatments[leaf]
         assert treatment is not None
         view, shape = treatment.uses[0].view, treatment.uses[0].shape
         if treatment.kind == "rows":
-            return unseen(view, weighted_rows(*factors, weight, shape[0]))
+            return unseen(view, weighted_rows(*factors, weight, shape[0], clip))
         return unseen(view, weighted_outer(*factors, weight, stand_in))
 
     def __str__(self) -> str:

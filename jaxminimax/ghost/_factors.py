@@ -84,7 +84,8 @@ def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
     piece = units[0] * units[1]
     scale = unit(jnp.max(piece, -1))
     piece = piece / scale[:, None]
-    square = jnp.sum(gram[0] * gram[1] * piece[:, :, None] * piece[:, None, :], (1, 2))
+    # one axis at a time: a single running sum of t^2 terms could lose more than is allowed for
+    square = jnp.sum(jnp.sum(gram[0] * gram[1] * piece[:, :, None] * piece[:, None, :], 2), 1)
     # products of k and of o numbers, sums of t and of t, in whatever order
     hidden = (x.shape[2] + d.shape[2]) / 2 + 2 * x.shape[1] + 64
     pieces = jnp.square(jnp.sum(piece, -1))
@@ -165,17 +166,26 @@ def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
                       precision=_EXACT)
 
 
-def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int) -> jax.Array:
+def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
+                  clip: jax.typing.ArrayLike) -> jax.Array:
     """sum_i weight_i sum_t e_{row_it} d_it^T, `[count, o]`; rows `[b, t]`, d `[b, t, o]`.
 
-    Rows are added one by one, so in two parts: multiples of a unit so coarse that their sum is
-    exact, and the remainders. Else small terms would be lost on a large sum as one record decides.
+    Rows are added one by one, and no rounding may depend on what other records hold. So each entry
+    is cut into multiples of units that are fixed by the clip norm and the number of rows, so coarse
+    that sums of them are exact. What is left of an entry is below 2^-28 of the clip norm, and its
+    sum cannot lose much.
     """
     weight = weight.astype(d.dtype)[:, None, None]
-    d = jnp.where(weight > 0, weight * d, 0).reshape(-1, d.shape[-1])
-    most = 2 * d.shape[0] * jnp.max(jnp.abs(d), initial=0)
-    coarse = jnp.where(jnp.isfinite(most), (d + most) - most, 0)
+    left = jnp.where(weight > 0, weight * d, 0).reshape(-1, d.shape[-1])
+    rows, digits = rows.reshape(-1), jnp.finfo(d.dtype).nmant + 1
+    cut = digits - math.ceil(math.log2(2 * left.shape[0]))  # binary digits of a part
+    longest = jnp.asarray(clip, d.dtype)  # no entry is longer, unless there is no clip
+    step = jnp.where(jnp.isfinite(longest), jnp.exp2(jnp.ceil(jnp.log2(longest))), 1.0)
     zeros = jnp.zeros((count, d.shape[-1]), d.dtype)
-    rows = rows.reshape(-1)
-    return (zeros.at[rows].add(coarse, mode="drop") +
-            zeros.at[rows].add(d - coarse, mode="drop"))
+    total = zeros
+    for _ in range(-(-28 // max(cut, 4))):
+        step = step * 2.0**-cut
+        part = jnp.round(left / step) * step
+        total = total + zeros.at[rows].add(part, mode="drop")
+        left = left - part
+    return total + zeros.at[rows].add(left, mode="drop")

@@ -120,6 +120,20 @@ def flatten(closed: core.ClosedJaxpr) -> Flat:
     return Flat(tuple(steps), tuple(inputs), constants, output)
 
 
+_MOVES = {"reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "slice",
+          "convert_element_type"}
+
+
+def moved(flat: Flat, last: Sequence[Any]) -> dict[int, Any]:
+    """Values of the slots that only rearrange or cast the last inputs."""
+    values = dict(zip(flat.inputs[len(flat.inputs) - len(last):], last, strict=True))
+    for step in flat.steps:
+        if step.name in _MOVES and all(k in values for k in step.operands):
+            values.update(zip(step.results, step.run(*(values[k] for k in step.operands)),
+                              strict=True))
+    return values
+
+
 def run(flat: Flat, leaves: Sequence[Any], taps: dict[int, jax.Array],
         watched: dict[int, set[int]]) -> tuple[jax.Array, dict[tuple[int, int], jax.Array]]:
     """Runs the steps.

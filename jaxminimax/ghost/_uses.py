@@ -65,7 +65,13 @@ def _as_matrix(view: View, aval: Any, order: tuple[int, ...], shape: tuple[int, 
     return (*view, ("transpose", order, aval.shape), ("reshape", shape, turned))
 
 
+def _is_complex(step: Step) -> bool:
+    return any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (*step.avals, step.out))
+
+
 def _product(number: int, step: Step, me: int, view: View) -> Use | str:
+    if _is_complex(step):
+        return "complex numbers"
     contracted, batch = step.params["dimension_numbers"]
     if batch[0]:
         return "a product with batch axes"
@@ -86,6 +92,8 @@ def _product(number: int, step: Step, me: int, view: View) -> Use | str:
 
 def _convolution(number: int, step: Step, me: int, view: View) -> Use | str:
     how = step.params
+    if _is_complex(step):
+        return "complex numbers"
     if me != 1 or how["feature_group_count"] != 1 or how["batch_group_count"] != 1:
         return "a convolution in groups" if me == 1 else "a convolution as its input"
     x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
@@ -105,6 +113,13 @@ def _convolution(number: int, step: Step, me: int, view: View) -> Use | str:
     return Use(number, 0, "convolution", view, t, (k, o), factors)
 
 
+def _int32(rows: jax.Array) -> jax.Array:
+    """Row numbers of any integer type; those beyond int32 end at its largest number."""
+    limits = jnp.iinfo(rows.dtype)
+    low, high = max(-(2**31), int(limits.min)), min(2**31 - 1, int(limits.max))
+    return jnp.clip(rows, low, high).astype(jnp.int32)
+
+
 def _lookup(number: int, step: Step, me: int, view: View) -> Use | str:
     p, how = step.avals[me], step.params
     rest = tuple(p.shape[1:])
@@ -122,11 +137,11 @@ def _lookup(number: int, step: Step, me: int, view: View) -> Use | str:
         clip = mode == jax.lax.GatherScatterMode.CLIP
 
     def factors(rows: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
-        rows = rows.reshape(t)
+        rows = _int32(rows.reshape(t))
         # a row that is not there is read as NaN or a neighbour, and has no derivative
         inside = (rows >= 0) & (rows < n)
         rows = jnp.clip(rows, 0, n - 1) if clip else jnp.where(inside, rows, n)
-        return rows.astype(jnp.int32), d.reshape(t, o)
+        return rows, d.reshape(t, o)
 
     return Use(number, 1, "lookup", (("reshape", (n, o), p.shape),), t, (n, o), factors)
 
