@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxminimax import Saddle, clipped_sum, ghost, saddle_operator
+from jaxminimax import Saddle, SaddleOperator, clipped_sum, ghost, saddle_operator
 from jaxminimax.ghost import _factors
 
 SIZE = 6
@@ -356,3 +356,102 @@ def test_it_says_so_when_asked(capsys):
     z = Saddle(jnp.zeros((8, 3)), jnp.zeros(()))
     clipped_sum(saddle_operator(product), Saddle(1.0, None), strategy="ghost", explain=True)(z, x)
     assert "rank one" in capsys.readouterr().out
+
+
+def cancelling(width, size):
+    """Sixteen records, one of them a product minus the same product, entry by entry."""
+    one = np.zeros((16, 1), np.float32)
+    one[0] = 1.0
+    s, t = np.float32(1.5117 * size), np.float32(1.8504)
+    wide = np.repeat(one, width, 1)
+    data = dict(s=s * one[:, 0], t=t * one[:, 0], c=s * wide, e=t * wide,
+                u=np.zeros((16, 32), np.float32))
+    z = Saddle({"W": jnp.ones((width, 4), jnp.float32), "big": jnp.ones((32, 32), jnp.float32)},
+               jnp.ones(32, jnp.float32))
+    return z, data
+
+
+@pytest.mark.parametrize("strategy", ["auto", "vmap"])
+@pytest.mark.parametrize("width", [4, 8])
+def test_norm_and_sum_see_the_same_numbers_where_a_record_cancels(width, strategy):
+    """A product contracted with a sum in one of them alone left 6e11 at a clip norm of 1."""
+    def loss(w, v, x):
+        met = x["s"] * x["t"] - x["c"] * x["e"]
+        return jnp.sum(met @ w["W"]) + jnp.sum((x["u"] @ w["big"]) * v)
+
+    for size, clip in ((2.0**60, 1.0), (2.0**24, 1e-3)):
+        z, data = cancelling(width, size)
+        total = jax.jit(clipped_sum(saddle_operator(loss), Saddle(clip, clip), strategy=strategy))
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(total(z, data).w)))
+        assert norm <= clip
+
+
+def test_lanes_with_their_own_points_and_masks_are_those_run_alone():
+    def loss(w, v, x):
+        return jnp.sum(jnp.tanh(x @ w)) * v
+
+    keys = jax.random.split(jax.random.key(3), 3)
+    w, x = jax.random.normal(keys[0], (2, 32, 16)), jax.random.normal(keys[1], (5, 32))
+    mask = jnp.stack([jnp.arange(5) < 3, jnp.zeros(5, bool)])  # nobody in the second lane
+    total = clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0))
+    many = jax.jit(jax.vmap(total, (0, None, 0)))(Saddle(w, jnp.ones(2)), x, mask)
+    for k in range(2):
+        one = total(Saddle(w[k], jnp.ones(())), x, mask[k])
+        np.testing.assert_allclose(many.w[k], one.w, atol=1e-6)
+    assert jnp.any(many.w[0] != 0)
+    assert not jnp.any(many.w[1])
+
+
+def test_complex_numbers_get_whole_gradients():
+    """Squares of a real and an imaginary part cancel; a norm must not."""
+    def loss(w, v, x):
+        return jnp.sum(jnp.dot(x[0] + 1j * x[1], w).real) * v
+
+    x = jnp.zeros((1, 2, 32), jnp.float32).at[0, 0, 0].set(100.0).at[0, 1, 1].set(100.0)
+    z = Saddle(jnp.zeros((32, 32), jnp.float32), jnp.ones((), jnp.float32))
+    total = clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0))
+    assert jnp.linalg.norm(total(z, x).w) <= 1.0
+    assert "complex numbers" in total.explain(z, x)
+
+
+@pytest.mark.parametrize("level", [0.0199, 0.0201])
+def test_one_looked_up_row_does_not_move_the_rounding_of_the_others(level):
+    count = 2**18
+    rows = jnp.zeros((count, 1), jnp.int32).at[0].set(7)
+    d = jnp.full((count, 1, 1), level, jnp.float32)
+    total = jax.jit(lambda d: _factors.weighted_rows(
+        rows, d, jnp.ones(count, jnp.float32), 8, 1.0))
+    before, after = total(d.at[0].set(0.0)), total(d.at[0].set(1.0))
+    assert abs(float(jnp.linalg.norm(after - before)) - 1.0) < 1e-5
+    exact = (count - 1) * float(np.float32(level))
+    assert float(before[0, 0]) == pytest.approx(exact, rel=1e-6)
+
+
+def test_row_numbers_of_a_narrow_type():
+    def loss(w, v, x):
+        rows = jax.lax.gather(w, x[:, None], jax.lax.GatherDimensionNumbers(
+            offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,)), (1, 2),
+            mode="fill", fill_value=0.0)
+        return jnp.sum(rows**2) * v
+
+    w = jax.random.normal(jax.random.key(0), (300, 2))
+    x = jnp.array([[3, -1, 100], [-128, 127, 3]], jnp.int8)
+    sums = [clipped_sum(saddle_operator(loss), Saddle(9.0, 9.0), strategy=s)(
+        Saddle(w, jnp.ones(())), x).w for s in ("ghost", "vmap")]
+    np.testing.assert_allclose(*sums, rtol=1e-6)
+
+
+def test_an_operator_that_does_more_than_its_loss_is_called():
+    class Pulled(SaddleOperator):
+        def __call__(self, z, example):
+            g = super().__call__(z, example)
+            return Saddle(g.w + 10 * z.w, g.v)
+
+    def loss(w, v, x):
+        return jnp.sum(x @ w) * v
+
+    z, x = Saddle(jnp.ones((32, 32)), jnp.ones(())), jnp.zeros((2, 32))
+    auto = clipped_sum(Pulled(loss), Saddle(1e3, 1e3))(z, x)
+    np.testing.assert_allclose(auto.w, 20 * np.ones((32, 32)), rtol=1e-6)
+    with pytest.raises(ValueError, match="looks inside a loss"):
+        clipped_sum(Pulled(loss), Saddle(1.0, 1.0), strategy="ghost")

@@ -21,7 +21,8 @@ FLOORS = {
 }
 # on one floor, and in this order
 BESIDE = {("_tree", "_types"), ("_held", "_types"), ("release_groups", "release"),
-          ("release_groups", "release_stream"), ("release_solution", "release_stream"), ("__main__", "__init__")}
+          ("release_groups", "release_stream"), ("release_solution", "release_stream"),
+          ("__main__", "__init__")}
 # all that it may see
 ACCOUNTING = {"mechanism", "_valid", "sampling", "_check", "_types", "accounting"}
 MAY_ACCOUNT = {"fit", "plans", "audit", "__init__", "__main__"}  # all that may see it

@@ -181,11 +181,12 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
     cut = digits - math.ceil(math.log2(2 * left.shape[0]))  # binary digits of a part
     longest = jnp.asarray(clip, d.dtype)  # no entry is longer, unless there is no clip
     step = jnp.where(jnp.isfinite(longest), jnp.exp2(jnp.ceil(jnp.log2(longest))), 1.0)
-    zeros = jnp.zeros((count, d.shape[-1]), d.dtype)
-    total = zeros
+    parts = []
     for _ in range(-(-28 // max(cut, 4))):
         step = step * 2.0**-cut
-        part = jnp.round(left / step) * step
-        total = total + zeros.at[rows].add(part, mode="drop")
-        left = left - part
-    return total + zeros.at[rows].add(left, mode="drop")
+        parts.append(jnp.round(left / step) * step)
+        left = left - parts[-1]
+    # side by side: sums added to each other are added up in one go by some compilers
+    apart = jnp.stack([*parts, left], 1)
+    zeros = jnp.zeros((count, *apart.shape[1:]), d.dtype)
+    return jnp.sum(zeros.at[rows].add(apart, mode="drop"), 1)
