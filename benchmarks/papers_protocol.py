@@ -18,6 +18,7 @@ what the noise would give if those numbers were public.
 """
 
 import dataclasses
+import functools
 import math
 import zlib
 from typing import Any
@@ -60,6 +61,7 @@ TABLE4 = {
     ("mlp", "mnist"): Printed((900, 1000), 10, (100, 210), 10, 2),
     ("mlp", "fashion_mnist"): Printed((900, 1000), 10, (100, 210), 10, 2),
 }
+RECORDS = {"ijcnn1": 39_992, "mnist": 60_000, "fashion_mnist": 60_000}
 FEATURES = {"ijcnn1": "published scaling", "mnist": "standard", "fashion_mnist": "standard"}
 
 
@@ -83,6 +85,7 @@ def described(method: str, n: int, rounds: int, epsilon: float, delta: float,
     return jmm.mechanism.Repeat(query=query, times=rounds * (2 if method == "nseg" else 1))
 
 
+@functools.lru_cache(maxsize=512)
 def attained(mechanism: jmm.mechanism.Repeat, delta: float, cells: int = 2**19) -> float:
     """The epsilon that one explicit pair of data sets has under the mechanism, at `delta`.
 
@@ -121,12 +124,14 @@ def attained(mechanism: jmm.mechanism.Repeat, delta: float, cells: int = 2**19) 
 
 def _epsilon(loss: np.ndarray, mass: np.ndarray, delta: float) -> float:
     """Where sum_i mass_i (1 - exp(epsilon - loss_i))_+ falls to delta."""
-    low, high = 0.0, float(loss[-1])
-    for _ in range(60):
+    first = int(np.searchsorted(-np.cumsum(mass[::-1])[::-1], -delta / 1e3))  # no more beyond
+    loss, mass = loss[:first], mass[:first]
+    low, high = 0.0, max(float(loss[-1]), 0.0)
+    for _ in range(40):
         middle = (low + high) / 2
-        above = loss > middle
+        above = slice(int(np.searchsorted(loss, middle)), None)
         value = mass[above] @ -np.expm1(middle - loss[above])
-        low, high = (middle, high) if value > delta else (low, middle)
+        low, high = (middle, high) if value > 0.999 * delta else (low, middle)
     return high
 
 
