@@ -22,7 +22,7 @@ STRATEGY = dict(strategy="auto")  # of every example's clipped sums
 _ASSUMED = (
     "Keys follow from the seeds so that results can be repeated; a real run needs a secret key.",
     "Clip norms, steps and sizes were chosen on these data or their kin without paying for it.",
-    "Measures beside the private output, and runs without privacy, read the data without privacy.",
+    "Measures and runs without privacy read the data without privacy, and pictures show records.",
 )
 
 

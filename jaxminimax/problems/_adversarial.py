@@ -118,7 +118,7 @@ def fragile_classes(key: jax.Array, count: int, *, dim: int = 10
     """Two classes with one feature that is hard to move and others that are easy to read.
 
     x_0 = y + 0.7 N(0, 1) and x_j = 0.15 y + 0.05 N(0, 1) for the rest: each of the rest tells the
-    classes apart almost surely, and a shift of norm 0.15 (dim - 1)^(1/2) turns all of them round.
+    classes apart almost surely, and a shift of norm 0.3 (dim - 1)^(1/2) turns all of them round.
 
     Returns:
       x `[count, dim]` and y `[count]` in {-1, 1}.

@@ -186,7 +186,8 @@ def optimal_policy(transition: np.ndarray, reward: np.ndarray
       that the largest |h_i| is smallest: H in `mdp` must be at least that.
 
     Raises:
-      ValueError: as `average_reward`.
+      ValueError: as `average_reward`, for every policy on the way: processes where some policy
+        falls into several parts may be refused even if the best one does not.
     """
     p, r = _process(transition, reward)
     policy = np.full(r.shape, 1 / r.shape[1])

@@ -109,8 +109,8 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
     cvar = divergence == "cvar"
     _check.number("level", level, low=0.0, high=1.0 if cvar else math.inf)
     _check.number("radius", radius, low=0.0)
-    _check.number("bound", bound, low=0.0)
     _check.number("floor", floor, low=0.0)
+    _check.number("bound", bound, low=floor)
     c = math.sqrt(1 + level)
 
     def excess(w, _, record):
