@@ -82,11 +82,12 @@ CELLS: dict[tuple[str, str], tuple[str, tuple[tuple, ...]]] = {
     ("fashion_mnist", "linear"): ("linear", _FASHION),
     ("ijcnn1", "mlp"): ("tanh", (
         (0.3, _mlp(**_SHARED, hidden=32, clip=18.0, step=0.005, iterations=120, cosine=True)),
-        (2.0, settings.choose("ijcnn1", "mlp", 1.0), "mlp"),
-        (7.0, _mlp(**_SHARED, features="centred", hidden=64, clip=10.0, step=0.08,
-                   iterations=1000)),
-        (_ANY, _mlp(**_SHARED, features="centred", hidden=64, clip=10.0, step=0.12,
-                    iterations=1000)))),
+        (0.7, _mlp(**_SHARED, hidden=64, norm=3.0, clip=35.0, step=0.03, iterations=60,
+                   share=0.95), "mlp"),
+        (2.0, _mlp(**_SHARED, hidden=64, norm=3.0, clip=35.0, step=0.04, iterations=100,
+                   share=0.95), "mlp"),
+        (_ANY, _mlp(**_SHARED, hidden=64, norm=3.0, clip=40.0, step=0.08, iterations=400,
+                    share=0.95), "mlp"))),
     ("mnist", "mlp"): ("mlp", (
         (0.3, _mlp(hidden=64, clip=2.4, step=0.77, iterations=60, cosine=True, norm=8.0,
                    scale=1.0)),
