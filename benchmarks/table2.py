@@ -128,8 +128,6 @@ def honest(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
     bundles: dict[tuple, list] = {}
     for epsilon, delta in cells:
         scorer, s = table2_settings.choose(job.dataset, job.method, epsilon)
-        if epsilon == math.inf and scorer == "linear":
-            s = dataclasses.replace(s, clip=math.inf, clip_v=math.inf)
         bundles.setdefault((scorer, s.features, s.gain), []).append((epsilon, delta, s))
     rows, statements = [], []
     for (scorer, features, _), members in bundles.items():

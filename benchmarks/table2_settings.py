@@ -124,8 +124,9 @@ CELLS: dict[tuple[str, str], tuple[str, tuple[tuple, ...]]] = {
                     gain=2.0, norm=16.0)))),
     ("fashion_mnist", "front end"): ("linear", (
         (0.3, Settings(features="edges and cosines 0.4", clip=5.0, step=0.1, iterations=30)),
-        (0.7, Settings(features="edges and cosines 0.6", clip=5.0, step=0.1, iterations=150)),
-        (_ANY, Settings(features="edges and cosines 0.6", clip=5.0, step=0.1, iterations=250)))),
+        (0.7, _momentum(features="edges and cosines 0.6", clip=5.0, step=0.01, iterations=150)),
+        (_ANY, _momentum(features="edges and cosines 0.6", clip=5.0, step=0.01,
+                         iterations=250)))),
 }
 
 
