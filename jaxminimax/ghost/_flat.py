@@ -120,12 +120,12 @@ def flatten(closed: core.ClosedJaxpr) -> Flat:
     return Flat(tuple(steps), tuple(inputs), constants, output)
 
 
-_MOVES = {"reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "slice",
-          "convert_element_type"}
+# no casts: compilers may skip a cast to a narrower type in one reader and not in another
+_MOVES = {"reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "slice"}
 
 
 def moved(flat: Flat, last: Sequence[Any]) -> dict[int, Any]:
-    """Values of the slots that only rearrange or cast the last inputs."""
+    """Values of the slots that only rearrange the last inputs."""
     values = dict(zip(flat.inputs[len(flat.inputs) - len(last):], last, strict=True))
     for step in flat.steps:
         if step.name in _MOVES and all(k in values for k in step.operands):
