@@ -164,7 +164,8 @@ def main(argv: list[str] | None = None) -> int:
         clock = time.perf_counter()
         lanes = [lane(args, epsilon, first) for epsilon in (*args.epsilon, math.inf)]
         calibration = time.perf_counter() - clock
-        result = auc_runs.measure(args.algorithm, args.scorer, lanes, False, splits(args, first),
+        result = auc_runs.measure(args.algorithm, args.scorer, lanes,
+                                  f"{args.algorithm}, {args.scorer}", splits(args, first),
                                   args.seeds)
     except Refused as error:
         p.error(str(error))

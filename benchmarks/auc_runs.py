@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -117,9 +118,9 @@ def start(scorer: str, s: settings.Settings, dim: int, seed: int) -> Saddle:
     return jmm.problems.auc_start(jax.tree.map(lambda x: x.astype(jnp.float32), theta))
 
 
-def key(seed: int, *budget: float) -> jax.Array:
+def key(seed: int, label: str, *budget: float) -> jax.Array:
     """A key for every run: the difference of two runs with the same noise would give data away."""
-    made = jax.random.key(seed)
+    made = jax.random.fold_in(jax.random.key(seed), zlib.crc32(label.encode()))
     for number in budget:
         made = jax.random.fold_in(made, np.float32(number).view(np.uint32))
     return made
@@ -156,7 +157,7 @@ class Result:
 Tests = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
-def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], delta_in_key: bool,
+def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], label: str,
             sets: Iterable[tuple[data.Dataset, Tests, list[int]]], total: int) -> Result:
     """Runs every lane with every seed.
 
@@ -164,7 +165,7 @@ def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], delta_in_key: bo
         algorithm: In `ALGORITHMS`.
         scorer: In `SCORERS`.
         lanes: All with the same gain of the features.
-        delta_in_key: Whether lanes differ in delta, so that keys must, too.
+        label: Of the runs, unlike that of any others on the same data: it goes into the keys.
         sets: Training data, test sets, and the seeds to run on them.
         total: Seeds, for the progress bar.
 
@@ -184,8 +185,8 @@ def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], delta_in_key: bo
         held = [(jnp.asarray(x * gain), y) for x, y in tests]
         for number, members in enumerate(plan):
             one = lanes[members[0]]
-            budgets = [(lanes[i].epsilon, lanes[i].delta)[:1 + delta_in_key] for i in members]
-            keys = jnp.stack([jnp.stack([key(seed, *b) for seed in seeds]) for b in budgets])
+            keys = jnp.stack([jnp.stack([key(seed, label, lanes[i].epsilon, lanes[i].delta)
+                                         for seed in seeds]) for i in members])
             inputs = (keys, start(scorer, one.settings, rows[0].shape[1], seeds[0]), rows,
                       jmm.stack([lanes[i].hyper for i in members]))
             clock = time.perf_counter()

@@ -20,7 +20,6 @@ what the noise would give if those numbers were public.
 import dataclasses
 import functools
 import math
-import zlib
 from typing import Any
 
 import jax
@@ -181,7 +180,7 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
     problem = auc_runs.problem(scorer, float(dataset.y_train.mean()), printed.radius, "ascent")
     rows = (jnp.asarray(dataset.x_train), jnp.asarray(dataset.y_train))
     n, start = len(dataset.y_train), initial(method, rows[0].shape[1], seed)
-    told = zlib.crc32(f"printed {method}".encode())  # keys apart from those of other readings
+    label = f"printed, {method}"
     run = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe"))
     score = jax.jit(jax.vmap(auc_runs.SCORERS[scorer], (None, 0)))
 
@@ -194,7 +193,7 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
                 for kind in found]
 
     free = hyper(method, dataset.name, n, Saddle(1.0, 1.0), math.inf, 0.0, printed)
-    state, _ = run(jax.random.fold_in(auc_runs.key(seed), told)[None, None], start, rows,
+    state, _ = run(auc_runs.key(seed, label)[None, None], start, rows,
                    jmm.stack([free]), algorithm, problem)
     state = jax.tree.map(lambda x: x[0, 0], state)
     # at the start, where it ended and between: the run itself would show the same to some per cent
@@ -203,8 +202,7 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
     seen = [norms(problem, z, some) for z in (start, state.average, state.z)]
     clip = Saddle(*(float(max(x)) for x in zip(*seen, strict=True)))
     lanes = [hyper(method, dataset.name, n, clip, *cell, printed) for cell in cells]
-    keys = jnp.stack([jax.random.fold_in(auc_runs.key(seed, *cell), told)
-                      for cell in cells])[:, None]
+    keys = jnp.stack([auc_runs.key(seed, label, *cell) for cell in cells])[:, None]
     states, _ = run(keys, start, rows, jmm.stack(lanes), algorithm, problem)
     return {"clip": clip, "original": scores(state),
             "cells": [scores(jax.tree.map(lambda x, i=i: x[i, 0], states))

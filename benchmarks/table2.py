@@ -73,7 +73,7 @@ def parser() -> report.Parser:
                         "ijcnn1 alone")
     p.add_argument("--json", type=report.output(".json"),
                    help="write the results to this file after every column; columns that it holds "
-                        "already, from the same arguments, are not run again")
+                        "already, from the same arguments and settings, are not run again")
     p.add_argument("--markdown", type=report.output(".md"), help="write the tables to this file")
     p.add_argument("--plot", type=report.output(".png"), help="plot AUC against epsilon")
     return p
@@ -135,7 +135,7 @@ def honest(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
         first = _load(args, job.dataset, features, 0, args.split)
         lanes = [auc_runs.lane(s, algorithm, scorer, first, epsilon, delta, rate=s.rate)
                  for epsilon, delta, s in members]
-        result = auc_runs.measure(algorithm, scorer, lanes, True,
+        result = auc_runs.measure(algorithm, scorer, lanes, job.name,
                                   sets(args, job.dataset, features, together), args.seeds)
         for i, lane in enumerate(lanes):
             # A private run's average is fixed beforehand as its answer; no best of two there.
@@ -194,6 +194,14 @@ def printed(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
     return rows, []
 
 
+def _recipe(job: Job) -> str:
+    """What the column is made with: a kept one is run again where this has changed."""
+    if job.reading == "printed":
+        return repr(papers_protocol.TABLE4[job.method, job.dataset])
+    method = "linear" if job.method == "nseg" else job.method
+    return repr(table2_settings.CELLS[job.dataset, method])
+
+
 def _kept(args: Any, arguments: dict) -> dict[str, Any]:
     """What an earlier run with the same arguments has finished, by job."""
     if args.json is None or not args.json.exists():
@@ -234,7 +242,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         done = _kept(args, arguments)
         for number, job in enumerate(todo, 1):
-            if job.name not in done:
+            if done.get(job.name, {}).get("recipe") != _recipe(job):
+                began = time.perf_counter()
                 report.say(f"[{number}/{len(todo)}] {job.name}, "
                            f"{time.perf_counter() - clock:.0f} s so far")
                 rows, statements = (honest if job.reading == "honest" else printed)(args, job)
@@ -242,7 +251,8 @@ def main(argv: list[str] | None = None) -> int:
                     row["published"] = table2_settings.published(
                         job.dataset, "mlp" if job.method == "front end" else job.method,
                         row["epsilon"], row["delta"])
-                done[job.name] = {"rows": [_finite(row) for row in rows],
+                done[job.name] = {"recipe": _recipe(job), "seconds": time.perf_counter() - began,
+                                  "rows": [_finite(row) for row in rows],
                                   "statements": statements}
                 jax.clear_caches()  # programs of other shapes: hundreds of MiB
             _write(args, arguments, done)
@@ -251,7 +261,9 @@ def main(argv: list[str] | None = None) -> int:
     except auc_runs.Diverged as error:
         report.say(f"{p.prog}: {error}")
         return 1
+    done = {job.name: done[job.name] for job in todo}
     rows = [row for one in done.values() for row in one["rows"]]
+    report.say(f"{sum(one['seconds'] for one in done.values()):.0f} s in all columns")
     text = table2_claims.markdown(rows, _ASSUMED)
     print(text)
     if args.markdown is not None:

@@ -73,7 +73,8 @@ def _runs(args: Any, name: str, split: str, cells: list[tuple]) -> list[list[flo
         first = next(iter(sets()))[0]
         lane = auc_runs.lane(s, "sgda", scorer, first, epsilon, delta, rate=rate)
         try:
-            result = auc_runs.measure("sgda", scorer, [lane], False, sets(), args.seeds)
+            result = auc_runs.measure("sgda", scorer, [lane], f"figures, {rate}, {s}", sets(),
+                                      args.seeds)
             found.append([100 * x for x in result.auc[0][0]])
         except auc_runs.Diverged:
             found.append([50.0] * args.seeds)  # no better than a coin, and reported as that

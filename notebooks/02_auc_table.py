@@ -140,7 +140,7 @@ for epsilon in epsilons:
     if quick:
         s = dataclasses.replace(s, iterations=20)
     lanes.append(auc_runs.lane(s, "sgda", "linear", load(0), epsilon, delta))
-honest = auc_runs.measure("sgda", "linear", lanes, False,
+honest = auc_runs.measure("sgda", "linear", lanes, "honest",
                           [(load(k), test_of(load(k)), [k]) for k in range(seeds)], seeds)
 
 features = papers_protocol.FEATURES.get(name)
@@ -192,7 +192,7 @@ base = dataclasses.replace(base, iterations=10 if quick else 150)
 def auc_of(s, epsilon, rate):
     scorer = "mlp"
     one = auc_runs.lane(s, "sgda", scorer, load(0), epsilon, delta, rate=rate)
-    found = auc_runs.measure("sgda", scorer, [one], False,
+    found = auc_runs.measure("sgda", scorer, [one], f"{rate}, {s}",
                              [(load(0), test_of(load(0)), [k]) for k in range(seeds)], seeds)
     return 100 * np.array(found.auc[0][0])
 
