@@ -8,6 +8,7 @@ from jaxminimax import (
     plans,
     problems,
     schedules,
+    sharding,
     solvers,
 )
 from jaxminimax._types import (
@@ -66,6 +67,7 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.noise import secret_key
 from jaxminimax.release import release
+from jaxminimax.sharding import shard
 
 __version__ = "0.1.0"
 
@@ -128,6 +130,8 @@ __all__ = [
     "schedules",
     "secret_key",
     "sgda",
+    "shard",
+    "sharding",
     "solvers",
     "stack",
     "statement",

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from jaxminimax import _check, _valid
+from jaxminimax import _check, _valid, sharding
 from jaxminimax import mechanism as words
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 from jaxminimax.accounting import Statement, statement
@@ -25,11 +27,17 @@ class Fit(NamedTuple):
     statement: Statement
 
 
-@functools.partial(jax.jit, static_argnames=("algorithm", "problem"), donate_argnames="state")
+@functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
+                   donate_argnames="state")
 def _advance(state: Any, key: jax.Array, data: Tree, hyper: Any, rounds: jax.Array,
-             algorithm: Algorithm, problem: Problem) -> Any:
+             algorithm: Algorithm, problem: Problem, places: tuple | None = None) -> Any:
     def step(_: jax.Array, state: Any) -> Any:
-        return algorithm.update(key, state, data, hyper, problem)
+        state = algorithm.update(key, state, data, hyper, problem)
+        if places is None:
+            return state
+        # what was on every device, or spread over some, stays so
+        leaves = map(jax.lax.with_sharding_constraint, jax.tree.leaves(state), places)
+        return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
     return jax.lax.fori_loop(0, rounds, step, state)
 
@@ -38,7 +46,7 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
         *, delta: float, neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
         unit: str = "one record", checkpoint: str | os.PathLike | None = None,
         every: int | None = None, callback: Callable[[Any], None] | None = None,
-        progress: bool = True) -> Fit:
+        progress: bool = True, mesh: Mesh | None = None) -> Fit:
     """A run in jitted pieces of `every` rounds, the same run as `drivers.run`.
 
     With `checkpoint`, the state is saved after every piece, and a run that finds a saved state goes
@@ -48,10 +56,17 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     that belongs to another key, mechanism or algorithm is refused: going on would spend a budget
     that is not in the books.
 
+    With `mesh`, the rows are spread over its axis "data" and every device clips and sums its own
+    rows of the same sample (`sharding`). The run is the same up to rounding, for any number of
+    devices, and costs the same epsilon; a saved state may go on on another mesh. The state is on
+    every device, but leaves of z that are spread over other axes of the mesh stay so. Where the
+    mesh spans several processes, all call `fit` with equal arguments but for their rows, and need a
+    `checkpoint` folder that all of them see.
+
     Args:
       key: root key of the run, a secret.
       z: initial point; must not depend on the data.
-      data: leaves `[n, ...]`.
+      data: leaves `[n, ...]`; or what `sharding.shard` made of them, which brings its mesh.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
@@ -63,13 +78,15 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
       every: rounds in a piece; None for a hundredth of the run.
       callback: called with a host copy of the state after every piece; never sees the data.
       progress: whether to show a progress bar, if tqdm is installed.
+      mesh: devices, with an axis "data"; None: one device, or where the data are.
 
     Returns:
       The last state, and the privacy statement for what was spent.
 
     Raises:
-      ValueError: for a description that is not valid or does not fit the data, or a folder of
-        another run.
+      ValueError: for a description that is not valid or does not fit the data, a folder of
+        another run, a mesh with an algorithm that does not release clipped sums over a `Query`,
+        or processes that do not agree.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
     """
     described = algorithm.mechanism(hyper)
@@ -79,14 +96,25 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     _check.count("every", every)
     # a copy: the state is donated to each piece, and the caller's z must outlive that
     state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
+    promise = _promise(key, described, hyper, algorithm)
+    placed = sharding.on_mesh(data, mesh)
+    mesh, places = getattr(placed, "mesh", None), None
+    if mesh is not None:
+        sharding.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
+            [promise, every]).encode())
+        state = sharding.replicated(state, mesh)
+        places = tuple(x.sharding for x in jax.tree.leaves(state))
     per_round = words.releases(described) // total
-    with _Folder(checkpoint, _promise(key, described, hyper, algorithm)) as folder:
+    with _Folder(checkpoint, promise) as folder:
         state = folder.latest(state)
+        if mesh is not None:
+            sharding.agree(mesh, **{"the saved state": state})
         done = int(state.spent) // per_round
         with _Bar(total, done, progress) as bar:
             while done < total:
                 rounds = min(every, total - done)
-                state = _advance(state, key, data, hyper, jnp.int32(rounds), algorithm, problem)
+                state = _advance(state, key, placed, hyper, jnp.int32(rounds), algorithm, problem,
+                                 places)
                 done += rounds
                 folder.save(done, state)
                 bar.update(rounds)

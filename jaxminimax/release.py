@@ -30,6 +30,8 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.noise import SPARE, gaussian
 from jaxminimax.sampling import Sample, draw
+from jaxminimax.shard_sums import sum_over_shards
+from jaxminimax.sharding import Sharded, refuse
 from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrapolation
 
 # What keys are folded with: releases keep apart from whatever else is made from the run's key
@@ -47,12 +49,13 @@ def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
     return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
 
 
-def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
-             data: Tree) -> tuple[jax.Array, Sample, Tree]:
-    """The key of a release, its sample, and the rows of the sample."""
+def _drawn(key: jax.Array, mechanism: Repeat, spent: jax.Array,
+           data: Tree) -> tuple[jax.Array, Sample, jax.Array | int]:
+    """The key of a release, its sample, and the first row of the part that it is a sample of."""
     query, parts = mechanism.query, mechanism.parts
     assert isinstance(query, Query | Resolvent)
-    rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
+    rows = {(data.population,)} if isinstance(data, Sharded) else {
+        jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
     if parts == 1 and rows != {(query.population,)}:
         raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
                          f"population={query.population}.")
@@ -61,7 +64,15 @@ def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
                          f"{parts} parts of {query.population} records.")
     key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
     sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent % mechanism.times)
-    first = _part(mechanism, spent) * query.population if parts > 1 else 0
+    return key, sample, _part(mechanism, spent) * query.population if parts > 1 else 0
+
+
+def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
+             data: Tree) -> tuple[jax.Array, Sample, Tree]:
+    """The key of a release, its sample, and the rows of the sample."""
+    query, parts = mechanism.query, mechanism.parts
+    assert isinstance(query, Query | Resolvent)
+    key, sample, first = _drawn(key, mechanism, spent, data)
     if sample.rows is not None:
         ordered, rows_of_part = not isinstance(query.sampling, FixedSize), sample.rows + first
         data = jax.tree.map(lambda x: x.at[rows_of_part].get(
@@ -100,8 +111,8 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
       spent: number of releases already made, int32 `[]`.
       problem: only `problem.operator` is used.
       z: the point to query.
-      data: leaves `[n, ...]`, n = `mechanism.query.population`; with several parts, at least as
-        many rows as they have together.
+      data: leaves `[n, ...]`, n = `mechanism.query.population`, or the same rows on the devices of
+        a mesh, `sharding.shard`; with several parts, at least as many rows as they have together.
       strategy: how the clipped sum is computed, see `clipped_sum`; never what it is.
       microbatch: see `clipped_sum`.
 
@@ -121,10 +132,19 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     for name, *numbers in zip(Saddle._fields, query.clip, noise_multiplier, strict=True):
         _check.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
                                   strict=True)))
-    key, sample, data = _sampled(key, mechanism, spent, data)
+    clipped = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
+                          joint=query.joint)
+    if isinstance(data, Sharded):
+        key, sample, first = _drawn(key, mechanism, spent, data)
+        rows = sample.rows
+        if rows is None and mechanism.parts > 1:
+            rows = jnp.arange(query.population, dtype=jnp.int32)
+        total = sum_over_shards(clipped, z, data, query, None if rows is None else rows + first,
+                                sample.valid)
+    else:
+        key, sample, data = _sampled(key, mechanism, spent, data)
+        total = clipped(z, data, sample.valid)
     key = jax.random.fold_in(key, _NOISE)
-    total = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
-                        joint=query.joint)(z, data, sample.valid)
     allowed = sample.fits & _left(mechanism, spent)
 
     def player(number: int, x: Tree, total: Tree, clip: Any, noise_multiplier: Any) -> Tree:
@@ -179,6 +199,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     check_noise(query)
     _check.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
                    noise_multiplier=query.noise_multiplier)
+    refuse(data)
     key, sample, batch = _sampled(key, mechanism, spent, data)
     allowed = sample.fits & _left(mechanism, spent)
     part = _part(mechanism, spent)

@@ -14,6 +14,7 @@ from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import RecordLosses
 from jaxminimax.mechanism import Tree as TreeSum
 from jaxminimax.noise import SPARE, gaussian, standard_laplace
+from jaxminimax.sharding import refuse
 
 _NODES, _LOSSES = 0x74726565, 0x6C6F7373  # what a run's key is folded with, apart from all else
 
@@ -26,6 +27,7 @@ def check_rows(data: Tree, sizes: tuple[int, ...]) -> None:
     Raises:
       ValueError: naming the axes and the fix.
     """
+    refuse(data)
     axes = {jnp.shape(x)[:2] for x in jax.tree.leaves(data)}
     if axes != {(len(sizes), max(sizes))}:
         raise ValueError(f"data has leading axes {axes}, but the mechanism was described for "
@@ -53,6 +55,7 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
 
 def _record(data: Tree, place: Place) -> tuple[Tree, jax.Array]:
     """The record at a place, and whether there is one: an index that is too large finds none."""
+    refuse(data)
     inside = jnp.array(True)
     for axis, index in enumerate(place):
         (length,) = {jnp.shape(x)[axis] for x in jax.tree.leaves(data)}
