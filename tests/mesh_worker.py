@@ -1,0 +1,393 @@
+"""What `test_mesh` runs in processes of their own, for a process has one number of devices.
+
+    python mesh_worker.py devices OUT            one process of 8 devices
+    python mesh_worker.py process OUT ID PORT    process ID of two, with 2 devices each
+
+Results go to OUT, as JSON: numbers and words by name.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from unittest import mock
+
+ALONE = sys.argv[1] == "devices"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (f"--xla_force_host_platform_device_count={8 if ALONE else 2} "
+                           "--xla_backend_optimization_level=0 "
+                           "--xla_cpu_use_fusion_emitters=false")
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import jaxminimax as jmm
+from jaxminimax import Saddle, release_groups, release_stream, shard_sums
+
+door = importlib.import_module("jaxminimax.release")
+jax.config.update("jax_enable_x64", True)
+if not ALONE:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", 2, int(sys.argv[3]))
+
+N, D, ROUNDS, DELTA = 203, 4, 6, 1e-5  # 203 is no multiple of 2
+KEY = jax.random.key(3)
+START = Saddle(jnp.ones(D), jnp.full(D, 0.5))
+GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+# shards without a sampled record, and far more of them than fit one pass, are common
+SAMPLINGS = {
+    "full": jmm.Full(),
+    "poisson": jmm.Poisson(rate=0.1),
+    "rare": jmm.Poisson(rate=0.01),
+    "fixed": jmm.FixedSize(batch=40),
+    "replacement": jmm.FixedSize(batch=40, replacement=True),
+    "disjoint": jmm.Disjoint(batch=30),
+}
+
+
+def dataset():
+    """Records far above the clip norms, tiny and not finite, in different shards."""
+    a, b = (np.array(3 * jax.random.normal(k, (N, D))) for k in jax.random.split(
+        jax.random.key(1)))
+    a[17], b[101], a[60:63], b[180] = np.nan, np.inf, 1e9, 1e-9
+    return a, b
+
+
+def query(sampling, noise=1.0, **values):
+    return jmm.Query(**{"clip": Saddle(2.0, 1.0), "noise_multiplier": Saddle(noise, noise),
+                        "sampling": sampling, "population": N, **values})
+
+
+def hyper(sampling, noise=1.0, **values):
+    return jmm.sgda.Hyper(query=query(sampling, noise), step=Saddle(0.2, 0.2), iterations=ROUNDS,
+                          **values)
+
+
+def fitted(settings, data, mesh=None, key=KEY, z=START, algorithm=jmm.sgda, problem=GAME, **how):
+    return jmm.fit(key, z, data, settings, algorithm, problem, delta=DELTA, mesh=mesh,
+                   **{"every": ROUNDS, "progress": False, **how})
+
+
+def apart(one, other):
+    """The largest difference of two trees; where one is NaN, the other must be."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    gaps = [0.0 if np.array_equal(a, b, equal_nan=True) else float(np.max(np.abs(a - b)))
+            if np.array_equal(np.isnan(a), np.isnan(b)) else np.inf
+            for a, b in (map(np.asarray, pair) for pair in pairs)]
+    return float("inf") if np.isnan(gaps).any() else max(gaps)
+
+
+def meshed(count):
+    return jax.make_mesh((count,), ("data",), devices=jax.devices()[:count])
+
+
+def refusal(what):
+    """The first words of the ValueError that `what()` raises."""
+    try:
+        what()
+    except ValueError as error:
+        return str(error)
+    return "no refusal"
+
+
+# --- one process ---
+
+
+def samplings(found):
+    data = dataset()
+    for name, sampling in SAMPLINGS.items():
+        one = fitted(hyper(sampling), data)
+        silent = fitted(hyper(sampling, 0.0), data)
+        found[f"finite {name}"] = bool(jnp.isfinite(one.state.z.w).all())
+        for count in (1, 2, 4, 8) if name in ("full", "poisson") else (8,):
+            many = fitted(hyper(sampling), data, meshed(count))
+            found[f"equal {name} {count}"] = apart(one.state, many.state)
+            found[f"silent {name} {count}"] = apart(
+                silent.state, fitted(hyper(sampling, 0.0), data, meshed(count)).state)
+            found[f"statement {name} {count}"] = many.statement == one.statement
+    run = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
+    small = hyper(jmm.Poisson(rate=0.1, capacity=22))
+    (_, one), (_, many) = (run(KEY, START, rows, small, jmm.sgda, GAME, observe=lambda s: s.z)
+                           for rows in (data, jmm.shard(data, meshed(8))))
+    found["overflow"] = apart(one, many)
+    found["overflown"] = np.isnan(many.w).any(1).tolist()
+    # a sample that takes several passes in every shard, or none
+    with rows_at_once(2):
+        for name in ("poisson", "rare", "fixed"):
+            one = fitted(hyper(SAMPLINGS[name]), data).state
+            found[f"passes {name}"] = apart(
+                one, fitted(hyper(SAMPLINGS[name]), data, meshed(4)).state)
+
+
+@contextlib.contextmanager
+def rows_at_once(count):
+    jax.clear_caches()
+    with mock.patch.object(shard_sums, "pass_rows", lambda *_: count):
+        yield
+    jax.clear_caches()
+
+
+def algorithms(found):
+    data = dataset()
+    cases = {
+        "extragradient": (jmm.extragradient, jmm.extragradient.Hyper(
+            query=query(jmm.Poisson(rate=0.1)), step=Saddle(0.2, 0.2), iterations=3)),
+        "recursive_sgda": (jmm.recursive_sgda, jmm.recursive_sgda.Hyper(
+            query=query(jmm.Full(), population=N // 2), base=0.1, diameter=4.0, rounds=2,
+            inner=3)),
+    }
+    for name, (algorithm, settings) in cases.items():
+        one, many = (fitted(settings, data, mesh, algorithm=algorithm)
+                     for mesh in (None, meshed(8)))
+        found[f"algorithm {name}"] = apart(one.state, many.state)
+        found[f"algorithm statement {name}"] = one.statement == many.statement
+
+
+def network(w, v, record):
+    x, y = record
+    hidden = jnp.tanh(jnp.tanh(x @ w["a"]) @ w["b"])
+    return jnp.where(y[0] > 0, 1.0, -1.0) * (hidden @ v) - 0.5 * v @ v
+
+
+def other_meshes(found):
+    """A second axis, with parameters on every device or spread over it; other strategies."""
+    k = jax.random.split(jax.random.key(7))
+    z = Saddle({"a": jax.random.normal(k[0], (D, 8)), "b": jax.random.normal(k[1], (8, D))},
+               jnp.ones(D))
+    problem, data = jmm.Problem(jmm.saddle_operator(network)), dataset()
+
+    def go(z, mesh, strategy):
+        return fitted(hyper(SAMPLINGS["poisson"], strategy=strategy), data, mesh, z=z,
+                      problem=problem).state
+
+    one = go(z, None, "ghost")
+    mesh = jax.make_mesh((2, 4), ("model", "data"))
+    found["two axes"] = apart(one, go(z, mesh, "ghost"))
+    found["two axes microbatch"] = apart(one, go(z, mesh, "microbatch"))
+    automatic = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    places = {"a": PartitionSpec(None, "model"), "b": PartitionSpec("model")}
+    over = z._replace(w={name: jax.device_put(x, NamedSharding(automatic, places[name]))
+                         for name, x in z.w.items()})
+    with rows_at_once(4):
+        many = go(over, automatic, "ghost")
+    found["parameters spread"] = apart(one, many)
+    found["still spread"] = all(many.z.w[name].sharding.spec == places[name] for name in places)
+    wrong = z._replace(v=jax.device_put(z.v, NamedSharding(automatic, PartitionSpec("data"))))
+    found["refused parameters over data"] = refusal(lambda: go(wrong, automatic, "ghost"))
+
+
+def placements(found):
+    """Rows that are on the devices already, in whatever way, count once each."""
+    mesh = meshed(8)
+    one = fitted(hyper(jmm.Full()), dataset()).state
+
+    def go(data):
+        return apart(one, fitted(hyper(jmm.Full()), data, mesh).state)
+
+    everywhere = jax.device_put(dataset(), NamedSharding(mesh, PartitionSpec()))
+    found["placed everywhere"] = go(everywhere)
+    found["placed before"] = go(jmm.shard(dataset(), mesh))
+    backwards = Mesh(np.array(jax.devices()[::-1]), ("data",))
+    elsewhere = jmm.shard(dataset(), backwards)
+    found["placed backwards"] = apart(one, fitted(hyper(jmm.Full()), elsewhere).state)
+    even = jax.device_put(tuple(x[:200] for x in dataset()),
+                          NamedSharding(backwards, PartitionSpec("data")))
+    shorter = jmm.sgda.Hyper(query=query(jmm.Full(), population=200), step=Saddle(0.2, 0.2),
+                             iterations=ROUNDS)
+    found["placed evenly elsewhere"] = apart(
+        fitted(shorter, tuple(x[:200] for x in dataset())).state,
+        fitted(shorter, even, mesh).state)
+    run = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
+    state, _ = run(KEY, START, jmm.shard(dataset(), mesh), hyper(jmm.Full()), jmm.sgda, GAME)
+    found["placed for run"] = apart(one, state)
+
+
+def sensitivity(found):
+    """The most that one record moves the sums, over the clip norms, and what all of them add."""
+    mesh = meshed(8)
+
+    @jax.jit
+    def sums(clip, data):
+        settings = query(jmm.Full(), 0.0, clip=clip)
+        g = jmm.release(KEY, jmm.mechanism.Repeat(query=settings, times=1), jnp.int32(0), GAME,
+                        START, data)
+        return Saddle(*(N * np.float64(1.0) * x for x in g))
+
+    def moved(clip):
+        a, b = (np.ones((N, D)) for _ in range(2))
+        most = 0.0
+        before = sums(clip, jmm.shard((1e6 * a, 1e6 * b), mesh))
+        for row in (0, 25, 26, 130, 202):  # at ends of shards and within
+            c, d = 1e6 * a, 1e6 * b
+            c[row], d[row] = -1e6, -1e6
+            after = sums(clip, jmm.shard((c, d), mesh))
+            most = max([most, *(float(jnp.linalg.norm(x - y)) / bound for x, y, bound in zip(
+                before, after, (2.0, 1.0), strict=True))])
+        return most, [float(jnp.linalg.norm(x)) / bound
+                      for x, bound in zip(before, (2.0, 1.0), strict=True)]
+
+    found["moved"], found["all"] = moved(Saddle(2.0, 1.0))
+    found["moved unclipped"], _ = moved(Saddle(np.inf, np.inf))
+
+
+def noise_scale():
+    """Standard deviation of what is released of no gradient, over the described one."""
+    wide = Saddle(jnp.zeros(3000), jnp.zeros(3000))
+    nothing = jmm.Problem(lambda z, _: jax.tree.map(jnp.zeros_like, z))
+    settings = query(jmm.Full(), 1.5)
+    released = jax.jit(jmm.release, static_argnames=("problem",))(
+        KEY, jmm.mechanism.Repeat(query=settings, times=1), jnp.int32(0), nothing, wide,
+        jmm.shard(dataset(), meshed(8)))
+    return [float(jnp.std(g)) * N / (1.5 * clip)
+            for g, clip in zip(released, settings.clip, strict=True)]
+
+
+def bugs(found):
+    """Noise of every device, and what else could go wrong when sums are added up."""
+    one, data, count = fitted(hyper(jmm.Full()), dataset()).state, dataset(), 8
+    found["noise scale"] = noise_scale()
+    sound, noise = door.sum_over_shards, door.gaussian
+
+    def uncounted(total, z, data, *rest):
+        whole = jax.tree.leaves(data.rows)[0].shape[0]
+        return sound(total, z, dataclasses.replace(data, population=whole), *rest)
+
+    def louder(factor):
+        return lambda key, tree, std: noise(key, tree, factor * std)
+
+    planted = {
+        "no sum": (shard_sums, "_add_up", lambda x: x),
+        "mean": (shard_sums, "_add_up", lambda x: jax.lax.pmean(x, "data")),
+        "sum of sums": (shard_sums, "_add_up",
+                        lambda x: jax.lax.psum(jax.lax.psum(x, "data"), "data")),
+        "padding counts": (door, "sum_over_shards", uncounted),
+        "noise of every device": (door, "gaussian", louder(count)),
+        "independent noise of every device": (door, "gaussian", louder(count**0.5)),
+        "half of the noise": (door, "gaussian", louder(0.5)),
+    }
+    for name, (where, attribute, wrong) in planted.items():
+        jax.clear_caches()
+        with mock.patch.object(where, attribute, wrong):
+            if "noise" in name:
+                found[f"bug {name}"] = min(abs(x - 1) for x in noise_scale())
+            else:
+                found[f"bug {name}"] = apart(one, fitted(hyper(jmm.Full()), data,
+                                                         meshed(count)).state)
+    jax.clear_caches()
+
+
+def resumed(found):
+    """Two pieces on one device, the third on four and the rest on eight."""
+    def stop(at):
+        def callback(state):
+            if state.spent == at:
+                raise KeyboardInterrupt
+        return callback
+
+    settings = hyper(jmm.Poisson(rate=0.1))
+    whole = fitted(settings, dataset())
+    with tempfile.TemporaryDirectory() as folder:
+        go = functools.partial(fitted, settings, dataset(), every=1, checkpoint=folder)
+        for mesh, at in ((None, 2), (meshed(4), 3)):
+            with contextlib.suppress(KeyboardInterrupt):
+                go(mesh, callback=stop(at))
+        last = go(meshed(8))
+    found["resumed"] = apart(whole.state, last.state)
+    found["resumed statement"] = last.statement == whole.statement
+
+
+def refusals(found):
+    mesh, data = meshed(8), dataset()
+    placed = jmm.shard(data, mesh)
+    point = jmm.Resolvent(bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0, population=N,
+                          noise_multiplier=1.0, assumes="lipschitz")
+    settings = jmm.proximal.Hyper(query=jmm.proximal.certified(point), iterations=1)
+    groups = jmm.mechanism.Repeat(query=jmm.GroupGradients(
+        clip=1.0, noise_multiplier=1.0, sizes=(N,)), times=1)
+    losses = jmm.mechanism.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=(N,), times=1)
+    zero = jnp.int32(0)
+    grouped = jmm.GroupProblem(None, None, None, 1.0, 1.0, 1.0)
+    unlike = {
+        "resolvent": lambda: fitted(settings, data, mesh, algorithm=jmm.proximal),
+        "group gradient": lambda: release_groups.release_group_gradient(
+            KEY, groups, zero, grouped, START, placed, zero),
+        "group losses": lambda: release_groups.release_group_losses(
+            KEY, losses, zero, grouped, START, placed),
+        "record": lambda: release_stream._record(placed, (zero,)),
+        "pair": lambda: release_stream.next_pair(jnp.zeros(1, int), zero, (N,), placed),
+    }
+    found["unlike"] = {name: refusal(call) for name, call in unlike.items()}
+    short = tuple(x[:-1] for x in data)
+    wrong = {
+        "must have an axis 'data'": lambda: fitted(hyper(jmm.Full()), data, jax.make_mesh(
+            (8,), ("rows",))),
+        "described for population=203": lambda: fitted(hyper(jmm.Full()), short, mesh),
+        "to hold 203 of": lambda: jmm.shard(short, mesh, population=N),
+        "to hold 202 of": lambda: jmm.shard(data, mesh, population=N - 1),
+        "spread over a mesh already": lambda: jmm.shard(placed, mesh),
+        "not over": lambda: fitted(hyper(jmm.Full()), placed, meshed(4)),
+        "share one leading axis": lambda: jmm.shard((data[0], short[0]), mesh),
+        "fewer than 2**31": lambda: jmm.sharding.own_rows(2**31 - 4, mesh),
+        "at least 1": lambda: jmm.shard((np.zeros((0, 2)),), mesh),
+    }
+    found["refused"] = {words: refusal(call) for words, call in wrong.items()}
+
+
+# --- two processes ---
+
+
+def together(found):
+    """Each process feeds its own rows, and ends with the same state and statement."""
+    mesh, data = jax.make_mesh((4,), ("data",)), dataset()
+    mine = jmm.sharding.own_rows(N, mesh)
+    rows = tuple(x[mine] for x in data)
+    found["rows"] = mine.tolist()
+    placed = jmm.shard(rows, mesh, population=N)
+    spread = NamedSharding(mesh, PartitionSpec("data"))
+    padded = tuple(np.pad(x, ((0, 102 - len(x)), (0, 0))) for x in rows)
+    handed = jmm.shard(tuple(jax.make_array_from_process_local_data(spread, x) for x in padded),
+                       mesh, population=N)
+    for name in ("full", "poisson"):
+        settings = hyper(SAMPLINGS[name])
+        one = fitted(settings, data)
+        many = fitted(settings, placed, mesh, callback=lambda state: None)
+        found[f"equal {name}"] = apart(one.state, jax.device_get(many.state))
+        found[f"statement {name}"] = many.statement == one.statement
+        found[f"epsilon {name}"] = many.statement.epsilon
+        found[f"bytes {name}"] = np.asarray(many.state.z.w).tobytes().hex()
+    found["equal handed"] = apart(many.state, fitted(settings, handed, mesh).state)
+    me = jax.process_index()
+    across = jax.make_mesh((2, 2), ("model", "data"))
+    wrong = {
+        "key must be equal": lambda: fitted(settings, placed, key=jax.random.key(me)),
+        "settings must be equal": lambda: fitted(hyper(jmm.Poisson(rate=0.1), 1.0 + me), placed),
+        "z must be equal": lambda: fitted(settings, placed, z=Saddle(START.w + me, START.v)),
+        "the saved state must be equal": lambda: jmm.sharding.agree(
+            mesh, **{"the saved state": jnp.int32(me)}),
+        "population must be given": lambda: fitted(settings, data, mesh),
+        "this process is to hold": lambda: jmm.shard(data, mesh, population=N),
+        "Each row must be held by one process": lambda: jmm.shard(rows, across, population=N),
+        "Global arrays must have": lambda: jmm.shard(jax.make_array_from_process_local_data(
+            spread, np.zeros((104, D))), mesh, population=N),
+    }
+    found["refused"] = {words: refusal(call) for words, call in wrong.items()}
+
+
+def main():
+    found = {}
+    for check in (samplings, algorithms, other_meshes, placements, sensitivity, bugs, resumed,
+                  refusals) if ALONE else (together,):
+        check(found)
+    pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
