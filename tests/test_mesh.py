@@ -1,0 +1,152 @@
+"""On any number of devices and processes: the same run, the same epsilon, and one noise.
+
+A process has one number of devices, so the work is done in `mesh_worker`, started once as one
+process of 8 forced devices and once as two processes of 2.
+"""
+
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+WORKER = pathlib.Path(__file__).parent / "mesh_worker.py"
+ROUNDING = 1e-14  # float64 numbers near 1
+
+SAMPLINGS = ("full", "poisson", "rare", "fixed", "overflow", "replacement", "disjoint")
+DEVICES = (1, 2, 4, 8)
+
+
+def start(*arguments):
+    return subprocess.Popen([sys.executable, str(WORKER), *map(str, arguments)],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def results(workers):
+    """What the workers found; none may fail."""
+    try:
+        said = [worker.communicate(timeout=400)[0] for worker, _ in workers]
+    finally:
+        for worker, _ in workers:
+            worker.kill()
+    for (worker, _), words in zip(workers, said, strict=True):
+        assert worker.returncode == 0, words[-3000:]
+    return [json.loads(out.read_text()) for _, out in workers]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    out = tmp_path_factory.mktemp("devices") / "found.json"
+    return results([(start("devices", out), out)])[0]
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    folder = tmp_path_factory.mktemp("processes")
+    outs = [folder / f"{number}.json" for number in range(2)]
+    return results([(start("process", out, number, port), out)
+                    for number, out in enumerate(outs)])
+
+
+@pytest.mark.parametrize("count", DEVICES)
+def test_a_run_is_the_same_on_any_number_of_devices_and_costs_the_same(found, count):
+    assert found[f"run {count}"] < ROUNDING
+    assert found[f"silent run {count}"] < ROUNDING
+    assert found[f"statement {count}"]
+    one, many = found[f"epsilon {count}"]
+    assert one == many > 0
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_every_sampling_reads_the_same_rows(found, name):
+    """With noise, and without, where nothing but the sample decides."""
+    assert found[f"equal {name}"] < ROUNDING
+    assert found[f"silent {name}"] < ROUNDING
+    # what one device refuses, eight do: a sample that outgrew its capacity, one release too many
+    refused = found[f"refused {name}"]
+    assert refused[-1]
+    assert any(refused[:-1]) == (name == "overflow")
+    assert not all(refused)
+
+
+def test_a_shard_takes_as_many_passes_as_its_sample_needs(found):
+    assert found["passes poisson"] < ROUNDING
+    assert found["bug one pass"] > 0.01
+
+
+def test_a_saved_state_goes_on_on_other_devices(found):
+    assert found["resumed"] < ROUNDING
+    assert found["resumed statement"]
+    assert found["scanned"] < ROUNDING
+
+
+@pytest.mark.parametrize("name", ["extragradient", "recursive_sgda"])
+def test_algorithms_of_several_releases_or_parts_are_the_same(found, name):
+    assert found[f"algorithm {name}"] < ROUNDING
+    assert found[f"algorithm statement {name}"]
+
+
+@pytest.mark.parametrize("how", ["everywhere", "backwards"])
+def test_rows_that_are_on_the_devices_already_count_once_each(found, how):
+    assert found[f"placed {how}"] < ROUNDING
+
+
+def test_a_second_axis_holds_copies_or_parameters(found):
+    assert found["two axes"] < ROUNDING
+    assert found["parameters spread"] < ROUNDING
+    assert found["still spread"]
+    assert "axis 'data'" in found["refused parameters over data"]
+
+
+def test_a_record_is_clipped_once_in_whatever_shard_it_is(found):
+    """203 equal records add up to 203 clip norms, and swapping one moves that by two."""
+    np.testing.assert_allclose(found["all"], 203, rtol=1e-12)
+    np.testing.assert_allclose(found["moved"], 2, rtol=1e-9)
+    assert found["moved unclipped"] > 1e3
+
+
+def test_the_noise_is_the_described_one_and_not_every_devices(found):
+    assert max(abs(x - 1) for x in found["noise scale"]) < 0.04  # 3000 numbers: 3 deviations
+    assert found["bug half of the noise"] > 0.4
+    assert found["bug noise of every device"] > 1
+
+
+@pytest.mark.parametrize("bug", ["no sum", "sum of sums", "padding counts"])
+def test_what_goes_wrong_in_the_sum_shows(found, bug):
+    assert found[f"bug {bug}"] > 1e-3
+
+
+def test_what_does_not_run_on_a_mesh_is_refused(found):
+    assert len(found["unlike"]) == 5
+    for said in found["unlike"].values():
+        assert "run this one on one device" in said
+    for words, said in found["refused"].items():
+        assert words in said
+
+
+# --- two processes ---
+
+
+def test_two_processes_feed_their_own_rows_and_end_alike(processes):
+    one, other = processes
+    assert sorted(one["rows"] + other["rows"]) == list(range(203))
+    assert not set(one["rows"]) & set(other["rows"])
+    assert one["bytes"] == other["bytes"]  # different noise would give the sum away
+    for mine in processes:
+        assert mine["equal"] < ROUNDING
+        assert mine["equal handed"] < ROUNDING
+        assert mine["statement"]
+    assert one["epsilon"] == other["epsilon"]
+
+
+def test_processes_that_do_not_agree_are_refused(processes):
+    for mine in processes:
+        assert len(mine["refused"]) == 8
+        for words, said in mine["refused"].items():
+            assert words in said
