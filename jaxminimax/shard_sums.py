@@ -16,8 +16,8 @@ Why that costs no privacy and is charged as it stands:
   precautions for norms happen inside a shard and look at its own records alone.
 * A shard's part of a sample is a range of the sorted row numbers. It is taken in passes of a fixed
   number of rows, as many passes as it takes, so nothing can overflow that the description did not
-  say can. A second pass is needed with probability near 1e-9; how many there are depends on the
-  sample, not on the records.
+  say can. A second pass is needed with a probability below 1e-4 a shard. How many there are, and so
+  how long a release takes, depends on the sample and not on the records; it is not hidden.
 * The sum over devices is what leaves this module. Noise is added to it afterwards by the same code
   as without a mesh, once: it is a function of the key, so replicas of the result are equal.
 * Adding up devices takes D - 1 more additions, and a device's sum of its b / D rows takes fewer:
@@ -47,13 +47,13 @@ def _most_rows(query: Query, size: int) -> int:
 def pass_rows(query: Query, size: int, shards: int) -> int:
     """Rows that a shard of `size` rows works on at once: all of its sample, but for bad luck.
 
-    A binomial number exceeds its mean by 6 (mean^(1/2) + 1) with probability near 1e-9.
+    A binomial number exceeds its mean by 4 (mean^(1/2) + 1) with a probability below 1e-4.
     """
     most = _most_rows(query, size)
     if shards == 1 or isinstance(query.sampling, Disjoint):  # one batch, side by side
         return most
     mean = batch_size(query) * min(1.0, size / query.population)
-    return min(most, math.ceil(mean + 6 * math.sqrt(mean)) + 6)
+    return min(most, math.ceil(mean + 4 * math.sqrt(mean)) + 4)
 
 
 def _add_up(total: Tree) -> Tree:

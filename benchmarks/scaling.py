@@ -1,0 +1,155 @@
+"""What a step on D devices costs: rows and arithmetic of each, bytes between them.
+
+    python -m benchmarks.scaling [--markdown FILE]
+
+One release of the AUC problem is compiled for 1, 2, 4 and 8 forced host devices, with a million
+rows that need not exist, and the compiled program of one device is read: its collectives, its
+arithmetic as XLA counts it. Times would say nothing, for the devices share the cores of one host.
+The model that the numbers are held against is
+
+    rows(D)   = b / D + 4 (b / D)^(1/2) + 4, of a Poisson sample of b rows; capacity for D = 1
+    flops(D)  = flops of a row * rows(D) + flops of the parameters
+    bytes(D)  = 2 (D - 1) / D * 4 bytes * parameters, of one all-reduce, and nothing else.
+"""
+
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import jaxminimax as jmm
+from benchmarks import report
+from jaxminimax import Saddle, shard_sums
+
+DEVICES = (1, 2, 4, 8)
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+               "collective-broadcast")
+WIDTH = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s8": 1,
+         "u8": 1, "pred": 1}
+RESULT = pathlib.Path(__file__).parent / "results" / "scaling.md"
+# bytes a second in one direction, as the makers print them
+LINKS = {"NVLink 4 (8 GPUs of one host)": 450e9, "400 Gbit/s network": 50e9,
+         "100 Gbit/s network": 12.5e9}
+
+
+class Step(NamedTuple):
+    """One device's share of a release.
+
+    Attributes:
+      devices: D.
+      rows: that it works on at once.
+      flops: of its program, as XLA counts them, a loop's body once.
+      collectives: (kind, bytes of the result) of each.
+      parameters: of both players.
+    """
+
+    devices: int
+    rows: int
+    flops: float
+    collectives: list[tuple[str, int]]
+    parameters: int
+
+    @property
+    def moved(self) -> float:
+        """Bytes that a ring sends from each device."""
+        return 2 * (self.devices - 1) / self.devices * sum(size for _, size in self.collectives)
+
+
+def collectives(text: str) -> list[tuple[str, int]]:
+    """(kind, bytes) of the collectives of a compiled program."""
+    found = []
+    for line in text.splitlines():
+        made = re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line)
+        if made:
+            parts = re.findall(r"([a-z]+\d*)\[([\d,]*)\]", made[1])
+            sizes = [WIDTH[kind] * math.prod(int(n) for n in shape.split(",") if n)
+                     for kind, shape in parts]
+            found.append((made[2], sum(sizes)))
+    return found
+
+
+def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int) -> Step:
+    """A release of DP-SGDA on an MLP's AUC, compiled for D devices; no row is made."""
+    mesh = Mesh(jax.devices()[:devices], ("data",))
+    problem = jmm.problems.auc(jmm.problems.mlp_scorer, prior=0.5, radius=Saddle(100.0, 100.0))
+    z = jmm.problems.auc_start(jmm.problems.mlp_init(jax.random.key(0), dim, hidden))
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 1.0),
+                      sampling=jmm.Poisson(rate=batch / population), population=population)
+    size = -(-population // devices)
+    spread = NamedSharding(mesh, PartitionSpec("data"))
+    rows = (jax.ShapeDtypeStruct((devices * size, dim), jnp.float32, sharding=spread),
+            jax.ShapeDtypeStruct((devices * size,), jnp.int32, sharding=spread))
+    data = jmm.sharding.Sharded(rows=rows, population=population, mesh=mesh)
+    mechanism = jmm.mechanism.Repeat(query=query, times=10)
+
+    def release(key: jax.Array, spent: jax.Array, z: Saddle, data: Any) -> Saddle:
+        return jmm.release(key, mechanism, spent, problem, z, data)
+
+    program = jax.jit(release).lower(jax.random.key(0), jnp.int32(0), z, data).compile()
+    return Step(devices, shard_sums.pass_rows(query, size, devices),
+                program.cost_analysis()["flops"], collectives(program.as_text()),
+                sum(x.size for x in jax.tree.leaves(z)))
+
+
+def per_row(steps: list[Step]) -> tuple[float, float]:
+    """Flops of a row and of the parameters, from the steps with the fewest and the most rows."""
+    few, many = (f(steps, key=lambda s: s.rows) for f in (min, max))
+    each = (many.flops - few.flops) / (many.rows - few.rows)
+    return each, few.flops - each * few.rows
+
+
+def markdown(steps: list[Step], batch: int) -> str:
+    """The measured table."""
+    each, fixed = per_row(steps)
+    lines = ["| devices D | rows a device | over b / D | flops a device | model | one device over "
+             "it | collectives | bytes of their results | bytes sent a device |",
+             "|--:|--:|--:|--:|--:|--:|---|--:|--:|"]
+    for s in steps:
+        kinds = ", ".join(kind for kind, _ in s.collectives) or "none"
+        lines.append(
+            f"| {s.devices} | {s.rows:,} | {s.rows * s.devices / batch:.2f} | {s.flops:.3e} | "
+            f"{each * s.rows + fixed:.3e} | {steps[0].flops / s.flops:.2f} | {kinds} | "
+            f"{sum(size for _, size in s.collectives):,} | {s.moved:,.0f} |")
+    lines += ["", f"{steps[0].parameters:,} parameters; a row costs {each:.3e} flops, what does "
+              f"not depend on rows {fixed:.3e}. Sent at the printed speed of a link, by 8 devices:",
+              "", "| link | seconds a step |", "|---|--:|",
+              *(f"| {name} | {steps[-1].moved / speed:.2e} |" for name, speed in LINKS.items())]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints the table, from a process that has 8 devices."""
+    parser = report.Parser(description=__doc__.split("\n")[0])
+    parser.add_argument("--markdown", type=pathlib.Path, help="where to write the table")
+    parser.add_argument("--population", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--dim", type=int, default=784)
+    parser.add_argument("--hidden", type=int, default=256)
+    options = parser.parse_args()
+    if jax.device_count() < max(DEVICES):
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+        sys.exit(subprocess.run([sys.executable, "-m", "benchmarks.scaling", *sys.argv[1:]],
+                                env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+                                check=False).returncode)
+    steps = [compiled(count, population=options.population, batch=options.batch, dim=options.dim,
+                      hidden=options.hidden) for count in DEVICES]
+    text = markdown(steps, options.batch)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(
+            "# A release on D devices\n\nMade by `python -m benchmarks.scaling --markdown "
+            "benchmarks/results/scaling.md`; what it means is in `benchmarks/SCALING.md`. One "
+            f"release of the AUC of an MLP {options.dim}-{options.hidden}-1 over "
+            f"{options.population:,} rows, Poisson samples of b = {options.batch:,}, compiled for "
+            f"forced host devices with jax {jax.__version__}.\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()
