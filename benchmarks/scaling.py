@@ -48,6 +48,7 @@ class Step(NamedTuple):
       flops: of its program, as XLA counts them, a loop's body once.
       collectives: (kind, bytes of the result) of each.
       parameters: of both players.
+      size: of the sums of both players, in bytes.
     """
 
     devices: int
@@ -55,6 +56,7 @@ class Step(NamedTuple):
     flops: float
     collectives: list[tuple[str, int]]
     parameters: int
+    size: int
 
     @property
     def moved(self) -> float:
@@ -95,7 +97,8 @@ def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int
     program = jax.jit(release).lower(jax.random.key(0), jnp.int32(0), z, data).compile()
     return Step(devices, shard_sums.pass_rows(query, size, devices),
                 program.cost_analysis()["flops"], collectives(program.as_text()),
-                sum(x.size for x in jax.tree.leaves(z)))
+                sum(x.size for x in jax.tree.leaves(z)),
+                sum(x.nbytes for x in jax.tree.leaves(z)))
 
 
 def per_row(steps: list[Step]) -> tuple[float, float]:

@@ -110,7 +110,7 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
         if mesh is not None:
             sharding.agree(mesh, **{"the saved state": state})
         done = int(state.spent) // per_round
-        with _Bar(total, done, progress) as bar:
+        with _Bar(total, done, progress and jax.process_index() == 0) as bar:
             while done < total:
                 rounds = min(every, total - done)
                 state = _advance(state, key, placed, hyper, jnp.int32(rounds), algorithm, problem,

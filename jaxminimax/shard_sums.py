@@ -35,7 +35,7 @@ from jax.sharding import PartitionSpec
 from jaxminimax._tree import two_sum_error
 from jaxminimax._types import Saddle, Tree
 from jaxminimax.mechanism import Disjoint, FixedSize, Query, batch_size, rows_read
-from jaxminimax.sharding import AXIS, Sharded
+from jaxminimax.sharding import AXIS, Sharded, shard_rows
 
 
 def _most_rows(query: Query, size: int) -> int:
@@ -76,10 +76,15 @@ def sum_over_shards(total: Callable[[Saddle, Tree, jax.Array | None], Saddle], z
 
     Returns:
       As `total`, the same on every device along the axis of the rows.
+
+    Raises:
+      ValueError: while tracing, for rows that are not laid out as `sharding.shard` does.
     """
-    shards = data.mesh.shape[AXIS]
-    ((whole,),) = {x.shape[:1] for x in jax.tree.leaves(data.rows)}
-    size = whole // shards
+    shards, size = data.mesh.shape[AXIS], shard_rows(data.population, data.mesh)
+    whole, given = shards * size, {x.shape[:1] for x in jax.tree.leaves(data.rows)}
+    if given != {(whole,)}:
+        raise ValueError(f"Data on a mesh must have {whole} rows, {size} for each of {shards} "
+                         f"shards, got leading axes {given}: sharding.shard lays them out.")
     if rows is not None and shards > 1 and isinstance(query.sampling, FixedSize):
         rows = jnp.sort(rows)  # a subset may come in any order; all of it counts
     at_once = pass_rows(query, size, shards)

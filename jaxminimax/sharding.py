@@ -31,6 +31,9 @@ class Sharded:
         `population` on are padding and never count.
       population: n, rows that are records.
       mesh: with automatic axes. Axes other than "data" hold copies of the rows.
+
+    It may be handed to `run`, `sweep` and `update` as well, but only `fit` checks that several
+    processes agree.
     """
 
     rows: Tree
@@ -69,8 +72,12 @@ def _check_processes(mesh: Mesh) -> None:
                          f"let only the axis {AXIS!r} of the mesh cross processes.")
 
 
-def _shard_rows(population: int, mesh: Mesh) -> int:
-    """Rows of a shard, the padding included."""
+def shard_rows(population: int, mesh: Mesh) -> int:
+    """Rows of a shard, the padding included.
+
+    Raises:
+      ValueError: for more rows than 32-bit numbers can tell apart.
+    """
     _check.count("population", population)
     size = -(-population // mesh.shape[AXIS])
     if size * mesh.shape[AXIS] >= _LIMIT:
@@ -87,7 +94,7 @@ def own_rows(population: int, mesh: Mesh) -> np.ndarray:
     """
     mesh = _automatic(mesh)
     _check_processes(mesh)
-    size = _shard_rows(population, mesh)
+    size = shard_rows(population, mesh)
     mine = [np.arange(k * size, (k + 1) * size) for k, copies in enumerate(_holders(mesh))
             if copies[0].process_index == jax.process_index()]
     rows = np.concatenate([np.zeros(0, np.int64), *mine])
@@ -123,7 +130,7 @@ def shard(data: Tree, mesh: Mesh, *, population: int | None = None) -> Sharded:
                              "shard(rows, mesh, population=n) with this process's "
                              "own_rows(n, mesh).")
         population = count
-    size = _shard_rows(population, mesh)
+    size = shard_rows(population, mesh)
     whole = size * mesh.shape[AXIS]
     spread = NamedSharding(mesh, PartitionSpec(AXIS))
     everywhere = [isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves]

@@ -29,13 +29,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxminimax as jmm
+from benchmarks import scaling
 from jaxminimax import Saddle, release_groups, release_stream, shard_sums
 
 door = importlib.import_module("jaxminimax.release")
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
 if not ALONE:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", 2, int(sys.argv[3]))
@@ -306,6 +309,15 @@ def bugs(found):
     forget()
 
 
+def costs(found):
+    """One device's share of a release, against the model."""
+    steps = [scaling.compiled(count, population=10_000, batch=400, dim=512, hidden=64)
+             for count in (2, 8)]
+    found["collectives"] = [step.collectives for step in steps]
+    found["size"] = [step.size for step in steps]
+    found["share"] = steps[0].flops / steps[1].flops, steps[0].rows / steps[1].rows
+
+
 def refusals(found):
     mesh, data = meshed(8), dataset()
     placed = jmm.shard(data, mesh)
@@ -338,6 +350,8 @@ def refusals(found):
         "not over": lambda: fitted(hyper(jmm.Full()), placed, meshed(4)),
         "share one leading axis": lambda: jmm.shard((data[0], short[0]), mesh),
         "fewer than 2**31": lambda: jmm.sharding.own_rows(2**31 - 4, mesh),
+        "shard lays them out": lambda: answers(query(jmm.Full()), dataclasses.replace(
+            placed, rows=jax.tree.map(lambda x: x[:200], placed.rows))),
         "at least 1": lambda: jmm.shard((np.zeros((0, 2)),), mesh),
     }
     found["refused"] = {words: refusal(call) for words, call in wrong.items()}
@@ -365,6 +379,13 @@ def together(found):
     found["epsilon"] = many.statement.epsilon
     found["bytes"] = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(many.state)).hex()
     found["equal handed"] = apart(many.state, fitted(settings, handed, mesh).state)
+    # a fresh key of one process, and a folder that both see: the second run finds the first's end
+    words = multihost_utils.broadcast_one_to_all(jax.random.key_data(jmm.secret_key()))
+    secret = functools.partial(fitted, settings, placed, key=jax.random.wrap_key_data(words),
+                               checkpoint=pathlib.Path(sys.argv[2]).parent / "saved")
+    ends = [jax.device_get(secret().state) for _ in range(2)]
+    found["saved"] = apart(*ends)
+    found["secret"] = np.asarray(ends[0].z.w).tobytes().hex()
     me = jax.process_index()
     across = jax.make_mesh((2, 2), ("model", "data"))
     wrong = {
@@ -385,7 +406,7 @@ def together(found):
 def main():
     found = {}
     for check in (runs, samplings, algorithms, placements, sensitivity, other_meshes, bugs,
-                  refusals) if ALONE else (together,):
+                  costs, refusals) if ALONE else (together,):
         check(found)
     pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
 

@@ -21,7 +21,7 @@ DEVICES = (1, 2, 4, 8)
 
 
 def start(*arguments):
-    return subprocess.Popen([sys.executable, str(WORKER), *map(str, arguments)],
+    return subprocess.Popen([sys.executable, "-W", "error", str(WORKER), *map(str, arguments)],
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -130,6 +130,16 @@ def test_what_does_not_run_on_a_mesh_is_refused(found):
         assert words in said
 
 
+def test_a_release_moves_the_parameters_once_and_nothing_else(found):
+    """And the arithmetic of a device falls with its rows."""
+    for made, size in zip(found["collectives"], found["size"], strict=True):
+        assert {kind for kind, _ in made} == {"all-reduce"}
+        assert sum(moved for _, moved in made) == size
+    flops, rows = found["share"]
+    assert 0.8 * rows < flops < 1.02 * rows
+    assert rows > 3
+
+
 # --- two processes ---
 
 
@@ -142,7 +152,9 @@ def test_two_processes_feed_their_own_rows_and_end_alike(processes):
         assert mine["equal"] < ROUNDING
         assert mine["equal handed"] < ROUNDING
         assert mine["statement"]
+        assert mine["saved"] == 0
     assert one["epsilon"] == other["epsilon"]
+    assert one["secret"] == other["secret"]
 
 
 def test_processes_that_do_not_agree_are_refused(processes):
