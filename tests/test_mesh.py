@@ -16,7 +16,7 @@ import pytest
 WORKER = pathlib.Path(__file__).parent / "mesh_worker.py"
 ROUNDING = 1e-14  # float64 numbers near 1
 
-SAMPLINGS = ("full", "poisson", "rare", "fixed", "overflow", "replacement", "disjoint")
+SAMPLINGS = ("full", "poisson", "fixed", "overflow", "replacement", "disjoint")
 DEVICES = (1, 2, 4, 8)
 
 
