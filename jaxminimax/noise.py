@@ -3,8 +3,8 @@
 Box-Muller on threefry words: the radius takes 64 random bits a pair, so that the tails reach
 9.4 standard deviations (the inverse-error-function generator of `jax.random.normal` stops near 5.4
 in float32, which at delta = 1e-6 and many coordinates is not far enough out), the angle 32 (64 for
-float64), and both outputs of the transform are used. Samples are floating-point numbers, coarse at their last bits and near 0:
-attacks on those are outside the threat model.
+float64), and both outputs of the transform are used. Samples are floating-point numbers, coarse at
+their last bits and near 0: attacks on those are outside the threat model.
 """
 
 import math
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax import _check
 from jaxminimax._tree import at_least_float32, float_dtype
 from jaxminimax._types import Tree
 from jaxminimax._words import words
@@ -22,14 +23,26 @@ from jaxminimax._words import words
 SPARE = 1 + 2.0**-22
 
 
-def secret_key() -> jax.Array:
-    """A fresh key with 64 bits from the operating system's generator, for one run.
+def secret_key(generator: str = "threefry2x32") -> jax.Array:
+    """A fresh key from the operating system's generator, for one run.
 
     (`jax.random.key(seed)` keeps 32 bits of its seed unless 64-bit types are enabled; a seed that
     can be guessed gives the noise away.)
+
+    Args:
+      generator: "threefry2x32" (a key of 64 bits) or "rbg" (128 bits), which uses the generator of
+        the device: several times faster on some GPUs and TPUs, slower on CPUs, and weaker, since
+        its keys are hashed less and its numbers are not those of a cipher everywhere. They are also
+        others on other devices and under other compilers, so `fit` takes no such key together with
+        a checkpoint: a round that is repeated after a crash must repeat its noise. `sweep` takes
+        none at all: vmapped, it would use one lane's key for all.
+
+    Raises:
+      ValueError: for another generator.
     """
-    words = np.frombuffer(os.urandom(8), np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    _check.one_of("generator", generator, ("threefry2x32", "rbg"))
+    drawn = np.frombuffer(os.urandom(8 if generator == "threefry2x32" else 16), np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(drawn), impl=generator)
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
