@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import itertools
 import math
 import pathlib
 import sys
@@ -266,17 +265,8 @@ def _laplace() -> Finding:
 # --- bugs ---
 
 
-def _of_one_player(change: Callable[..., Any]) -> Callable[[Any], Any]:
-    """`change` for the first of every two calls: the door blurs player w, then v."""
-    def make(original: Any) -> Any:
-        turn = itertools.cycle((True, False))
-        return lambda *args: change(original, *args) if next(turn) else original(*args)
-
-    return make
-
-
-def _half_the_noise(gaussian: Any, key: jax.Array, tree: Any, std: jax.Array) -> Any:
-    return gaussian(key, tree, std / 2)
+def _half_of_one_player(gaussian: Any) -> Any:
+    return lambda key, tree, std: gaussian(key, tree, std._replace(w=std.w / 2))
 
 
 def _with_query(change: Callable[[Any, jax.Array], Any]) -> Callable[[Any], Any]:
@@ -327,17 +317,9 @@ def _same_key_in_two_rounds(release: Any) -> Any:
     return changed
 
 
-def _one_key_for_both(blur: Any) -> Any:
-    keys: list[jax.Array] = []
-
-    def changed(key: Any, *args: Any) -> Any:
-        keys.append(key)  # of player w, then of player v
-        first = keys[0]
-        if len(keys) == 2:
-            keys.clear()
-        return blur(first, *args)
-
-    return changed
+def _one_draw_for_both(gaussian: Any) -> Any:
+    return lambda key, tree, std: Saddle(*(gaussian(key, *x)
+                                           for x in zip(tree, std, strict=True)))
 
 
 def _not_advanced(update: Any) -> Any:
@@ -416,7 +398,7 @@ NOT_ADVANCED = _replace(sgda, "update", _not_advanced)
 
 MUTANTS = (
     Mutant("noise of one player halved", "standard deviation of player w", AUDIT,
-           _replace(door, "gaussian", _of_one_player(_half_the_noise)),
+           _replace(door, "gaussian", _half_of_one_player),
            FIVE),
     Mutant("noise skipped once in ten rounds", "one release is exact", AUDIT,
            _replace(sgda, "release", _with_query(_silent_once)),
@@ -453,8 +435,8 @@ MUTANTS = (
            _replace(door, "clipped_sum", _by_realised_size), _distance),
     Mutant("one key for two rounds", "independence of releases", AUDIT,
            _replace(sgda, "release", _same_key_in_two_rounds), FIVE),
-    Mutant("one noise key for both players", "independence of players", AUDIT,
-           _replace(door, "_blur", _one_key_for_both), ONE),
+    Mutant("one noise draw for both players", "independence of players", AUDIT,
+           _replace(door, "gaussian", _one_draw_for_both), ONE),
     Mutant("spent not advanced (noise)", "independence of releases", AUDIT, NOT_ADVANCED,
            FIVE),
     Mutant("spent not advanced (budget)", "the end of the budget",
@@ -464,7 +446,7 @@ MUTANTS = (
            _replace(door, "draw", _any_fits), _places),
     Mutant("sampling rate doubled", "amplification", AUDIT,
            _replace(door, "draw", _twice_the_rate),
-           functools.partial(_audit, 2, words.Poisson(rate=0.1))),
+           functools.partial(_audit, 4, words.Poisson(rate=0.2))),
     Mutant("batches not disjoint", "one read a pass", AUDIT,
            _replace(door, "draw", _first_batch_only),
            functools.partial(_audit, 4, words.Disjoint(batch=5))),

@@ -20,6 +20,11 @@ def unit(x: jax.Array) -> jax.Array:
     return jnp.clip(x, limits.tiny, limits.max / 8)
 
 
+def squared(x: jax.Array) -> jax.Array:
+    """Sum of squares along the last axis, never too small because small squares vanish."""
+    return jnp.sum(jnp.square(x), -1) + x.shape[-1] * jnp.finfo(x.dtype).tiny
+
+
 def two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
     """What rounding a + b to `total` lost, exactly."""
     part = total - a

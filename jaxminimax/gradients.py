@@ -25,35 +25,31 @@ import jax.numpy as jnp
 
 from jaxminimax import _check, ghost
 from jaxminimax._held import held
-from jaxminimax._tree import at_least_float32, two_sum_error, unit
+from jaxminimax._tree import at_least_float32, squared, two_sum_error, unit
 from jaxminimax._types import Saddle, SaddleOperator, Tree
 
 STRATEGIES = ("vmap", "microbatch", "ghost")
 _MANY = 2**28  # numbers of per-example gradients that "auto" does not hold at once
 
 
-def _ratio(clip: jax.typing.ArrayLike, g: Tree) -> jax.Array:
-    """Norm of each example in units of the clip norm, `[b]`.
+def _norm(_: jax.typing.ArrayLike, g: Tree) -> jax.Array:
+    """Norm of each example, rounded up where squares vanish, `[b]`.
 
-    Squares are taken of entries over the largest one, so none overflows or vanishes, and the rest
-    is a product that ends in infinity, a weight of 0, if a factor overflows, in whatever order the
-    compiler takes it. (Choosing between two sums by whether one overflowed is no alternative: it
-    was rewritten, and an example far above the clip norm came out unclipped.)
+    One plain pass: squares that overflow make it infinite, which is a weight of 0, and what
+    vanishing ones could have been is added. (Choosing between two sums by whether one overflowed is
+    no alternative: it was rewritten by a compiler, and an example far above the clip norm came out
+    unclipped.)
     """
     leaves = [x for x in jax.tree.leaves(g) if x.size]
     if not leaves:
         return jnp.zeros(())  # for every example
     dtype = at_least_float32(jnp.result_type(*leaves))
     rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
-    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x), 1) for x in rows])
-    scale = unit(largest)
-    squares = functools.reduce(
-        jnp.add, [jnp.sum(jnp.square(x / scale[:, None]), 1) for x in rows])
-    return jnp.maximum(scale * jnp.sqrt(squares), largest) / jnp.asarray(clip, dtype)
+    return jnp.sqrt(functools.reduce(jnp.add, map(squared, rows)))
 
 
 def _together(ratio: Saddle) -> Saddle:
-    """Each player's ratio replaced by the norm of both, free of overflow as in `_ratio`."""
+    """Each player's ratio replaced by the norm of both, without overflow."""
     largest = jnp.maximum(*ratio)
     scale = unit(largest)
     squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
@@ -69,13 +65,6 @@ def _widened(ratio: jax.Array, g: Tree) -> jax.Array:
     types = [at_least_float32(x.dtype) for x in jax.tree.leaves(g)]
     coarse = max((float(jnp.finfo(t).eps) for t in types), default=0.0)
     return ratio * (1.0 + 32 * coarse) if coarse > jnp.finfo(ratio.dtype).eps else ratio
-
-
-def _finite(_: jax.typing.ArrayLike, g: Tree) -> jax.Array:
-    """Which examples have no NaN and no infinity, bool `[b]`."""
-    rows = [x.reshape(x.shape[0], -1) for x in jax.tree.leaves(g) if x.size]
-    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x), 1) for x in rows],
-                            jnp.array(True))
 
 
 def _weight(_: jax.typing.ArrayLike, ratio: jax.Array, present: jax.Array) -> jax.Array:
@@ -110,8 +99,9 @@ class ClippedSum:
     Guarantees, for every input: one example adds a vector of L2 norm at most `clip.p` to the sum
     of player p (two examples swapped move it by at most twice that, up to the rounding of the sum
     itself, a few units in its last place), and with `joint` a pair of vectors whose norms in units
-    of the clip norms have squares that sum to at most 1; an example with a non-finite operator
-    counts as absent; an empty batch gives zeros. Sums are at least float32 whatever the parameters
+    of the clip norms have squares that sum to at most 1; an example whose operator is not finite,
+    or so long that its square is not (1e19 in float32), counts as absent; an empty batch gives
+    zeros. Sums are at least float32 whatever the parameters
     are.
     """
 
@@ -209,12 +199,13 @@ class ClippedSum:
 
     def _weights(self, g: Saddle, mask: jax.Array) -> tuple[Saddle, jax.Array]:
         """Each player's weights of the examples, and which examples are present, `[b]`."""
-        ratio = self._players(_ratio, g)
+        norm = self._players(_norm, g)
+        for x in jax.tree.leaves(norm):
+            mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
+        ratio = self._players(lambda clip, x: x / jnp.asarray(clip, x.dtype), norm)
         if self.joint:
             ratio, g = _together(ratio), Saddle(g, g)
         ratio = self._players(lambda _, r, x: _widened(r, x), ratio, g)
-        for finite in jax.tree.leaves(self._players(_finite, g)):
-            mask = mask & finite  # a non-finite example counts as absent, for both
         return self._players(lambda c, r: _weight(c, r, mask), ratio), mask
 
     def _at_once(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:

@@ -2,32 +2,47 @@
 
 Box-Muller on threefry words: the radius takes 64 random bits a pair, so that the tails reach
 9.4 standard deviations (the inverse-error-function generator of `jax.random.normal` stops near 5.4
-in float32, which at delta = 1e-6 and many coordinates is not far enough out), and both outputs of
-the transform are used. Samples are floating-point numbers, coarse at their last bits and near 0:
-attacks on those are outside the threat model.
+in float32, which at delta = 1e-6 and many coordinates is not far enough out), the angle 32 (64 for
+float64), and both outputs of the transform are used. Samples are floating-point numbers, coarse at
+their last bits and near 0: attacks on those are outside the threat model.
 """
 
+import math
 import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax._tree import at_least_float32
+from jaxminimax import _check
+from jaxminimax._tree import at_least_float32, float_dtype
 from jaxminimax._types import Tree
+from jaxminimax._words import words
 
 # Noise is a part in four million louder than described, for what float32 descriptions lose.
 SPARE = 1 + 2.0**-22
 
 
-def secret_key() -> jax.Array:
-    """A fresh key with 64 bits from the operating system's generator, for one run.
+def secret_key(generator: str = "threefry2x32") -> jax.Array:
+    """A fresh key from the operating system's generator, for one run.
 
     (`jax.random.key(seed)` keeps 32 bits of its seed unless 64-bit types are enabled; a seed that
     can be guessed gives the noise away.)
+
+    Args:
+      generator: "threefry2x32" (a key of 64 bits) or "rbg" (128 bits), which uses the generator of
+        the device: several times faster on some GPUs and TPUs, slower on CPUs, and weaker, since
+        its keys are hashed less and its numbers are not those of a cipher everywhere. They are also
+        others on other devices and under other compilers, so `fit` takes no such key together with
+        a checkpoint: a round that is repeated after a crash must repeat its noise. `sweep` takes
+        none at all: vmapped, it would use one lane's key for all.
+
+    Raises:
+      ValueError: for another generator.
     """
-    words = np.frombuffer(os.urandom(8), np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    _check.one_of("generator", generator, ("threefry2x32", "rbg"))
+    drawn = np.frombuffer(os.urandom(8 if generator == "threefry2x32" else 16), np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(drawn), impl=generator)
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -36,13 +51,44 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) ->
     for s in shape:
         size *= s
     half = (size + 1) // 2
-    high, low, turn, fine = jax.random.bits(key, (4, half), jnp.uint32).astype(dtype)
+    high, low, turn, *fine = words(key, (3 if dtype == jnp.float32 else 4, half))
     # u in (0, 1): 64 bits, of which a float keeps the leading ones, so small u stay fine
-    u = (high * 2.0**32 + low + 0.5) * 2.0**-64
+    u = (high.astype(dtype) * 2.0**32 + low.astype(dtype) + 0.5) * 2.0**-64
     radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0)))
-    angle = (2 * jnp.pi) * (turn * 2.0**-32 + fine * 2.0**-64).astype(dtype)
-    pair = jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])
-    return pair[:size].reshape(shape)
+    cos, sin = _circle(turn) if dtype == jnp.float32 else _fine_circle(turn, *fine)
+    return jnp.concatenate([radius * cos, radius * sin])[:size].reshape(shape)
+
+
+def _circle(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of turn / 2^32 turns, float32.
+
+    The upper two bits are the quarter, the others an angle t within an eighth of a turn of its
+    start, where eleven terms of Taylor's series are as good as the type. (General cosines reduce
+    their argument first, which costs more than all the rest of the noise.)
+    """
+    t = (2 * jnp.pi * 2.0**-34) * jax.lax.bitcast_convert_type(turn << 2, jnp.int32).astype(
+        jnp.float32)
+    square = t * t
+    cos, sin = (_series(square, first) for first in (0, 1))
+    sin = t * sin
+    odd, negative = (turn >> 30) & 1, turn >> 31
+    x, y = jnp.where(odd, -sin, cos), jnp.where(odd, cos, sin)
+    return jnp.where(negative, -x, x), jnp.where(negative, -y, y)
+
+
+def _series(square: jax.Array, first: int) -> jax.Array:
+    """sum_k (-square)^k / (first + 2 k)!, to the tenth or eleventh power."""
+    total = jnp.zeros_like(square)
+    for k in range(5, -1, -1):
+        total = 1 / math.factorial(first + 2 * k) - square * total
+    return total
+
+
+def _fine_circle(turn: jax.Array, fine: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of turn / 2^32 + fine / 2^64 turns, float64."""
+    high, low = turn.astype(jnp.float64), fine.astype(jnp.float64)
+    angle = (2 * jnp.pi) * (high * 2.0**-32 + low * 2.0**-64)
+    return jnp.cos(angle), jnp.sin(angle)
 
 
 def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -50,20 +96,29 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
 
     A sign and -ln u, with u of 64 bits: the tails reach 45, which e^-45 of the mass lies beyond.
     """
-    high, low, sign = jax.random.bits(key, (3, *shape), jnp.uint32)
+    high, low, sign = words(key, (3, *shape))
     high, low = high.astype(dtype), low.astype(dtype)
     u = (high * 2.0**32 + low + 0.5) * 2.0**-64
     return jnp.where(sign >> 31, 1.0, -1.0).astype(dtype) * jnp.log(jnp.minimum(u, 1.0))
 
 
-def gaussian(key: jax.Array, tree: Tree, std: jax.Array) -> Tree:
-    """N(0, std^2) for every number of `tree`, one key a leaf, in at least float32."""
+def gaussian(key: jax.Array, tree: Tree, std: Tree) -> Tree:
+    """N(0, std^2) for every number of `tree`, in at least float32, from one draw for all leaves.
+
+    Args:
+      key: used up by this draw.
+      tree: arrays; their shapes and dtypes count.
+      std: a number for all leaves, or a tree of numbers that `tree` continues.
+    """
     leaves, treedef = jax.tree.flatten(tree)
-    keys = jax.random.split(key, max(1, len(leaves)))
+    if not leaves:
+        return tree
+    draw = standard_normal(key, (sum(x.size for x in leaves),), float_dtype(tree))
 
-    def leaf(k: jax.Array, x: jax.Array) -> jax.Array:
+    noise, first = [], 0
+    for x, s in zip(leaves, jax.tree.leaves(jax.tree.broadcast(std, tree)), strict=True):
         dtype = at_least_float32(x.dtype)
-        return jnp.asarray(std, dtype) * standard_normal(k, x.shape, dtype)
-
-    noise = [leaf(k, x) for k, x in zip(keys[: len(leaves)], leaves, strict=True)]
+        one = draw[first: first + x.size].reshape(x.shape).astype(dtype)
+        noise.append(jnp.asarray(s, dtype) * one)
+        first += x.size
     return jax.tree.unflatten(treedef, noise)

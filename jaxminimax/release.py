@@ -39,13 +39,17 @@ from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrap
 _RELEASES, _SAMPLE, _NOISE, _SOLVER = 0x6D6D78, 0, 1, 2
 
 
-def _blur(key: jax.Array, total: Tree, clip: jax.typing.ArrayLike,
-          noise_multiplier: jax.typing.ArrayLike, size: jax.typing.ArrayLike) -> Tree:
+def _std(clip: jax.typing.ArrayLike, noise_multiplier: jax.typing.ArrayLike) -> jax.Array:
     # an infinite clip norm without noise is no noise; every other doubtful product stays NaN
     clip, noise_multiplier = (jnp.asarray(x, at_least_float32(jnp.asarray(x).dtype))
                               for x in (clip, noise_multiplier))
-    std = jnp.where(noise_multiplier == 0, 0.0, clip * noise_multiplier)
-    noise = gaussian(key, total, std * SPARE)
+    return jnp.where(noise_multiplier == 0, 0.0, clip * noise_multiplier) * SPARE
+
+
+def _blur(key: jax.Array, total: Tree, clip: Tree, noise_multiplier: Tree,
+          size: jax.typing.ArrayLike) -> Tree:
+    """(total + noise) / size; `total` continues the trees of clip norms and noise multipliers."""
+    noise = gaussian(key, total, jax.tree.map(_std, clip, noise_multiplier))
     return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
 
 
@@ -147,14 +151,13 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     key = jax.random.fold_in(key, _NOISE)
     allowed = sample.fits & _left(mechanism, spent)
 
-    def player(number: int, x: Tree, total: Tree, clip: Any, noise_multiplier: Any) -> Tree:
-        if clip is None:
-            return jax.tree.map(lambda a: jnp.where(allowed, jnp.zeros_like(a), jnp.nan), x)
-        g = _blur(jax.random.fold_in(key, number), total, clip, noise_multiplier,
-                  batch_size(query))
-        return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
-
-    return Saddle(*map(player, (0, 1), z, total, query.clip, noise_multiplier))
+    g = _blur(key, total, query.clip,
+              Saddle(*(None if clip is None else x
+                       for clip, x in zip(query.clip, noise_multiplier, strict=True))),
+              batch_size(query))
+    g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if clip is None else a
+                 for clip, x, a in zip(query.clip, z, g, strict=True)))
+    return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
 
 
 def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,

@@ -21,6 +21,7 @@ import numpy as np
 from scipy import special
 
 from jaxminimax._types import Saddle
+from jaxminimax._words import words
 from jaxminimax.mechanism import (
     OVERFLOW,
     Disjoint,
@@ -36,7 +37,7 @@ class Sample(NamedTuple):
     """A batch of fixed shape.
 
     Attributes:
-      rows: rows to read, int32 `[c]`, sorted; None for all rows in their order.
+      rows: rows to read, int32 `[c]`, in order for Poisson and disjoint passes; None for all.
       valid: which of them take part, bool `[c]`; None for all.
       fits: whether the sample fitted the capacity, bool `[]`.
     """
@@ -65,8 +66,8 @@ def _thresholds(rate: float, population: int) -> np.ndarray:
         rows.append([((p - powers[-1]) << 96) // (one - powers[-1]) for p in powers[:-1]])
         s = powers[-1]
     rows = [row for row in rows if row[0] > 0] + [[s >> (bits - 96)] + [0] * 14]
-    words = [[(t >> 64, (t >> 32) & 0xFFFFFFFF, t & 0xFFFFFFFF) for t in row] for row in rows]
-    return np.array(words, np.uint32)
+    parts = [[(t >> 64, (t >> 32) & 0xFFFFFFFF, t & 0xFFFFFFFF) for t in row] for row in rows]
+    return np.array(parts, np.uint32)
 
 
 def _is_one_by_one(query: Query | Resolvent) -> bool:
@@ -122,15 +123,15 @@ def _fixed_size(key: jax.Array, batch: int, population: int) -> Sample:
     wide, inside, fits = _poisson(one, rate, population, capacity)
     assert wide is not None
     assert inside is not None
-    a, b, c = jax.random.bits(two, (3, capacity), jnp.uint32)
+    a, b, c = words(two, (3, capacity))
     *_, rows, inside = jax.lax.sort((~inside, a, b, c, wide, inside), num_keys=4)
     return Sample(rows[:batch], None, fits & jnp.all(inside[:batch]))
 
 
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     """floor(U n / 2^96) for U of 96 random bits, multiplied in 16-bit digits."""
-    words = jax.random.bits(key, (3, batch), jnp.uint32)
-    low, high = words & 0xFFFF, words >> 16
+    drawn = words(key, (3, batch))
+    low, high = drawn & 0xFFFF, drawn >> 16
     digits = [low[0], high[0], low[1], high[1], low[2], high[2]]  # of U, the lowest first
     n0, n1 = population & 0xFFFF, population >> 16
     columns = [jnp.zeros(batch, jnp.uint32) for _ in range(8)]
@@ -142,7 +143,7 @@ def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     for i in range(7):
         columns[i + 1] += columns[i] >> 16
     rows = (columns[6] & 0xFFFF) | (columns[7] << 16)
-    return Sample(jnp.sort(rows.astype(jnp.int32)), None, True)
+    return Sample(rows.astype(jnp.int32), None, True)
 
 
 def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sample:
@@ -150,7 +151,7 @@ def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sam
     digits = len(table) - 1
     high, middle, low = table.transpose(2, 1, 0)[..., None]  # each [15, k + 1, 1]
     # one gap more than the capacity: it tells whether a record was left out
-    a, b, c = jax.random.bits(key, (3, 1, digits + 1, capacity + 1), jnp.uint32)
+    a, b, c = words(key, (3, 1, digits + 1, capacity + 1))
     below = (a < high) | ((a == high) & ((b < middle) | ((b == middle) & (c < low))))
     digit = jnp.sum(below, 0, dtype=jnp.int32)  # [k + 1, c + 1]
     place = jnp.asarray(16 ** np.arange(digits, dtype=np.int64)[:, None], jnp.int32)

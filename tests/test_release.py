@@ -178,13 +178,14 @@ def test_a_record_counts_as_often_as_a_fixed_size_sample_holds_it(replacement):
     sampling = FixedSize(batch=4, replacement=replacement)
     unit = 2 / effective_noise_multiplier(query(sampling))
     data = records(1)
-    times = np.zeros(KEYS)
+    times, most = np.zeros(KEYS), 0.0
     for i in range(N):
         moved = distances(lambda x: _moves(sgda, sampling, "vmap", split(), x), sampling,
                           with_record(data, i, 1e6), with_record(data, i, -1e6)) / unit
         np.testing.assert_allclose(moved, np.round(moved), atol=1e-4)
-        assert moved.max() > 1.9 if replacement else moved.max() <= 1
+        most = max(most, moved.max())
         times += np.round(moved)
+    assert most > 1.9 if replacement else most <= 1 + 1e-4
     np.testing.assert_array_equal(times, 4)
 
 
@@ -235,7 +236,8 @@ def test_the_noise_of_float32_players_is_as_large():
 
 def test_the_measured_noise_catches_half_of_it(bug):
     gaussian = door.gaussian
-    bug.setattr(door, "gaussian", lambda key, tree, std: gaussian(key, tree, std / 2))
+    bug.setattr(door, "gaussian", lambda key, tree, std: gaussian(
+        key, tree, jax.tree.map(lambda s: s / 2, std)))
     np.testing.assert_allclose(noise_ratios(query()), 0.5, rtol=0.01)
 
 
@@ -354,9 +356,10 @@ def test_a_sample_beyond_its_capacity_is_nan():
 def test_a_player_without_a_clip_norm_gets_zeros_and_changes_nothing(sampling):
     """The other player's release is what it would be anyway, even if its own operator is NaN."""
     data = records(7)
-    both = opened(query(sampling), data)
+    both = opened(query(sampling, noise=Saddle(0.0, 0.0)), data)
     for v in (data.v, np.full_like(data.v, np.nan)):
-        g = opened(query(sampling, **NO_V), data._replace(v=v))
+        g = opened(query(sampling, clip=NO_V["clip"], noise=Saddle(0.0, None)),
+                   data._replace(v=v))
         np.testing.assert_array_equal(g.v, 0.0)
         np.testing.assert_allclose(g.w, both.w, rtol=1e-12)
 

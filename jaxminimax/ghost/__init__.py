@@ -37,7 +37,7 @@ from jaxminimax.ghost._factors import (
 from jaxminimax.ghost._flat import Flat, flatten, moved, run
 from jaxminimax.ghost._uses import Use, find, matrix_of, unseen
 
-_LARGE = 512  # numbers of a parameter below which its plain gradient is as fast
+_LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 
 __all__ = ["WIDE", "Factors", "Plan", "plan"]
 

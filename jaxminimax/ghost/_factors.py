@@ -19,11 +19,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxminimax._tree import at_least_float32, two_sum_error, unit
+from jaxminimax._tree import at_least_float32, squared, two_sum_error, unit
 
 CANCELLATION = 2.0**-8
 WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
-_FEW = 64  # the same for factors
 _ROWS = 1024  # in a block
 _EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen the bound
 
@@ -34,15 +33,13 @@ def _wide(*x: jax.Array) -> list[jax.Array]:
 
 
 def _lengths(x: jax.Array) -> jax.Array:
-    """Norms along the last axis, rounded up, free of overflow and underflow.
+    """Norms along the last axis, rounded up.
 
-    NaN or infinite if an entry is.
+    NaN or infinite if an entry is, or if its square is.
     """
     if x.shape[-1] == 1:
         return jnp.abs(x[..., 0])
-    scale = unit(jnp.sum(jnp.abs(x), -1))
-    squares = jnp.sum(jnp.square(x / scale[..., None]), -1)
-    return scale * jnp.sqrt(squares) * (1 + 8 * float(jnp.finfo(x.dtype).eps))
+    return jnp.sqrt(squared(x)) * (1 + 8 * float(jnp.finfo(x.dtype).eps))
 
 
 def _subnormal(x: jax.Array) -> float:
@@ -143,9 +140,7 @@ def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
 
 
 def _product(x: jax.Array, d: jax.Array) -> jax.Array:
-    (_, t, k), o = x.shape, d.shape[-1]
-    if t * k * o <= _FEW:
-        return jnp.sum(x[..., None] * d[..., None, :], (0, 1))
+    k, o = x.shape[-1], d.shape[-1]
     return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=_EXACT)
 
 
