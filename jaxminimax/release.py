@@ -31,7 +31,7 @@ from jaxminimax.mechanism import (
 from jaxminimax.noise import SPARE, gaussian
 from jaxminimax.sampling import Sample, draw
 from jaxminimax.shard_sums import sum_over_shards
-from jaxminimax.sharding import Sharded, refuse
+from jaxminimax.sharding import Sharded, check_key, refuse
 from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrapolation
 
 # What keys are folded with: releases keep apart from whatever else is made from the run's key
@@ -125,8 +125,8 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
       if all allowed releases were made before, or if a Poisson sample outgrew its capacity.
 
     Raises:
-      ValueError: while tracing, if a leaf of `data` does not have n rows, or if the noise
-        multipliers were never set.
+      ValueError: while tracing, if a leaf of `data` does not have n rows, if the noise
+        multipliers were never set, or for data on a mesh with a key that is not threefry's.
     """
     query = mechanism.query
     if not isinstance(query, Query):
@@ -139,6 +139,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     clipped = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
                           joint=query.joint)
     if isinstance(data, Sharded):
+        check_key(key)
         key, sample, first = _drawn(key, mechanism, spent, data)
         rows = sample.rows
         if rows is None and mechanism.parts > 1:

@@ -85,8 +85,8 @@ def sum_over_shards(total: Callable[[Saddle, Tree, jax.Array | None], Saddle], z
     if given != {(whole,)}:
         raise ValueError(f"Data on a mesh must have {whole} rows, {size} for each of {shards} "
                          f"shards, got leading axes {given}: sharding.shard lays them out.")
-    if rows is not None and shards > 1 and isinstance(query.sampling, FixedSize):
-        rows = jnp.sort(rows)  # a subset may come in any order; all of it counts
+    if rows is not None and isinstance(query.sampling, FixedSize):
+        rows = jnp.sort(rows)  # they come in any order; all of them count
     at_once = pass_rows(query, size, shards)
 
     def passes(z: Saddle, mine: Tree, first: jax.Array, rows: jax.Array,

@@ -186,6 +186,18 @@ def refuse(data: Tree) -> None:
                          "device.")
 
 
+def check_key(key: jax.Array) -> None:
+    """Refuses a key whose numbers could differ between the devices of a mesh.
+
+    Raises:
+      ValueError: for a key that is not threefry's.
+    """
+    if jax.random.key_impl(key) != "threefry2x32":
+        raise ValueError("A run on a mesh needs a key of threefry2x32, got one of "
+                         f"{jax.random.key_impl(key)}: other generators may give every device its "
+                         "own sample and its own noise, and what differs gives sums away.")
+
+
 def replicated(tree: Tree, mesh: Mesh) -> Tree:
     """`tree` on every device of the mesh; leaves that are spread over it already stay so.
 

@@ -288,7 +288,7 @@ def bugs(found):
         return sound(total, z, dataclasses.replace(data, population=whole), *rest)
 
     def louder(factor):
-        return lambda key, tree, std: noise(key, tree, factor * std)
+        return lambda key, tree, std: noise(key, tree, jax.tree.map(lambda x: factor * x, std))
 
     planted = {
         "no sum": (shard_sums, "_add_up", lambda x: x),
@@ -344,6 +344,8 @@ def refusals(found):
         "to hold 203 of": lambda: jmm.shard(short, mesh, population=N),
         "to hold 202 of": lambda: jmm.shard(data, mesh, population=N - 1),
         "spread over a mesh already": lambda: jmm.shard(placed, mesh),
+        "key of threefry2x32": lambda: fitted(hyper(jmm.Full()), data, mesh,
+                                              key=jax.random.key(0, impl="rbg")),
         "not over": lambda: fitted(hyper(jmm.Full()), placed, meshed(4)),
         "share one leading axis": lambda: jmm.shard((data[0], short[0]), mesh),
         "fewer than 2**31": lambda: jmm.sharding.own_rows(2**31 - 4, mesh),
