@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import _check, _valid
+from jaxminimax import _bar, _check, _valid
 from jaxminimax import mechanism as words
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 from jaxminimax.accounting import Statement, statement
@@ -83,7 +83,7 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     with _Folder(checkpoint, _promise(key, described, hyper, algorithm)) as folder:
         state = folder.latest(state)
         done = int(state.spent) // per_round
-        with _Bar(total, done, progress) as bar:
+        with _bar.Bar(total, done, progress) as bar:
             while done < total:
                 rounds = min(every, total - done)
                 state = _advance(state, key, data, hyper, jnp.int32(rounds), algorithm, problem)
@@ -154,26 +154,3 @@ class _Folder:
         self._manager.save(step, args=self._args.Composite(
             state=self._args.StandardSave(state), promise=self._args.JsonSave(self._promise)))
         self._manager.wait_until_finished()
-
-
-class _Bar:
-    """A progress bar if wanted and possible."""
-
-    def __init__(self, total: int, done: int, wanted: bool) -> None:
-        self._bar: Any = None
-        if wanted and importlib.util.find_spec("tqdm") is not None:
-            import tqdm
-
-            self._bar = tqdm.tqdm(total=total, initial=done, unit="round")
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, rounds: int) -> None:
-        """Moves the bar on by `rounds`."""
-        if self._bar is not None:
-            self._bar.update(rounds)

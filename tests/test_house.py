@@ -10,7 +10,7 @@ SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.
 
 # A module imports from the floors below its own only; a part is a module or a folder of modules.
 FLOORS = {
-    "_types": 0, "_check": 0, "_tree": 0, "_held": 0,
+    "_types": 0, "_check": 0, "_tree": 0, "_held": 0, "_bar": 0,
     "mechanism": 1, "solvers": 1, "group_solvers": 1, "ghost": 1,
     "_valid": 2, "gradients": 2, "sampling": 2, "noise": 2, "averaging": 2, "schedules": 2,
     "release": 3, "release_groups": 3, "release_solution": 3, "release_stream": 3,
