@@ -134,15 +134,16 @@ def _in_turn(keys: jax.Array, z: Saddle, data: Tree, hypers: Any, algorithm: Alg
     shares = -(-keys.size // min(at_once or keys.size, keys.size))
     width = -(-keys.size // shares)
     # run i has budget i // seeds; the last place is filled up with copies, whose result is unused
-    order = np.argsort([-lengths[i // seeds] for i in range(keys.size)], kind="stable")
+    order: np.ndarray = np.argsort([-lengths[i // seeds] for i in range(keys.size)], kind="stable")
     place = np.argsort(order).reshape(budgets, seeds)
     order = np.pad(order, (0, shares * width - keys.size), mode="edge").reshape(shares, width)
-    rounds = np.asarray(lengths, np.int32)[order // seeds]
+    rounds: np.ndarray = np.asarray(lengths, np.int32)[order // seeds]
     mixed = bool(np.any(rounds.min(1) != rounds.max(1)))
     # a single run is not mapped over: its conditions stay conditions
     over = jax.vmap if width > 1 else lambda f: f
-    lead = order.ndim if width > 1 else 1
-    order, rounds = (x if width > 1 else x[:, 0] for x in (order, rounds))
+    if width == 1:
+        order, rounds = order[:, 0], rounds[:, 0]
+    lead = order.ndim
     ticks = _bar.Ticks(keys.size) if progress and _bar.possible() else None
 
     def share(these: tuple[jax.Array, Any, jax.Array]) -> tuple[Any, Tree]:

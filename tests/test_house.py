@@ -31,7 +31,7 @@ MAY_ACCOUNT = {"fit", "plans", "audit", "__init__", "__main__"}  # all that may 
 DOOR = {"release", "release_resolvent", "release_group_gradient", "release_group_losses",
         "release_group_solution", "release_leaf", "release_loss", "next_pair"}
 FEED = {"feed"}  # of one algorithm, which another may use
-ONWARDS = {"update", "run", "_advance"}
+ONWARDS = {"update", "run", "_advance", "_in_turn"}
 
 
 def part_of(path):
