@@ -46,6 +46,7 @@ from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
 from jaxminimax.drivers import run, stack, sweep
 from jaxminimax.fit import fit
 from jaxminimax.gradients import ClippedSum, clipped_sum
+from jaxminimax.host_data import HostData
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
@@ -83,6 +84,7 @@ __all__ = [
     "GroupLosses",
     "GroupProblem",
     "GroupSolution",
+    "HostData",
     "OnlineOptimiser",
     "Parallel",
     "Poisson",

@@ -16,6 +16,7 @@ from jaxminimax import mechanism as words
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 from jaxminimax.accounting import Statement, statement
 from jaxminimax.mechanism import Mechanism
+from jaxminimax.prefetch import Supply
 
 
 class Fit(NamedTuple):
@@ -51,7 +52,8 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     Args:
       key: root key of the run, a secret.
       z: initial point; must not depend on the data.
-      data: leaves `[n, ...]`.
+      data: leaves `[n, ...]`, or `HostData` of them if they are larger than the device's memory:
+        the same run, with the rows of every release sent ahead.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
@@ -83,10 +85,13 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     with _Folder(checkpoint, _promise(key, described, hyper, algorithm)) as folder:
         state = folder.latest(state)
         done = int(state.spent) // per_round
-        with _bar.Bar(total, done, progress) as bar:
-            while done < total:
-                rounds = min(every, total - done)
-                state = _advance(state, key, data, hyper, jnp.int32(rounds), algorithm, problem)
+        pieces = [min(every, total - start) for start in range(done, total, every)]
+        with (_bar.Bar(total, done, progress) as bar,
+              Supply(key, described, data, pieces, done, total) as supply):
+            for rounds in pieces:
+                for share, count in supply.piece(rounds):
+                    supply.wait(state)
+                    state = _advance(state, key, share, hyper, jnp.int32(count), algorithm, problem)
                 done += rounds
                 folder.save(done, state)
                 bar.update(rounds)
