@@ -87,8 +87,12 @@ class Window:
     first: jax.Array
     population: int = jax.tree.static()
 
-    def read(self, spent: jax.Array, wanted: jax.Array) -> tuple[Tree, jax.Array]:
-        """The rows of release `spent`, and whether they are the `wanted` ones, bool `[]`.
+    def read(self, spent: jax.Array, wanted: jax.Array) -> tuple[Tree, jax.Array, jax.Array]:
+        """Where the rows of release `spent` are, and whether they are the `wanted` ones.
+
+        Returns:
+          Leaves `[k c, ...]`, the release's places in them, int32 `[c]`, and bool `[]`. Reading
+          them is the operation that reads the data themselves, so it rounds no sum otherwise.
 
         Raises:
           ValueError: while tracing, if releases do not read as many rows as were sent.
@@ -99,6 +103,7 @@ class Window:
                              "each: they were sent for another description.")
         place = spent - self.first
         at = jnp.clip(place, 0, sent - 1)
-        numbers, rows = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, at, keepdims=False),
-                                     (self.numbers, self.rows))
-        return rows, (place >= 0) & (place < sent) & jnp.all(numbers == wanted)
+        numbers = jax.lax.dynamic_index_in_dim(self.numbers, at, keepdims=False)
+        same = (place >= 0) & (place < sent) & jnp.all(numbers == wanted)
+        rows = jax.tree.map(lambda x: x.reshape(sent * count, *x.shape[2:]), self.rows)
+        return rows, at * count + jnp.arange(count, dtype=jnp.int32), same

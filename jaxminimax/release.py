@@ -77,14 +77,15 @@ def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
                          f"{parts} parts of {query.population} records.")
     key, sample = chosen(key, mechanism, spent)
+    places = sample.rows
     if isinstance(data, Window):  # what was sent ahead counts only if it is what is read now
-        if sample.rows is None:
+        if places is None:
             raise ValueError(f"{query.sampling!r} reads every record, not rows sent ahead.")
-        data, same = data.read(spent, sample.rows)
+        data, places, same = data.read(spent, places)
         sample = sample._replace(fits=sample.fits & same)
-    elif sample.rows is not None:
+    if places is not None:
         ordered = not isinstance(query.sampling, FixedSize)
-        data = jax.tree.map(lambda x: x.at[sample.rows].get(
+        data = jax.tree.map(lambda x: x.at[places].get(
             mode="clip", indices_are_sorted=ordered), data)
     elif parts > 1:
         first = _part(mechanism, spent) * query.population
