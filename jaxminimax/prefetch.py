@@ -52,8 +52,7 @@ class Supply:
         self._most = min(max(pieces, default=1), data.rounds or max(1, _BYTES // size))
         self._host = _host()
         self._key = jax.device_put(key, self._host)  # the key is an argument: no program holds it
-        self._draw = jax.jit(jax.vmap(lambda key, spent: chosen(key, described, spent)[1].rows,
-                                      (None, 0)))
+        self._described = described
         self._shares = _cut(done, pieces, self._most)
         self._pool = ThreadPoolExecutor(1, "rows ahead")
         self._next = self._start()
@@ -96,10 +95,19 @@ class Supply:
         first, count = share[0] * self._per_round, share[1]
         # of one shape: a share that is shorter reads rows for later releases as well, or the last's
         spent = np.minimum(first + np.arange(self._most * self._per_round), self._limit - 1)
-        numbers = self._draw(self._key, jax.device_put(spent.astype(np.int32), self._host))
+        numbers = _draw(self._key, self._described,
+                        jax.device_put(spent.astype(np.int32), self._host))
         assert self._pool is not None
         return (first, count, numbers), self._pool.submit(
             lambda: self._data.take(np.asarray(numbers)))
+
+
+@jax.jit
+def _draw(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> jax.Array:
+    """Rows of the data that releases of these numbers read, int32 `[k, c]`."""
+    samples = jax.vmap(lambda k: chosen(key, mechanism, k)[1])(spent)
+    assert samples.rows is not None
+    return samples.rows
 
 
 def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
