@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json is not None:
         report.write_json(args.json, {
             "environment": report.environment(), "device": jax.devices()[0].device_kind,
-            "arguments": {k: str(v) if k == "json" else v for k, v in vars(args).items()},
+            "arguments": {k: v for k, v in vars(args).items() if k != "json"},
             "rows": found})
     return 0 if all(row["same bits"] for row in found) else 1
 

@@ -70,8 +70,8 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
       The last state, and the privacy statement for what was spent.
 
     Raises:
-      ValueError: for a description that is not valid or does not fit the data, or a folder of
-        another run.
+      ValueError: for a description that is not valid or does not fit the data, a folder of
+        another run, or `HostData` for an algorithm that reads all records, or chooses them.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
     """
     described = algorithm.mechanism(hyper)

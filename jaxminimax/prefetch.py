@@ -52,7 +52,7 @@ class Supply:
         self._most = min(max(pieces, default=1), data.rounds or max(1, _BYTES // size))
         self._host = _host()
         self._key = jax.device_put(key, self._host)  # the key is an argument: no program holds it
-        self._described = described
+        self._described = jax.device_put(described, self._host)
         self._shares = _cut(done, pieces, self._most)
         self._pool = ThreadPoolExecutor(1, "rows ahead")
         self._next = self._start()
