@@ -127,11 +127,11 @@ def key(seed: int, label: str, *budget: float) -> jax.Array:
 
 
 def groups(lanes: Sequence[Lane]) -> list[list[int]]:
-    """Lanes that one compiled program can run together, by number."""
+    """Lanes that one compiled program can run together, by number; iterations may differ."""
     found = collections.defaultdict(list)
     for i, one in enumerate(lanes):
-        s = one.settings
-        found[jax.tree.structure(one.hyper), one.problem, s.hidden, s.norm, s.scale].append(i)
+        s, alike = one.settings, dataclasses.replace(one.hyper, iterations=1)
+        found[jax.tree.structure(alike), one.problem, s.hidden, s.norm, s.scale].append(i)
     return list(found.values())
 
 
@@ -142,7 +142,7 @@ class Result:
     Attributes:
         auc: Of the averaged point, `[test][seed]`.
         last: Of the last point, likewise.
-        seconds: Of all seeds.
+        seconds: Of all seeds; a program's time is shared out by rounds.
         state: The first seed's.
         compile_seconds: Of everything.
     """
@@ -172,7 +172,9 @@ def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], label: str,
     Raises:
         Diverged: if the scores of a run are not finite.
     """
-    sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe"))
+    sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "at_once"))
+    # what one run works on stays in a processor's caches, what many do does not
+    at_once = 1 if jax.default_backend() == "cpu" else None
     score = jax.jit(lambda theta, x: jax.vmap(SCORERS[scorer], (None, 0))(theta, x))
     plan, programs = groups(lanes), {}
     gain = np.float32(lanes[0].settings.gain)
@@ -192,13 +194,14 @@ def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], label: str,
             clock = time.perf_counter()
             if number not in programs:
                 programs[number] = sweep.lower(*inputs, algorithm=ALGORITHMS[algorithm],
-                                               problem=one.problem).compile()
+                                               problem=one.problem, at_once=at_once).compile()
                 result.compile_seconds += time.perf_counter() - clock
                 clock = time.perf_counter()
             states, _ = jax.block_until_ready(programs[number](*inputs))
-            seconds = (time.perf_counter() - clock) / len(members)
+            seconds = time.perf_counter() - clock
+            rounds = sum(lanes[i].hyper.iterations for i in members)
             for place, i in enumerate(members):
-                result.seconds[i] += seconds
+                result.seconds[i] += seconds * lanes[i].hyper.iterations / rounds
                 for j, seed in enumerate(seeds):
                     state = jax.tree.map(lambda x, p=place, j=j: x[p, j], states)
                     result.state[i] = result.state[i] or state

@@ -415,13 +415,17 @@ def _csv_features(frame: pd.DataFrame) -> np.ndarray:
     return maps.unit(np.hstack(parts)).astype(np.float32)
 
 
+@functools.lru_cache(maxsize=2)  # the two files of a data set, split anew for every seed
 def _read_svmlight(
     content: bytes, *, n_features: int, zero_based: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read bzip2-compressed svmlight text; a positive label becomes 1, any other 0."""
     text = io.BytesIO(bz2.decompress(content))
     x, y = load_svmlight_file(text, n_features=n_features, dtype=np.float32, zero_based=zero_based)
-    return x.toarray(), (y > 0).astype(np.float32)
+    found = x.toarray(), (y > 0).astype(np.float32)
+    for array in found:
+        array.flags.writeable = False
+    return found
 
 
 def _read_idx(content: bytes) -> np.ndarray:

@@ -47,6 +47,7 @@ from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
 from jaxminimax.drivers import run, stack, sweep
 from jaxminimax.fit import fit
 from jaxminimax.gradients import ClippedSum, clipped_sum
+from jaxminimax.host_data import HostData
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
@@ -85,6 +86,7 @@ __all__ = [
     "GroupLosses",
     "GroupProblem",
     "GroupSolution",
+    "HostData",
     "OnlineOptimiser",
     "Parallel",
     "Poisson",

@@ -124,7 +124,8 @@ class GroupProblem(NamedTuple):
 class Algorithm(Protocol):
     """A private algorithm: a module with these functions, and `Hyper` and `State` classes.
 
-    `hyper` carries `query` and `iterations`; the state carries `z`, `average` and `spent`.
+    `hyper` carries `query` and `iterations`; the state carries `z`, `average` and `spent`. A sweep
+    over runs of different lengths hands `update` a hyper whose `iterations` are traced.
     """
 
     def mechanism(self, hyper: Any) -> Any:

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax import _check, _valid, sharding
+from jaxminimax import _bar, _check, _valid, sharding
 from jaxminimax import mechanism as words
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 from jaxminimax.accounting import Statement, statement
 from jaxminimax.mechanism import Mechanism
+from jaxminimax.prefetch import Supply
 
 
 class Fit(NamedTuple):
@@ -66,7 +67,9 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     Args:
       key: root key of the run, a secret.
       z: initial point; must not depend on the data.
-      data: leaves `[n, ...]`; or what `sharding.shard` made of them, which brings its mesh.
+      data: leaves `[n, ...]`; `HostData` of them if they are larger than the device's memory: the
+        same run, with the rows of every release sent ahead; or what `sharding.shard` made of them,
+        which brings its mesh.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
@@ -86,7 +89,9 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     Raises:
       ValueError: for a description that is not valid or does not fit the data, a folder of
         another run, a mesh with an algorithm that does not release clipped sums over a `Query`,
-        or processes that do not agree.
+        processes that do not agree, or `HostData` for an algorithm that reads all records, or
+        chooses them, or together with a mesh; for a checkpoint of a key of another generator than
+        threefry2x32.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
     """
     described = algorithm.mechanism(hyper)
@@ -94,6 +99,10 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     total = hyper.iterations
     every = max(1, total // 100) if every is None else every
     _check.count("every", every)
+    if checkpoint is not None and jax.random.key_impl(key) != "threefry2x32":
+        raise ValueError(f"A checkpoint needs a key of threefry2x32, got {jax.random.key_impl(key)}"
+                         ": rounds that are repeated after a crash must repeat their noise on any "
+                         "device. Use secret_key(), or no checkpoint.")
     # a copy: the state is donated to each piece, and the caller's z must outlive that
     state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
     promise = _promise(key, described, hyper, algorithm)
@@ -110,11 +119,14 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
         if mesh is not None:
             sharding.agree(mesh, **{"the saved state": state})
         done = int(state.spent) // per_round
-        with _Bar(total, done, progress and jax.process_index() == 0) as bar:
-            while done < total:
-                rounds = min(every, total - done)
-                state = _advance(state, key, placed, hyper, jnp.int32(rounds), algorithm, problem,
-                                 places)
+        pieces = [min(every, total - start) for start in range(done, total, every)]
+        with (_bar.Bar(total, done, progress and jax.process_index() == 0) as bar,
+              Supply(key, described, placed, pieces, done, total) as supply):
+            for rounds in pieces:
+                for share, count in supply.piece(rounds):
+                    supply.wait(state)
+                    state = _advance(state, key, share, hyper, jnp.int32(count), algorithm, problem,
+                                     places)
                 done += rounds
                 folder.save(done, state)
                 bar.update(rounds)
@@ -182,26 +194,3 @@ class _Folder:
         self._manager.save(step, args=self._args.Composite(
             state=self._args.StandardSave(state), promise=self._args.JsonSave(self._promise)))
         self._manager.wait_until_finished()
-
-
-class _Bar:
-    """A progress bar if wanted and possible."""
-
-    def __init__(self, total: int, done: int, wanted: bool) -> None:
-        self._bar: Any = None
-        if wanted and importlib.util.find_spec("tqdm") is not None:
-            import tqdm
-
-            self._bar = tqdm.tqdm(total=total, initial=done, unit="round")
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, rounds: int) -> None:
-        """Moves the bar on by `rounds`."""
-        if self._bar is not None:
-            self._bar.update(rounds)

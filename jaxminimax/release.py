@@ -14,6 +14,7 @@ from jaxminimax import _check
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Problem, Saddle, Tree
 from jaxminimax.gradients import ClippedOperator, clipped_sum
+from jaxminimax.host_data import Window
 from jaxminimax.mechanism import (
     FixedSize,
     Query,
@@ -53,35 +54,54 @@ def _blur(key: jax.Array, total: Tree, clip: Tree, noise_multiplier: Tree,
     return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
 
 
-def _drawn(key: jax.Array, mechanism: Repeat, spent: jax.Array,
-           data: Tree) -> tuple[jax.Array, Sample, jax.Array | int]:
-    """The key of a release, its sample, and the first row of the part that it is a sample of."""
+def chosen(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> tuple[jax.Array, Sample]:
+    """The key of a release, and its sample, with rows counted in all of the data.
+
+    A function of the run's key and of `spent` alone: whoever has them, on whatever device, finds
+    the same sample.
+    """
+    assert isinstance(mechanism.query, Query | Resolvent)
+    key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
+    sample = draw(jax.random.fold_in(key, _SAMPLE), mechanism.query, spent % mechanism.times)
+    if mechanism.parts > 1 and sample.rows is not None:
+        first = _part(mechanism, spent) * mechanism.query.population
+        sample = sample._replace(rows=sample.rows + first)
+    return key, sample
+
+
+def _check_rows(mechanism: Repeat, data: Tree) -> None:
+    """Refuses data of another size than described."""
     query, parts = mechanism.query, mechanism.parts
     assert isinstance(query, Query | Resolvent)
-    rows = {(data.population,)} if isinstance(data, Sharded) else {
-        jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
+    rows = ({(data.population,)} if isinstance(data, Window | Sharded)
+            else {jnp.shape(x)[:1] for x in jax.tree.leaves(data)})
     if parts == 1 and rows != {(query.population,)}:
         raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
                          f"population={query.population}.")
     if len(rows) != 1 or min(rows) < (parts * query.population,):
         raise ValueError(f"data has leading axes {rows}, but the mechanism was described for "
                          f"{parts} parts of {query.population} records.")
-    key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
-    sample = draw(jax.random.fold_in(key, _SAMPLE), query, spent % mechanism.times)
-    return key, sample, _part(mechanism, spent) * query.population if parts > 1 else 0
 
 
 def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
              data: Tree) -> tuple[jax.Array, Sample, Tree]:
     """The key of a release, its sample, and the rows of the sample."""
-    query, parts = mechanism.query, mechanism.parts
+    query = mechanism.query
     assert isinstance(query, Query | Resolvent)
-    key, sample, first = _drawn(key, mechanism, spent, data)
-    if sample.rows is not None:
-        ordered, rows_of_part = not isinstance(query.sampling, FixedSize), sample.rows + first
-        data = jax.tree.map(lambda x: x.at[rows_of_part].get(
+    _check_rows(mechanism, data)
+    key, sample = chosen(key, mechanism, spent)
+    places = sample.rows
+    if isinstance(data, Window):  # what was sent ahead counts only if it is what is read now
+        if places is None:
+            raise ValueError(f"{query.sampling!r} reads every record, not rows sent ahead.")
+        data, places, same = data.read(spent, places)
+        sample = sample._replace(fits=sample.fits & same)
+    if places is not None:
+        ordered = not isinstance(query.sampling, FixedSize)
+        data = jax.tree.map(lambda x: x.at[places].get(
             mode="clip", indices_are_sorted=ordered), data)
-    elif parts > 1:
+    elif mechanism.parts > 1:
+        first = _part(mechanism, spent) * query.population
         data = jax.tree.map(
             lambda x: jax.lax.dynamic_slice_in_dim(x, first, query.population), data)
     return key, sample, data
@@ -140,12 +160,13 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
                           joint=query.joint)
     if isinstance(data, Sharded):
         check_key(key)
-        key, sample, first = _drawn(key, mechanism, spent, data)
+        _check_rows(mechanism, data)
+        key, sample = chosen(key, mechanism, spent)
         rows = sample.rows
         if rows is None and mechanism.parts > 1:
-            rows = jnp.arange(query.population, dtype=jnp.int32)
-        total = sum_over_shards(clipped, z, data, query, None if rows is None else rows + first,
-                                sample.valid)
+            rows = (_part(mechanism, spent) * query.population
+                    + jnp.arange(query.population, dtype=jnp.int32))
+        total = sum_over_shards(clipped, z, data, query, rows, sample.valid)
     else:
         key, sample, data = _sampled(key, mechanism, spent, data)
         total = clipped(z, data, sample.valid)

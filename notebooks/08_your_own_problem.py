@@ -300,8 +300,8 @@ mistakes = {
         jmm.sgda, with_query(sampling=jmm.FixedSize(batch=10)), epsilon=1.0, delta=delta,
         neighbours="add_or_remove_one"),
     "a gap without best responses": lambda: jmm.metrics.strong_gap(problem, start, data),
-    "budgets of different lengths in one sweep": lambda: jmm.stack(
-        [chosen, dataclasses.replace(chosen, iterations=7)]),
+    "two ways of sampling in one sweep": lambda: jmm.stack(
+        [chosen, with_query(sampling=jmm.FixedSize(batch=10))]),
 }
 for name, mistake in mistakes.items():
     try:

@@ -1,5 +1,6 @@
 """Drivers: one compilation for many runs, and runs that survive being killed."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -63,8 +64,111 @@ def test_keys_shared_between_budgets_are_refused():
 
 
 def test_stacking_different_programs_is_refused():
-    with pytest.raises(ValueError, match="iterations"):
-        jmm.stack([hyper(iterations=10), hyper(iterations=11)])
+    with pytest.raises(ValueError, match="sampling"):
+        jmm.stack([hyper(), hyper(sampling=jmm.Full())])
+
+
+ALIKE = (10, 4, 7)  # iterations of three budgets
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Three budgets of different lengths, and every run of theirs on its own."""
+    tail = jmm.Averaging(skip=0.5)
+    hypers = [dataclasses.replace(hyper(e, t), averaging=tail)
+              for e, t in zip((0.3, 1.0, 3.0), ALIKE, strict=True)]
+    keys, data = jax.random.split(jax.random.key(0), (3, 2)), dataset()
+    single = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
+    alone = [[single(keys[i, j], START, data, hypers[i], jmm.sgda, PROBLEM, path)
+              for j in range(2)] for i in range(3)]
+    return hypers, keys, data, alone
+
+
+def path(state):
+    return {"w": state.z.w, "spent": state.spent}
+
+
+sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe", "at_once",
+                                            "progress"))
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 4])
+def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
+    """Four at once: budgets share a place, and one place is filled up."""
+    hypers, keys, data, alone = uneven
+    states, seen = sweep(keys, START, data, jmm.stack(hypers), jmm.sgda, PROBLEM, path,
+                         at_once=at_once)
+    assert seen["w"].shape == (3, 2, 10, D)
+    for i, length in enumerate(ALIKE):
+        for j in range(2):
+            here = jax.tree.map(lambda x, i=i, j=j: x[i, j], (states, seen))
+            last, trace = alone[i][j]
+            chex.assert_trees_all_close(here[0], last, rtol=1e-9, atol=1e-12)
+            chex.assert_trees_all_close(jax.tree.map(lambda x, k=length: x[:k], here[1]), trace,
+                                        rtol=1e-9, atol=1e-12)
+            chex.assert_trees_all_equal(  # what is over repeats itself
+                jax.tree.map(lambda x, k=length: x[k:], here[1]),
+                jax.tree.map(lambda x, k=length: jnp.repeat(x[k - 1:k], 10 - k, axis=0), here[1]))
+            assert int(here[0].spent) == length
+            told = jmm.statement(jmm.sgda, hypers[i], here[0], delta=1e-5)
+            assert (told.spent, told.allowed) == (length, length)
+
+
+def test_a_run_of_two_releases_a_round_ends_where_it_should():
+    query = dataclasses.replace(hyper().query, noise_multiplier=Saddle(2.0, 2.0))
+    hypers = [jmm.extragradient.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=t)
+              for t in (3, 5)]
+    keys = jax.random.split(jax.random.key(0), (2, 1))
+    states, _ = sweep(keys, START, dataset(), jmm.stack(hypers), jmm.extragradient, PROBLEM)
+    assert states.spent.tolist() == [[6], [10]]
+    assert bool(jnp.all(jnp.isfinite(states.z.w)))
+    over = jax.jit(jmm.extragradient.update, static_argnames="problem")(
+        keys[0, 0], jax.tree.map(lambda x: x[0, 0], states), dataset(), hypers[0], PROBLEM)
+    assert bool(jnp.all(jnp.isnan(over.z.w)))  # its own releases are spent, not the longest run's
+
+
+def test_fewer_runs_at_once_need_less_memory_and_end_the_same():
+    keys = jax.random.split(jax.random.key(0), (2, 8))
+    stacked = jmm.stack([hyper(e, 3, jmm.Full()) for e in (1.0, 2.0)])
+    made = {k: sweep.lower(keys, START, dataset(), stacked, jmm.sgda, PROBLEM,
+                           at_once=k).compile() for k in (None, 3)}
+    few, every = (made[k].memory_analysis().temp_size_in_bytes for k in (3, None))
+    assert few < 0.4 * every
+    one, other = (made[k](keys, START, dataset(), stacked)[0] for k in (3, None))
+    chex.assert_trees_all_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_lengths_that_shape_the_program_are_refused():
+    keys = jax.random.split(jax.random.key(0), (2, 1))
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 1.0), population=20)
+
+    class Twice:
+        """Says that it does two things."""
+
+        @staticmethod
+        def mechanism(hyper):
+            return jmm.Sequence(parts=(jmm.sgda.mechanism(hyper),) * 2)
+
+    hypers = jmm.stack([jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=t)
+                        for t in (3, 5)])
+    with pytest.raises(ValueError, match="repeats one query"):
+        jmm.sweep(keys, START, dataset(), hypers, Twice, PROBLEM)
+    with pytest.raises(ValueError, match="times"):
+        jmm.run(keys[0, 0], START, dataset(), hypers, jmm.sgda, PROBLEM)
+    with pytest.raises(ValueError, match="at_once"):
+        jmm.sweep(keys, START, dataset(), hypers, jmm.sgda, PROBLEM, at_once=0)
+
+
+def test_a_bar_counts_the_runs_and_changes_nothing(uneven, capsys):
+    hypers, keys, data, _ = uneven
+    stacked = jmm.stack(hypers)
+    plain = sweep(keys, START, data, stacked, jmm.sgda, PROBLEM, path, at_once=4)
+    for _ in range(2):  # one program, two bars
+        shown = sweep(keys, START, data, stacked, jmm.sgda, PROBLEM, path, at_once=4,
+                      progress=True)
+        jax.effects_barrier()
+        chex.assert_trees_all_equal(shown, plain)
+        assert "6/6" in capsys.readouterr().err
 
 
 def test_observations_come_back_a_round_each():

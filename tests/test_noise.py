@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxminimax import noise
+import jaxminimax as jmm
+from jaxminimax import Saddle, noise
 
 SIZE = 10**6
 SIGMAS = 4.5
@@ -150,6 +151,26 @@ def test_secret_keys_differ_in_all_their_64_bits():
     assert np.bitwise_or.reduce(words).tolist() == [2**32 - 1] * 2  # fails once in 10^17 times
     assert np.bitwise_and.reduce(words).tolist() == [0] * 2
     jax.random.fold_in(keys[0], 1)  # a typed key, ready for use
+
+
+def test_keys_of_the_device_make_noise_of_the_same_law_and_are_refused_elsewhere(tmp_path):
+    key = noise.secret_key("rbg")
+    assert jax.random.key_data(key).shape == (4,)
+    x = np.asarray(noise.standard_normal(jax.random.key(3, impl="rbg"), (SIZE,), jnp.float32))
+    assert stats.kstest(x, "norm").pvalue > 1e-3
+    problem = jmm.Problem(operator=lambda z, x: Saddle(z.w - x, None))
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=4)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
+    z, data = Saddle(jnp.zeros(()), ()), jnp.ones(4)
+    done = jmm.fit(key, z, data, hyper, jmm.sgda, problem, delta=1e-5, progress=False)
+    assert np.isfinite(done.state.z.w)
+    with pytest.raises(ValueError, match="checkpoint needs a key of threefry2x32, got rbg"):
+        jmm.fit(key, z, data, hyper, jmm.sgda, problem, delta=1e-5, checkpoint=tmp_path)
+    keys = jax.random.split(key, (1, 2))
+    with pytest.raises(ValueError, match="sweep needs keys of threefry2x32, got rbg"):
+        jmm.sweep(keys, z, data, jmm.stack([hyper]), jmm.sgda, problem)
+    with pytest.raises(ValueError, match="generator"):
+        noise.secret_key("philox")
 
 
 def test_a_tree_keeps_its_structure_and_is_at_least_float32():
