@@ -15,28 +15,43 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import threefry_2x32
 
 from benchmarks import throughput_cases as cases
 from benchmarks import throughput_jax as plain
 from benchmarks.throughput_cases import CLIP, NOISE, PRIOR, Case, Entry
 
 
+def _words(key: jax.Array, count: int) -> jax.Array:
+    """Random words by the generator itself, both halves of each block."""
+    return threefry_2x32(jax.random.key_data(key), jax.lax.iota(jnp.uint32, count))
+
+
 def _normals(words: jax.Array, size: int) -> jax.Array:
     """Box-Muller, a number from each word."""
-    first, turn = words.reshape(2, -1).astype(jnp.float32)
-    return _pairs((first + 0.5) * 2.0**-32, turn * (2 * np.pi * 2.0**-32))[:size]
+    first, turn = words.reshape(2, -1)
+    return _pairs((first.astype(jnp.float32) + 0.5) * 2.0**-32, turn)[:size]
 
 
 def _long_normals(words: jax.Array, size: int) -> jax.Array:
-    """Box-Muller, two numbers from four words."""
-    high, low, turn, fine = words.reshape(4, -1).astype(jnp.float32)
-    return _pairs((high * 2.0**32 + low + 0.5) * 2.0**-64,
-                  (turn * 2.0**-32 + fine * 2.0**-64) * (2 * np.pi))[:size]
+    """Box-Muller, two numbers from four words; the last ones turn the angle by less than it has."""
+    high, low, turn, fine = words.reshape(4, -1)
+    u = (high.astype(jnp.float32) * 2.0**32 + low.astype(jnp.float32) + 0.5) * 2.0**-64
+    return _pairs(u, turn, fine.astype(jnp.float32) * 2.0**-64)[:size]
 
 
-def _pairs(u: jax.Array, angle: jax.Array) -> jax.Array:
+def _pairs(u: jax.Array, turn: jax.Array, fine: Any = 0.0) -> jax.Array:
+    # the two leading bits choose a quarter; the rest is an angle in [-1/8, 1/8) turns, where the
+    # polynomials (Taylor's) are exact to float32
+    angle = ((turn << 2).astype(jnp.int32).astype(jnp.float32) * 2.0**-34 + fine) * (2 * np.pi)
+    square = angle * angle
+    sine = angle * (1 + square * (-1 / 6 + square * (1 / 120 - square / 5040)))
+    cosine = 1 + square * (-1 / 2 + square * (1 / 24 + square * (-1 / 720 + square / 40320)))
+    swap, minus = (turn & (1 << 30)) > 0, turn >> 31 > 0
     radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0)))
-    return jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])
+    radius = jnp.where(minus, -radius, radius)
+    return jnp.concatenate([radius * jnp.where(swap, cosine, sine),
+                            radius * jnp.where(swap, -sine, cosine)])
 
 
 def _below(word: jax.Array, n: int, carry: Any = 0) -> jax.Array:
@@ -139,7 +154,7 @@ def make(case: Case, data: tuple, steps: int, words: str = "short") -> Entry:
     number_words = (4 if long else 2) * half
 
     def step(z: dict, key: jax.Array, data: tuple) -> dict:
-        bits = jax.random.bits(key, (row_words + number_words,), jnp.uint32)
+        bits = _words(key, row_words + number_words)
         if long:
             low, middle, high = bits[:row_words].reshape(3, -1)
             below = functools.reduce(lambda c, w: _below(w, case.n, c), (low, middle, high), 0)
