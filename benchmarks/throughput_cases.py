@@ -1,8 +1,8 @@
 """What is timed: the workloads in NumPy, closed-form norms, and the clock. Neither JAX nor torch.
 
 One step of DP-SGDA on the saddle problem of `jaxminimax.problems.auc`, with w = (theta, a, b) and
-a scalar v: rows drawn from N resident ones, per-example gradients of both players clipped to `CLIP`,
-Gaussian noise of `NOISE` clip norms on each sum, division by the batch size, steps of `STEP`, w
+a scalar v: rows drawn from N resident ones, per-example gradients of both players clipped to
+`CLIP`, Gaussian noise of `NOISE` clip norms on each sum, division by the batch size, steps of `STEP`, w
 projected to a ball and v to an interval. Every environment that takes part reads these numbers.
 """
 
@@ -152,12 +152,14 @@ class Entry:
       steps: that it does.
       compile_seconds: what building it took, apart from the steps.
       once: `(x, y) -> ` parameters by name after one noise-free step on exactly these rows.
+      device_bytes: what its program allocates where that is not this process's memory.
     """
 
     advance: Callable[[], None]
     steps: int
     compile_seconds: float
     once: Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
+    device_bytes: Callable[[], int] | None = None
 
 
 class Skipped(Exception):
@@ -182,8 +184,13 @@ def _resident(field: str) -> int:
     return 1024 * int(text.split(f"{field}:")[1].split()[0])
 
 
-def peak_bytes(advance: Callable[[], None]) -> int | None:
-    """How far the resident set of this process grows in a run, at its highest; Linux only."""
+def peak_bytes(entry: Entry) -> int | None:
+    """How far the resident set of this process grows in a run, at its highest; Linux only.
+
+    For a device, what the entry says it allocates there.
+    """
+    if entry.device_bytes is not None:
+        return entry.device_bytes()
     try:
         gc.collect()
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed is not what the run needs
@@ -191,7 +198,7 @@ def peak_bytes(advance: Callable[[], None]) -> int | None:
         before = _resident("VmRSS")
     except OSError:
         return None
-    advance()
+    entry.advance()
     return max(0, _resident("VmHWM") - before)
 
 
@@ -201,19 +208,8 @@ def flat(z: dict) -> dict[str, np.ndarray]:
             **{k: np.asarray(z[k]) for k in ("a", "b", "v")}}
 
 
-def pin(cores: int) -> None:
-    """Keeps this process, and what it starts, on its first `cores` cores; before JAX is loaded."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(cores)
-    if cores == 1:
-        os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "")
-                                   + " --xla_cpu_multi_thread_eigen=false"
-                                   " intra_op_parallelism_threads=1").strip()
-
-
 def serve(make: Callable[[str, Case, int], Entry]) -> None:
-    """Answers requests, a line of JSON each, until the input ends: the other end of `throughput`."""
+    """Answers requests, a line of JSON each, until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints does not mix with the answers
     entries: dict[int, Entry] = {}
@@ -227,7 +223,7 @@ def serve(make: Callable[[str, Case, int], Entry]) -> None:
             case "time":
                 return {"seconds": seconds(entries[ask["id"]], ask["clock"])}
             case "peak":
-                return {"bytes": peak_bytes(entries[ask["id"]].advance)}
+                return {"bytes": peak_bytes(entries[ask["id"]])}
             case "once":
                 given = np.load(ask["rows"])
                 np.savez(ask["answer"], **entries[ask["id"]].once(given["x"], given["y"]))

@@ -1,9 +1,8 @@
 """The workloads in plain JAX, without the library: models, peers, and a scan made for the workload.
 
-The peers are what one writes without a library: per-example gradients by `vmap`, clipped and summed,
-in a Python loop over a jitted step or in a scan; `optax.contrib.differentially_private_aggregate`;
-the same step without privacy. The specialised scan knows the model: norms in closed form, no
-`[batch, parameters]` array, all random numbers of a step from one flat draw.
+The peers are what one writes without a library: per-example gradients by `vmap`, clipped and
+summed, in a Python loop over a jitted step or in a scan; `optax.contrib.differentially_private_aggregate`;
+the same step without privacy.
 """
 
 import functools
@@ -145,6 +144,14 @@ def compiled(function: Callable, *given: Any) -> tuple[Callable, float]:
     return made, time.perf_counter() - began
 
 
+def on_device(function: Any) -> Callable[[], int] | None:
+    """What a compiled program allocates on an accelerator, without its arguments."""
+    if jax.default_backend() == "cpu":
+        return None
+    memory = function.memory_analysis()
+    return lambda: int(memory.temp_size_in_bytes + memory.output_size_in_bytes)
+
+
 def once(case: Case, step: Callable) -> Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
     """One noise-free step on given rows."""
     def run(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -170,7 +177,7 @@ def looped(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
             state = function(*state, *data)
         jax.block_until_ready(state)
 
-    return Entry(advance, steps, compile_seconds, once(case, step))
+    return Entry(advance, steps, compile_seconds, once(case, step), on_device(function))
 
 
 def scanned(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
@@ -194,7 +201,7 @@ def program(whole: Callable, state: tuple, data: tuple, steps: int, once: Callab
         nonlocal state
         state = jax.block_until_ready(function(*state, *data))
 
-    return Entry(advance, steps, compile_seconds, once)
+    return Entry(advance, steps, compile_seconds, once, on_device(function))
 
 
 def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:

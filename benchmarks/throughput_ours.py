@@ -14,17 +14,17 @@ from benchmarks import throughput_jax as plain
 from benchmarks.throughput_cases import CLIP, NOISE, PRIOR, RADIUS, STEP, Case, Entry
 from jaxminimax import Saddle
 
-OURS = "ours"
 
-
-def query(case: Case, sampling: Any, population: int) -> jmm.Query:
+def query(sampling: Any, population: int) -> jmm.Query:
     """Clip norms and noise of the workload."""
     return jmm.Query(clip=Saddle(*CLIP), noise_multiplier=Saddle(*NOISE), sampling=sampling,
                      population=population)
 
 
 def hyper(algorithm: Any, query: jmm.Query, steps: int) -> Any:
-    """Of `sgda` and its kin."""
+    """Of an algorithm that takes steps."""
+    if algorithm is jmm.gda:
+        return jmm.gda.Hyper(query=query, modulus=1.0, offset=20.0, iterations=steps)
     return algorithm.Hyper(query=query, step=Saddle(*STEP), iterations=steps)
 
 
@@ -42,12 +42,13 @@ def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:
 
     Args:
       peer: "ours" draws rows with replacement, as the peers do; "ours, Poisson" and "ours,
-        disjoint" sample differently; "ours, extragradient" is another algorithm.
+        disjoint" sample differently; "ours, extragradient" makes two releases a round, and "ours,
+        gda" reads every row.
       case: workload and batch.
       data: the resident rows.
       steps: rounds.
     """
-    algorithm, sampling, records = jmm.sgda, jmm.FixedSize(batch=case.batch, replacement=True), case.n
+    algorithm, sampling = jmm.sgda, jmm.FixedSize(batch=case.batch, replacement=True)
     match peer:
         case "ours, Poisson":
             sampling = jmm.Poisson(rate=case.batch / case.n)
@@ -55,8 +56,10 @@ def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:
             sampling = jmm.Disjoint(batch=case.batch)
         case "ours, extragradient":
             algorithm = jmm.extragradient
-    asked = query(case, sampling, records)
-    settings, solved = hyper(algorithm, asked, steps), problem(case)
+        case "ours, gda":
+            algorithm, sampling = jmm.gda, jmm.Full()
+    settings = hyper(algorithm, query(sampling, case.n), steps)
+    solved = problem(case)
 
     def whole(z: Saddle, _: Any, key: jax.Array, *data: jax.Array) -> tuple[Saddle, Any, Any]:
         state, _ = jmm.run(key, z, data, settings, algorithm, solved)

@@ -22,12 +22,12 @@ from benchmarks import throughput_jax as plain
 from benchmarks.throughput_cases import CLIP, NOISE, PRIOR, Case, Entry
 
 
-def _words(key: jax.Array, count: int) -> jax.Array:
+def draw_words(key: jax.Array, count: int) -> jax.Array:
     """Random words by the generator itself, both halves of each block."""
     return threefry_2x32(jax.random.key_data(key), jax.lax.iota(jnp.uint32, count))
 
 
-def _normals(words: jax.Array, size: int) -> jax.Array:
+def box_muller(words: jax.Array, size: int) -> jax.Array:
     """Box-Muller, a number from each word."""
     first, turn = words.reshape(2, -1)
     return _pairs((first.astype(jnp.float32) + 0.5) * 2.0**-32, turn)[:size]
@@ -154,7 +154,7 @@ def make(case: Case, data: tuple, steps: int, words: str = "short") -> Entry:
     number_words = (4 if long else 2) * half
 
     def step(z: dict, key: jax.Array, data: tuple) -> dict:
-        bits = _words(key, row_words + number_words)
+        bits = draw_words(key, row_words + number_words)
         if long:
             low, middle, high = bits[:row_words].reshape(3, -1)
             below = functools.reduce(lambda c, w: _below(w, case.n, c), (low, middle, high), 0)
@@ -162,7 +162,7 @@ def make(case: Case, data: tuple, steps: int, words: str = "short") -> Entry:
         else:
             picked = _below(bits[:row_words], case.n).astype(jnp.int32)
         x, y = (a.at[picked].get(mode="promise_in_bounds", indices_are_sorted=long) for a in data)
-        normals = (_long_normals if long else _normals)(bits[row_words:], case.size)
+        normals = (_long_normals if long else box_muller)(bits[row_words:], case.size)
         return plain.move(z, _noisy(case, sums(case, z, x, y), normals))
 
     def whole(z: dict, mean: dict, key: jax.Array, *data: jax.Array) -> tuple[dict, dict, Any]:
