@@ -2,8 +2,8 @@
 
 One step of DP-SGDA on the saddle problem of `jaxminimax.problems.auc`, with w = (theta, a, b) and
 a scalar v: rows drawn from N resident ones, per-example gradients of both players clipped to
-`CLIP`, Gaussian noise of `NOISE` clip norms on each sum, division by the batch size, steps of `STEP`, w
-projected to a ball and v to an interval. Every environment that takes part reads these numbers.
+`CLIP`, Gaussian noise of `NOISE` clip norms on each sum, division by the batch size, steps of
+`STEP`, w projected to a ball and v to an interval. Every environment reads these numbers.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ import numpy as np
 
 N = 60_000
 PRIOR = 0.3
-CLIP, NOISE, STEP, RADIUS = (1.0, 0.5), (1.0, 1.0), (0.05, 0.05), (10.0, 10.0)
+CLIP, NOISE, STEP, RADIUS = (4.0, 1.0), (1.0, 1.0), (0.05, 0.05), (10.0, 10.0)
 TOKENS, WIDTH = 28, 32  # of the attention model
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {

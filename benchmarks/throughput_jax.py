@@ -1,8 +1,8 @@
 """The workloads in plain JAX, without the library: models, peers, and a scan made for the workload.
 
 The peers are what one writes without a library: per-example gradients by `vmap`, clipped and
-summed, in a Python loop over a jitted step or in a scan; `optax.contrib.differentially_private_aggregate`;
-the same step without privacy.
+summed, in a Python loop over a jitted step or in a scan; the differentially private aggregate of
+optax; the same step without privacy.
 """
 
 import functools

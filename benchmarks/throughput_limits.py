@@ -42,7 +42,7 @@ def measured(size: int | None = None) -> dict[str, float]:
 
     a, b = (jax.random.normal(jax.random.key(k), (size, size)) for k in (0, 1))
     product = jax.jit(jnp.matmul)
-    numbers = size * size // 4
+    numbers = size * size // 16
 
     @jax.jit
     def normals(key: jax.Array) -> jax.Array:

@@ -1,4 +1,7 @@
-"""The step written by hand in NumPy, with closed-form norms."""
+"""The step written by hand in NumPy, with closed-form norms.
+
+It can answer from a process of its own too, as the peers of other environments do.
+"""
 
 import time
 
@@ -56,3 +59,7 @@ def make(case: Case, data: tuple[np.ndarray, np.ndarray], steps: int) -> Entry:
     began = time.perf_counter()
     return Entry(advance, steps, time.perf_counter() - began,
                  lambda x, y: cases.flat(step(case, point(case), x, y, None)))
+
+
+if __name__ == "__main__":
+    cases.serve(lambda peer, case, steps: make(case, cases.rows(case), steps))

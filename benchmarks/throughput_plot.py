@@ -63,7 +63,7 @@ def plot(path: pathlib.Path, record: dict[str, Any]) -> None:
     made = record["environment"]
     cores = f"{record['cores']} core(s)" if record["cores"] else "all cores"
     figure.suptitle(
-        f"DP-SGDA steps, clip norms (1, 0.5), noise multipliers 1 (no epsilon is claimed);\n"
+        f"DP-SGDA steps, clip norms (4, 1), noise multipliers 1 (no epsilon is claimed);\n"
         f"{made['device']}, {cores}, JAX {made['jax']}; medians, bars from fastest to slowest",
         fontsize=9)
     figure.savefig(path, dpi=110)

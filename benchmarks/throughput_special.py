@@ -115,7 +115,7 @@ def _tapped_sums(case: Case, z: dict, x: jax.Array, y: jax.Array) -> dict:
     tapped = {"cnn": _tapped_cnn, "attention": _tapped_attention}[case.model]
     shapes = {"cnn": {"1": (169, 16), "2": (25, 32), "3": (32,)},
               "attention": dict.fromkeys("EQKVO", (cases.TOKENS, cases.WIDTH))}[case.model]
-    zeros = {k: jnp.zeros((len(x), *shape)) for k, shape in shapes.items()}
+    zeros = {k: jnp.zeros((len(x), *shape), x.dtype) for k, shape in shapes.items()}
     s, back, met = jax.vjp(lambda taps: tapped(z["theta"], taps, x), zeros, has_aux=True)
     plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)
     pull_a, pull_b = 2 * plus * (s - z["a"]), 2 * minus * (s - z["b"])
