@@ -126,6 +126,7 @@ class Fleet(contextlib.ExitStack):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        process.stdout.close()
 
     def ask(self, home: str, **question: Any) -> dict[str, Any]:
         """One line to another process, and its answer.

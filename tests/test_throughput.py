@@ -56,7 +56,7 @@ def reference(case, x, y):
     return {**{k: a * min(1, 10 / length) for k, a in w.items()}, "v": 0.05 * dual / len(y)}
 
 
-@pytest.mark.parametrize("workload", ["linear 22", "mlp 8", "attention", "cnn"])
+@pytest.mark.parametrize("workload", ["linear 22", "mlp 8", "attention"])
 def test_every_peer_does_the_same_step_without_noise(workload):
     case = Case(workload, 4, 8)
     rows = x, y = tuple(a[:4] for a in throughput_cases.rows(case))
@@ -68,9 +68,10 @@ def test_every_peer_does_the_same_step_without_noise(workload):
         return throughput_jax.move(z, jax.tree.map(lambda a: a / len(y), total))
 
     steps = [special]
-    if workload in ("linear 22", "mlp 8"):
+    if workload == "linear 22":
         steps += [lambda *a: throughput_jax.vmap_step(case, *a),
                   lambda *a: throughput_jax.optax_step(case, *a)]
+    if workload != "attention":
         made.append(throughput_numpy.make(case, rows, 1).once)
     for once in [*made, *(throughput_jax.once(case, step) for step in steps)]:
         assert apart(once(x, y), wanted) < 2e-6
@@ -80,7 +81,8 @@ def test_most_rows_are_clipped_and_some_are_not():
     """Otherwise the comparison would say little."""
     case = Case("linear 22", 200, 200)
     x, y = throughput_cases.rows(case)
-    g_w, g_v = throughput_jax.gradients(case, throughput_jax.point(case), x, y)
+    g_w, g_v = jax.jit(lambda z: throughput_jax.gradients(case, z, x, y))(
+        throughput_jax.point(case))
     norm = jnp.sqrt(sum(jnp.sum(a.reshape(200, -1) ** 2, 1) for a in jax.tree.leaves(g_w)))
     for share in (jnp.mean(norm > CLIP[0]), jnp.mean(jnp.abs(g_v) > CLIP[1])):
         assert 0.1 < share < 0.99
@@ -128,7 +130,7 @@ def test_a_run_writes_rows_and_says_who_is_missing(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("JAXMINIMAX_PEER_JAX_PRIVACY", str(tmp_path / "nowhere"))
     small = throughput_limits.measured(64)
     monkeypatch.setattr(throughput_limits, "measured", lambda: small)
-    peers = ["specialised scan", "plain vmap, loop", "NumPy by hand"]
+    peers = ["specialised scan", "NumPy by hand"]
     assert throughput.main(arguments(
         tmp_path, "--peers", *peers, "Opacus ghost", "--plot", str(tmp_path / "made.png"))) == 0
     record = json.loads((tmp_path / "made.json").read_text())
@@ -205,7 +207,7 @@ def test_targets_are_read_off_the_rows():
 
 def test_growth_says_how_far_its_ends_are_apart():
     made = throughput_growth._timed("a sample", "rows", {
-        n: (lambda n=n: throughput_growth.sampling("Poisson", n)) for n in (1000, 2000)},
+        n: (lambda n=n: throughput_growth.sampling("disjoint", n)) for n in (1000, 2000)},
         throughput.filled(throughput.parser().parse_args(["--quick"])))
     assert [r["number"] for r in made] == [1000, 2000]
     assert "last over first" in throughput_growth.lines(made)[0]
