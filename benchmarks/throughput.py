@@ -100,7 +100,9 @@ def one_case(fleet: Fleet, case: Case, names: list[str], args: argparse.Namespac
             began = time.perf_counter()
             times[name].append(entry.time(args.clock))
             spent[name] += time.perf_counter() - began
-    made = [row(case, name, entries[name], peaks[name], times, bound) for name in entries]
+    quiet = throughput_limits.bound(case, limits, noise=False)  # of the step without privacy
+    made = [row(case, name, entries[name], peaks[name], times,
+                quiet if name.startswith("not private") else bound) for name in entries]
     for entry in entries.values():
         entry.drop()
     return made, skipped
@@ -161,7 +163,8 @@ def parser() -> report.Parser:
                    const=pathlib.Path("throughput.json"), help="write the rows (throughput.json)")
     p.add_argument("--plot", type=report.output(".png", ".pdf"), nargs="?", metavar="FILE",
                    const=pathlib.Path("throughput.png"), help="draw them (throughput.png)")
-    p.add_argument("--workloads", nargs="+", choices=cases.WORKLOADS, default=cases.WORKLOADS)
+    p.add_argument("--workloads", nargs="+", choices=cases.WORKLOADS, default=None,
+                   help="default all; linear 22 and mlp with --quick")
     p.add_argument("--batches", nargs="+", type=report.count, default=None,
                    help=f"default {', '.join(map(str, BATCHES))}; 256 with --quick")
     p.add_argument("--peers", nargs="+", choices=[p for p in PEERS if p != OURS], metavar="PEER",
@@ -170,7 +173,7 @@ def parser() -> report.Parser:
     p.add_argument("--seconds", type=report.number(0, 60), default=None,
                    help="of a peer in a round, default 0.15; 0.05 with --quick")
     p.add_argument("--budget", type=report.number(0, 3600), default=None,
-                   help="seconds after which a peer leaves the rounds, default 10; 2 with --quick")
+                   help="seconds after which a peer leaves the rounds, default 10; 1 with --quick")
     p.add_argument("--rows", type=report.count, default=cases.N, help="resident rows")
     p.add_argument("--cores", type=int, choices=range(0, 257), default=1, metavar="CORES",
                    help="cores to stay on, 0 for all; default 1")
@@ -178,14 +181,17 @@ def parser() -> report.Parser:
                    help="cpu: processor time, for a machine that is shared")
     p.add_argument("--no-growth", action="store_true",
                    help="leave out how cost grows with width, rows and iterations")
-    p.add_argument("--quick", action="store_true", help="under five minutes")
+    p.add_argument("--quick", action="store_true",
+                   help="under five minutes: one batch size, two workloads, no growth")
     return p
 
 
 def filled(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments with what `--quick` stands for."""
-    quick = {"batches": [256], "rounds": 3, "seconds": 0.05, "budget": 2.0}
-    full = {"batches": list(BATCHES), "rounds": 7, "seconds": 0.15, "budget": 10.0}
+    quick = {"workloads": ["linear 22", "mlp"], "batches": [256], "rounds": 3, "seconds": 0.05,
+             "budget": 1.0}
+    full = {"workloads": list(cases.WORKLOADS), "batches": list(BATCHES), "rounds": 7,
+            "seconds": 0.15, "budget": 10.0}
     for name, value in (quick if args.quick else full).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
@@ -226,7 +232,7 @@ def run(args: argparse.Namespace) -> int:
     """The benchmark, once the process has its cores."""
     from benchmarks import throughput_growth, throughput_limits
 
-    limits = throughput_limits.measured()
+    limits = throughput_limits.measured(args.clock)
     report.say("limits: " + ", ".join(f"{k} {v:.3g}" for k, v in limits.items()))
     rows: list[dict[str, Any]] = []
     growth: list[dict[str, Any]] = []
@@ -251,7 +257,7 @@ def run(args: argparse.Namespace) -> int:
                   "targets": targets(rows), "growth": growth}
         if args.json:
             report.write_json(args.json, record)
-        if not args.no_growth:
+        if not (args.no_growth or args.quick):
             growth += throughput_growth.rows(args)
     print(report.table(
         ("workload", "batch", "peer", "us a step", "examples a second", "ratio", "peak MB",

@@ -1,7 +1,6 @@
 """What the machine allows: bandwidth of a copy, rate of a product, rate of the noise generator."""
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,23 +9,25 @@ import jax.numpy as jnp
 
 from benchmarks import throughput_jax as plain
 from benchmarks import throughput_special as special
-from benchmarks.throughput_cases import Case
+from benchmarks.throughput_cases import Case, clock
 
 
-def _seconds(call: Callable[[], Any], rounds: int = 7) -> float:
+def _seconds(call: Callable[[], Any], kind: str, rounds: int = 15) -> float:
+    now = clock(kind)
     jax.block_until_ready(call())
     times = []
     for _ in range(rounds):
-        began = time.perf_counter()
+        began = now()
         jax.block_until_ready(call())
-        times.append(time.perf_counter() - began)
+        times.append(now() - began)
     return min(times)
 
 
-def measured(size: int | None = None) -> dict[str, float]:
+def measured(kind: str = "wall", size: int | None = None) -> dict[str, float]:
     """Bytes read and written a second, float32 operations a second, seconds of a normal number.
 
     Args:
+      kind: of clock.
       size: edge of the product; the default suits the device.
     """
     gpu = jax.default_backend() != "cpu"
@@ -50,13 +51,12 @@ def measured(size: int | None = None) -> dict[str, float]:
             words = special.draw_words(jax.random.fold_in(key, t), numbers)
             return total + special.box_muller(words, numbers), None
 
-        return jax.lax.scan(body, jnp.zeros(numbers), jnp.arange(8))[0]
+        return jax.lax.scan(body, jnp.zeros(numbers), jnp.arange(16))[0]
 
-    return {
-        "copy_bytes_per_second": 8 * many / _seconds(copied),
-        "matmul_flops_per_second": 2 * size**3 / _seconds(lambda: product(a, b)),
-        "seconds_per_normal": _seconds(lambda: normals(jax.random.key(0))) / (8 * numbers),
-    }
+    made = _seconds(lambda: normals(jax.random.key(0)), kind) / (16 * numbers)
+    return {"copy_bytes_per_second": 8 * many / _seconds(copied, kind),
+            "matmul_flops_per_second": 2 * size**3 / _seconds(lambda: product(a, b), kind),
+            "seconds_per_normal": made}
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,8 +69,8 @@ def operations(case: Case) -> float:
     return float((lowered.cost_analysis() or {}).get("flops", 0.0))
 
 
-def bound(case: Case, limits: dict[str, float]) -> float:
+def bound(case: Case, limits: dict[str, float], *, noise: bool = True) -> float:
     """Seconds that the machine needs for a step: rows copied, products, noise."""
     return (8 * case.batch * case.features / limits["copy_bytes_per_second"]
             + operations(case) / limits["matmul_flops_per_second"]
-            + case.size * limits["seconds_per_normal"])
+            + noise * case.size * limits["seconds_per_normal"])

@@ -128,8 +128,8 @@ def arguments(tmp_path, *more):
 def test_a_run_writes_rows_and_says_who_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("JAXMINIMAX_PEER_TORCH", raising=False)
     monkeypatch.setenv("JAXMINIMAX_PEER_JAX_PRIVACY", str(tmp_path / "nowhere"))
-    small = throughput_limits.measured(64)
-    monkeypatch.setattr(throughput_limits, "measured", lambda: small)
+    small = throughput_limits.measured("wall", 64)
+    monkeypatch.setattr(throughput_limits, "measured", lambda kind: small)
     peers = ["specialised scan", "NumPy by hand"]
     assert throughput.main(arguments(
         tmp_path, "--peers", *peers, "Opacus ghost", "--plot", str(tmp_path / "made.png"))) == 0
