@@ -18,8 +18,10 @@ skipped where it is not set:
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
+import platform
 import statistics
 import sys
 import time
@@ -213,6 +215,19 @@ def main(argv: list[str] | None = None) -> int:
     return run(args)
 
 
+def processor() -> str:
+    """The name of what the steps run on."""
+    import jax
+
+    if jax.default_backend() != "cpu":
+        return jax.devices()[0].device_kind
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
 def pin(cores: int) -> None:
     """Starts the command again on so many cores, unless it is there; libraries count at loading."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -252,7 +267,8 @@ def run(args: argparse.Namespace) -> int:
                 for r in made:
                     report.say(f"{workload}, batch {batch}: {r['peer']}: "
                                f"{1e6 / r['steps_per_second']:.1f} us, ratio {r['ratio']:.2f}")
-        record = {"environment": report.environment() | fleet.versions, "limits": limits,
+        record = {"environment": {**report.environment(), **fleet.versions,
+                                  "processor": processor()}, "limits": limits,
                   "cores": args.cores, "clock": args.clock, "skipped": skipped, "rows": rows,
                   "targets": targets(rows), "growth": growth}
         if args.json:

@@ -19,7 +19,7 @@ def plot(path: pathlib.Path, record: dict[str, Any]) -> None:
     panels = len(workloads) + len(grows)
     across = min(4, panels)
     down = -(-panels // across)
-    figure = Figure(figsize=(3.6 * across, 3.2 * down + 1.6), layout="constrained")
+    figure = Figure(figsize=(3.0 * across, 2.5 * down + 1.6), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for empty in axes[panels:]:
         empty.set_axis_off()
@@ -56,14 +56,14 @@ def plot(path: pathlib.Path, record: dict[str, Any]) -> None:
         unit = {"rows": "resident rows", "width": "hidden units", "iterations": "rounds"}[over]
         ax.set(xscale="log", yscale="log", title=f"growth with {over}", xlabel=unit,
                ylabel="time [us]")
-        ax.legend(fontsize=6)
+        ax.legend(fontsize=5)
         ax.grid(alpha=0.3)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncol=4, fontsize=7)
+    figure.legend(handles, labels, loc="outside lower center", ncol=4, fontsize=6)
     made = record["environment"]
     cores = f"{record['cores']} core(s)" if record["cores"] else "all cores"
     figure.suptitle(
         f"DP-SGDA steps, clip norms (4, 1), noise multipliers 1 (no epsilon is claimed);\n"
-        f"{made['device']}, {cores}, JAX {made['jax']}; medians, bars from fastest to slowest",
+        f"{made['processor']}, {cores}, JAX {made['jax']}; medians, bars from fastest to slowest",
         fontsize=9)
     figure.savefig(path, dpi=110)
