@@ -4,8 +4,9 @@
 
 Every workload and batch size runs in rounds in which the peers take turns, and a row holds medians
 over the rounds. `ratio` is the library's steps per second over the peer's, the median of the
-ratios within rounds: above 1 the library is faster. `compile_seconds` is apart. `peak_bytes` is how
-far the resident set grows in the peer's first run (on a device: what its programs allocate).
+ratios within rounds: above 1 the library is faster. `compile_seconds` is apart. `peak_bytes` is
+what a program of JAX allocates by its own account, and for others how far the resident set grows in
+the first run (a lower limit: memory that the allocator kept is missed).
 `fraction_of_limit` is the time that the machine needs for the rows (at the bandwidth of a copy),
 the products (at the rate of a large one) and the noise (at the rate of the generator), over the
 time that was taken. Before it is timed, a peer's step without noise is held against the library's.

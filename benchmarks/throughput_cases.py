@@ -152,14 +152,14 @@ class Entry:
       steps: that it does.
       compile_seconds: what building it took, apart from the steps.
       once: `(x, y) -> ` parameters by name after one noise-free step on exactly these rows.
-      device_bytes: what its program allocates where that is not this process's memory.
+      allocated: bytes that its programs allocate, where they can tell.
     """
 
     advance: Callable[[], None]
     steps: int
     compile_seconds: float
     once: Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
-    device_bytes: Callable[[], int] | None = None
+    allocated: Callable[[], int] | None = None
 
 
 class Skipped(Exception):
@@ -187,10 +187,12 @@ def _resident(field: str) -> int:
 def peak_bytes(entry: Entry) -> int | None:
     """How far the resident set of this process grows in a run, at its highest; Linux only.
 
-    For a device, what the entry says it allocates there.
+    Memory that was used before and kept by the allocator is missed, so programs that can tell what
+    they allocate are asked instead: those of JAX, and torch on a device.
     """
-    if entry.device_bytes is not None:
-        return entry.device_bytes()
+    if entry.allocated is not None:
+        entry.advance()
+        return entry.allocated()
     try:
         gc.collect()
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed is not what the run needs

@@ -144,10 +144,8 @@ def compiled(function: Callable, *given: Any) -> tuple[Callable, float]:
     return made, time.perf_counter() - began
 
 
-def on_device(function: Any) -> Callable[[], int] | None:
-    """What a compiled program allocates on an accelerator, without its arguments."""
-    if jax.default_backend() == "cpu":
-        return None
+def allocated(function: Any) -> Callable[[], int]:
+    """What a compiled program allocates, without its arguments, by its own account."""
     memory = function.memory_analysis()
     return lambda: int(memory.temp_size_in_bytes + memory.output_size_in_bytes)
 
@@ -177,7 +175,7 @@ def looped(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
             state = function(*state, *data)
         jax.block_until_ready(state)
 
-    return Entry(advance, steps, compile_seconds, once(case, step), on_device(function))
+    return Entry(advance, steps, compile_seconds, once(case, step), allocated(function))
 
 
 def scanned(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
@@ -201,7 +199,7 @@ def program(whole: Callable, state: tuple, data: tuple, steps: int, once: Callab
         nonlocal state
         state = jax.block_until_ready(function(*state, *data))
 
-    return Entry(advance, steps, compile_seconds, once, on_device(function))
+    return Entry(advance, steps, compile_seconds, once, allocated(function))
 
 
 def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:

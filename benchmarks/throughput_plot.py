@@ -19,7 +19,7 @@ def plot(path: pathlib.Path, record: dict[str, Any]) -> None:
     panels = len(workloads) + len(grows)
     across = min(4, panels)
     down = -(-panels // across)
-    figure = Figure(figsize=(3.0 * across, 2.5 * down + 1.6), layout="constrained")
+    figure = Figure(figsize=(2.6 * across, 2.3 * down + 1.5), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for empty in axes[panels:]:
         empty.set_axis_off()
@@ -66,4 +66,4 @@ def plot(path: pathlib.Path, record: dict[str, Any]) -> None:
         f"DP-SGDA steps, clip norms (4, 1), noise multipliers 1 (no epsilon is claimed);\n"
         f"{made['processor']}, {cores}, JAX {made['jax']}; medians, bars from fastest to slowest",
         fontsize=9)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
