@@ -131,9 +131,11 @@ def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     at = {(r["workload"], r["batch"], r["peer"]): r for r in rows}
 
     def against(peer: str, workload: str, wanted: float) -> dict[str, Any] | None:
-        found = [at[w, b, p]["ratio"] for w, b, p in at if (w, p) == (workload, peer)]
+        batches = [b for w, b, p in at if (w, p) == (workload, peer)]
+        found = [at[workload, b, peer]["ratio"] for b in batches]
         return None if not found else {
-            "target": f"{workload}: at least {wanted:g} x {peer}, at every batch",
+            "target": f"{workload}, batch {', '.join(map(str, batches))}: at least {wanted:.3g} x "
+                      f"{peer}",
             "wanted": wanted, "least": min(found), "most": max(found),
             "reached": min(found) >= wanted}
 

@@ -200,8 +200,8 @@ def test_targets_are_read_off_the_rows():
         row("ours", 1.0), row("Opacus ghost", 2.5), row("Opacus ghost", 4.0, 256),
         row("ours", 1.0, 4096, 14), row("not private, scan", 0.5, 4096, 10)])
     by = {t["target"]: t["reached"] for t in found}
-    assert by == {"mlp: at least 1 x Opacus ghost, at every batch": True,
-                  "mlp: at least 3 x Opacus ghost, at every batch": False,
+    assert by == {"mlp, batch 64, 256: at least 1 x Opacus ghost": True,
+                  "mlp, batch 64, 256: at least 3 x Opacus ghost": False,
                   "mlp, batch 4096: peak memory below 1.5 x the step without privacy": True}
 
 
