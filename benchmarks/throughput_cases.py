@@ -1,0 +1,251 @@
+"""What is timed: the workloads in NumPy, closed-form norms, and the clock. Neither JAX nor torch.
+
+One step of DP-SGDA on the saddle problem of `jaxminimax.problems.auc`, with w = (theta, a, b) and
+a scalar v: rows drawn from N resident ones, per-example gradients of both players clipped to
+`CLIP`, Gaussian noise of `NOISE` clip norms on each sum, division by the batch size, steps of
+`STEP`, w projected to a ball and v to an interval. Every environment reads these numbers.
+"""
+
+import ctypes
+import dataclasses
+import gc
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+N = 60_000
+PRIOR = 0.3
+CLIP, NOISE, STEP, RADIUS = (4.0, 1.0), (1.0, 1.0), (0.05, 0.05), (10.0, 10.0)
+TOKENS, WIDTH = 28, 32  # of the attention model
+
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "linear 22": {"k": (22,)},
+    "linear 784": {"k": (784,)},
+    "mlp": {"W1": (784, 256), "b1": (256,), "W2": (256,)},
+    "cnn": {"K1": (4, 4, 1, 16), "c1": (16,), "K2": (4, 4, 16, 32), "c2": (32,),
+            "W1": (800, 32), "b1": (32,), "W2": (32,)},
+    "attention": {"E": (28, WIDTH), "Q": (WIDTH, WIDTH), "K": (WIDTH, WIDTH), "V": (WIDTH, WIDTH),
+                  "O": (WIDTH, WIDTH), "W2": (WIDTH,)},
+}
+WORKLOADS = tuple(SHAPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A workload and a batch size.
+
+    Attributes:
+      workload: one of `WORKLOADS`, or "mlp" followed by its hidden width, as in "mlp 64".
+      batch: rows in a step.
+      n: resident rows.
+    """
+
+    workload: str
+    batch: int
+    n: int = N
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the parameters theta."""
+        if self.workload in SHAPES:
+            return SHAPES[self.workload]
+        name, hidden = self.workload.split()
+        assert name == "mlp"
+        return {"W1": (784, int(hidden)), "b1": (int(hidden),), "W2": (int(hidden),)}
+
+    @property
+    def model(self) -> str:
+        """Linear, mlp, cnn or attention."""
+        return self.workload.split()[0]
+
+    @property
+    def features(self) -> int:
+        """Numbers in a row."""
+        return 22 if self.workload == "linear 22" else 784
+
+    @property
+    def size(self) -> int:
+        """Numbers in theta, a, b and v."""
+        return sum(int(np.prod(s)) for s in self.shapes.values()) + 3
+
+
+def rows(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """The resident rows, float32 `[n, features]` of norm near 1, and labels in {0, 1}."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((case.n, case.features), np.float32)
+    x *= np.float32(case.features**-0.5)
+    y = (rng.random(case.n) < PRIOR).astype(np.float32)
+    return x, y
+
+
+def start(case: Case) -> dict[str, np.ndarray]:
+    """Parameters with scores and gradients of the order of 1."""
+    rng = np.random.default_rng(1)
+    last = {"linear": "k"}.get(case.model, "W2")
+    theta = {}
+    for name, shape in case.shapes.items():
+        inputs = int(np.prod(shape[:-1])) if len(shape) > 1 else shape[0]
+        scale = 1.0 if name == last and case.model == "linear" else inputs**-0.5
+        if len(shape) == 1 and name != last:
+            scale = 0.1
+        theta[name] = (scale * rng.standard_normal(shape)).astype(np.float32)
+    return theta
+
+
+def norms_and_sums(case: Case, xp: Any, theta: dict, x: Any) -> tuple[Any, Callable, Callable]:
+    """Closed forms, for NumPy, JAX and torch alike: no `[batch, parameters]` array.
+
+    Returns:
+      Scores s `[b]`; `d -> ` the squared norms of d_i ds_i/dtheta, with what `total` needs; and
+      `(kept, d, weight) -> sum_i weight_i d_i ds_i/dtheta`.
+    """
+    def squares(a: Any) -> Any:
+        return xp.einsum("ij,ij->i", a, a)
+
+    if case.model == "linear":
+        s = x @ theta["k"]
+        return (s, lambda d: (d * d * squares(x), None),
+                lambda _, d, weight: {"k": (weight * d) @ x})
+    if case.model != "mlp":
+        raise ValueError(f"no closed form for {case.workload!r}")
+    h = x @ theta["W1"] + theta["b1"]
+    r = h * (h > 0)
+    s = r @ theta["W2"]
+
+    def norms(d: Any) -> tuple[Any, Any]:
+        e = (d[:, None] * (h > 0)) * theta["W2"]
+        return squares(e) * (squares(x) + 1) + d * d * squares(r), e
+
+    def total(e: Any, d: Any, weight: Any) -> dict:
+        e = weight[:, None] * e
+        return {"W1": x.T @ e, "b1": e.sum(0), "W2": (weight * d) @ r}
+
+    return s, norms, total
+
+
+def clipped_sums(case: Case, xp: Any, z: dict, x: Any, y: Any) -> dict:
+    """The clipped sums of both players' operators with closed-form norms; z = theta, a, b, v."""
+    s, norms, total = norms_and_sums(case, xp, z["theta"], x)
+    plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)
+    pull_a, pull_b = 2 * plus * (s - z["a"]), 2 * minus * (s - z["b"])
+    d = pull_a + pull_b + 2 * (1 + z["v"]) * (minus - plus)
+    square, kept = norms(d)
+    norm = xp.sqrt(square + pull_a**2 + pull_b**2)
+    weight = CLIP[0] / xp.maximum(norm, xp.full_like(norm, CLIP[0]))
+    g_v = 2 * s * (plus - minus)
+    return {"theta": total(kept, d, weight), "a": -(weight * pull_a).sum(),
+            "b": -(weight * pull_b).sum(), "v": xp.clip(g_v, -CLIP[1], CLIP[1]).sum()}
+
+
+@dataclasses.dataclass
+class Entry:
+    """One peer on one case, ready to run.
+
+    Attributes:
+      advance: does `steps` steps and waits for them.
+      steps: that it does.
+      compile_seconds: what building it took, apart from the steps.
+      once: `(x, y) -> ` parameters by name after one noise-free step on exactly these rows.
+      allocated: bytes that its programs allocate, where they can tell.
+    """
+
+    advance: Callable[[], None]
+    steps: int
+    compile_seconds: float
+    once: Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
+    allocated: Callable[[], int] | None = None
+
+
+class Skipped(Exception):
+    """Why a peer does not take part in a case."""
+
+
+def clock(kind: str) -> Callable[[], float]:
+    """"wall", or "cpu": the processor time of this process, for a machine that is shared."""
+    return {"wall": time.perf_counter, "cpu": time.process_time}[kind]
+
+
+def seconds(entry: Entry, kind: str) -> float:
+    """Of one step."""
+    now = clock(kind)
+    began = now()
+    entry.advance()
+    return (now() - began) / entry.steps
+
+
+def _resident(field: str) -> int:
+    text = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(text.split(f"{field}:")[1].split()[0])
+
+
+def peak_bytes(entry: Entry) -> int | None:
+    """How far the resident set of this process grows in a run, at its highest; Linux only.
+
+    Memory that was used before and kept by the allocator is missed, so programs that can tell what
+    they allocate are asked instead: those of JAX, and torch on a device.
+    """
+    if entry.allocated is not None:
+        entry.advance()
+        return entry.allocated()
+    try:
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed is not what the run needs
+        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = _resident("VmRSS")
+    except OSError:
+        return None
+    entry.advance()
+    return max(0, _resident("VmHWM") - before)
+
+
+def flat(z: dict) -> dict[str, np.ndarray]:
+    """Parameters by name, with those of theta beside the rest."""
+    return {**{k: np.asarray(x) for k, x in z["theta"].items()},
+            **{k: np.asarray(z[k]) for k in ("a", "b", "v")}}
+
+
+def serve(make: Callable[[str, Case, int], Entry]) -> None:
+    """Answers requests, a line of JSON each, until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints does not mix with the answers
+    entries: dict[int, Entry] = {}
+
+    def answer(ask: dict[str, Any]) -> dict[str, Any]:
+        match ask["do"]:
+            case "make":
+                case = Case(ask["workload"], ask["batch"], ask["n"])
+                made = entries[ask["id"]] = make(ask["peer"], case, ask["steps"])
+                return {"compile_seconds": made.compile_seconds, "steps": made.steps}
+            case "time":
+                return {"seconds": seconds(entries[ask["id"]], ask["clock"])}
+            case "peak":
+                return {"bytes": peak_bytes(entries[ask["id"]])}
+            case "once":
+                given = np.load(ask["rows"])
+                np.savez(ask["answer"], **entries[ask["id"]].once(given["x"], given["y"]))
+                return {}
+            case "drop":
+                entries.pop(ask["id"], None)
+                gc.collect()
+                return {}
+        return {}
+
+    for ask in _lines(sys.stdin):
+        try:
+            said = answer(ask)
+        except Skipped as reason:
+            said = {"skipped": str(reason)}
+        except Exception as error:  # told to the other end, which goes on with the next peer
+            said = {"skipped": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+        print(json.dumps(said), file=answers, flush=True)
+
+
+def _lines(stream: Any) -> Iterator[dict[str, Any]]:
+    for line in stream:
+        yield json.loads(line)
