@@ -106,16 +106,13 @@ def sweep(keys: jax.Array, z: Saddle, data: Tree, hypers: Any, algorithm: Algori
       last one up to the number of rounds of the longest.
 
     Raises:
-      ValueError: as `run`; for keys of another shape or generator; for different iterations of an algorithm
+      ValueError: as `run`; for keys of another shape; for different iterations of an algorithm
         whose description is more than one repeated query.
     """
     budgets = {x.shape[:1] for x in jax.tree.leaves(hypers)}
     if keys.ndim != 2 or budgets != {keys.shape[:1]}:
         raise ValueError(f"keys must have shape [budgets, seeds], got {keys.shape} for {budgets} "
                          "budgets: use jax.random.split(key, (budgets, seeds)).")
-    if jax.random.key_impl(keys) != "threefry2x32":
-        raise ValueError(f"sweep needs keys of threefry2x32, got {jax.random.key_impl(keys)}: "
-                         "vmapped, others give all lanes numbers of one key. Use secret_key().")
     if at_once is not None:
         _check.count("at_once", at_once)
     if isinstance(hypers.iterations, tuple) or at_once is not None or progress:

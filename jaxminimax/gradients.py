@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from jaxminimax import _check, ghost
 from jaxminimax._held import held
-from jaxminimax._tree import at_least_float32, squared, two_sum_error, unit
+from jaxminimax._tree import at_least_float32, squared, sum_rows, two_sum_error, unit
 from jaxminimax._types import Saddle, SaddleOperator, Tree
 
 STRATEGIES = ("vmap", "microbatch", "ghost")
@@ -82,12 +82,11 @@ def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
 
     def leaf(x: jax.Array) -> jax.Array:
         x = x.astype(at_least_float32(x.dtype))
-        scale = weight.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-        if x.size // x.shape[0] < ghost.WIDE:
-            return jnp.sum(jnp.where(scale > 0, scale * x, 0), 0)
-        # full precision: a reduced one in a matrix unit would loosen the bound
-        return jnp.tensordot(weight.astype(x.dtype), jnp.where(scale > 0, x, 0), 1,
-                             precision=jax.lax.Precision.HIGHEST)
+        if not x.size:
+            return jnp.zeros(x.shape[1:], x.dtype)
+        scale = weight.astype(x.dtype)
+        rows = x.reshape(x.shape[0], -1)
+        return sum_rows(scale, jnp.where(scale[:, None] > 0, rows, 0)).reshape(x.shape[1:])
 
     return jax.tree.map(leaf, g)
 

@@ -32,10 +32,9 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
     Args:
       generator: "threefry2x32" (a key of 64 bits) or "rbg" (128 bits), which uses the generator of
         the device: several times faster on some GPUs and TPUs, slower on CPUs, and weaker, since
-        its keys are hashed less and its numbers are not those of a cipher everywhere. They are also
-        others on other devices and under other compilers, so `fit` takes no such key together with
-        a checkpoint: a round that is repeated after a crash must repeat its noise. `sweep` takes
-        none at all: vmapped, it would use one lane's key for all.
+        its numbers are not those of a cipher everywhere. They are also others on other devices and
+        under other compilers, so `fit` takes no such key together with a checkpoint: a round that
+        is repeated after a crash must repeat its noise. Vmapped, lanes draw in turn.
 
     Raises:
       ValueError: for another generator.
@@ -54,20 +53,21 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) ->
     high, low, turn, *fine = words(key, (3 if dtype == jnp.float32 else 4, half))
     # u in (0, 1): 64 bits, of which a float keeps the leading ones, so small u stay fine
     u = (high.astype(dtype) * 2.0**32 + low.astype(dtype) + 0.5) * 2.0**-64
-    radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0)))
+    radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0 - jnp.finfo(dtype).epsneg)))
     cos, sin = _circle(turn) if dtype == jnp.float32 else _fine_circle(turn, *fine)
     return jnp.concatenate([radius * cos, radius * sin])[:size].reshape(shape)
 
 
 def _circle(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cosine and sine of turn / 2^32 turns, float32.
+    """Cosine and sine of a uniform angle, float32.
 
-    The upper two bits are the quarter, the others an angle t within an eighth of a turn of its
-    start, where eleven terms of Taylor's series are as good as the type. (General cosines reduce
-    their argument first, which costs more than all the rest of the noise.)
+    The upper two bits say which quarter of the circle, the others, read as a number with a sign, an
+    angle t within an eighth of a turn of that quarter's start (never 0, so that no noise is). There
+    a few terms of Taylor's series are as good as the type. (General cosines reduce their argument
+    first, which costs more than all the rest of the noise.)
     """
-    t = (2 * jnp.pi * 2.0**-34) * jax.lax.bitcast_convert_type(turn << 2, jnp.int32).astype(
-        jnp.float32)
+    signed = jax.lax.bitcast_convert_type(turn << 2, jnp.int32)
+    t = (2 * jnp.pi * 2.0**-34) * (signed.astype(jnp.float32) + 2.0)
     square = t * t
     cos, sin = (_series(square, first) for first in (0, 1))
     sin = t * sin

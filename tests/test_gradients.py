@@ -265,6 +265,23 @@ def test_the_bound_holds_up_to_the_largest_float(strategy, dtype, size):
 
 
 @strategies
+@pytest.mark.parametrize(("count", "dim"), [(4096, 4096), (1024, 32), (4096, 1)])
+def test_one_record_does_not_decide_how_the_others_are_rounded(strategy, count, dim):
+    """Small terms after it lie near half a unit of the sum: a running sum loses or doubles them."""
+    def loss(w, v, x):
+        return w @ jnp.zeros(dim, jnp.float32).at[0].set(x)
+
+    x = np.zeros(count, np.float32)
+    half = count // 2
+    x[:half], x[half + 1:] = 1, -0.75 * np.spacing(np.float32(0.75 * half))
+    y = x.copy()
+    x[half], y[half] = 0.5, -0.5
+    total = jax.jit(clipped_sum(saddle_operator(loss), Saddle(1.0001, None), strategy=strategy))
+    a, b = (float(total(Saddle(jnp.zeros(dim, jnp.float32), ()), d).w[0]) for d in (x, y))
+    assert abs(a - b) == pytest.approx(1.0, abs=1e-3)
+
+
+@strategies
 def test_pieces_that_cancel_in_one_example_do_not_drown_the_others(strategy):
     """w is used twice, and one example's uses are huge and opposite."""
     def loss(w, v, x):

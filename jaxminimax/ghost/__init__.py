@@ -27,7 +27,6 @@ from jaxminimax._held import held
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Saddle, Tree
 from jaxminimax.ghost._factors import (
-    WIDE,
     balanced,
     merged,
     norms,
@@ -39,7 +38,7 @@ from jaxminimax.ghost._uses import Use, find, matrix_of, unseen
 
 _LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 
-__all__ = ["WIDE", "Factors", "Plan", "plan"]
+__all__ = ["Factors", "Plan", "plan"]
 
 
 class Treatment(NamedTuple):

@@ -19,10 +19,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxminimax._tree import at_least_float32, squared, two_sum_error, unit
+from jaxminimax._tree import at_least_float32, squared, sum_rows, two_sum_error, unit
 
 CANCELLATION = 2.0**-8
-WIDE = 4096  # numbers an example from which a matrix product beats a fused sum
 _ROWS = 1024  # in a block
 _EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen the bound
 
@@ -141,6 +140,8 @@ def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
 
 def _product(x: jax.Array, d: jax.Array) -> jax.Array:
     k, o = x.shape[-1], d.shape[-1]
+    if o == 1:
+        return sum_rows(d.reshape(-1), x.reshape(-1, k))[:, None]
     return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=_EXACT)
 
 
@@ -170,15 +171,16 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
     that sums of them are exact. What is left of an entry is below 2^-28 of the clip norm, and its
     sum cannot lose much.
     """
+    limits = jnp.finfo(d.dtype)
     weight = weight.astype(d.dtype)[:, None, None]
     left = jnp.where(weight > 0, weight * d, 0).reshape(-1, d.shape[-1])
-    rows, digits = rows.reshape(-1), jnp.finfo(d.dtype).nmant + 1
+    rows, digits = rows.reshape(-1), limits.nmant + 1
     cut = digits - math.ceil(math.log2(2 * left.shape[0]))  # binary digits of a part
     longest = jnp.asarray(clip, d.dtype)  # no entry is longer, unless there is no clip
     step = jnp.where(jnp.isfinite(longest), jnp.exp2(jnp.ceil(jnp.log2(longest))), 1.0)
     parts = []
     for _ in range(-(-28 // max(cut, 4))):
-        step = step * 2.0**-cut
+        step = jnp.maximum(step * 2.0**-cut, limits.tiny)  # or nothing is left to divide by
         parts.append(jnp.round(left / step) * step)
         left = left - parts[-1]
     # side by side: sums added to each other are added up in one go by some compilers
