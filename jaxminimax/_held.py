@@ -1,9 +1,12 @@
 """Numbers that are computed once, for whoever reads them."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Jaxpr, Var
 
 from jaxminimax._types import Tree
 
@@ -32,6 +35,39 @@ def held(f: Callable[[], Tree], mask: jax.Array) -> Tree:
       f: computes a pytree of arrays.
       mask: bool, which rows of the results count.
     """
-    shape = jax.eval_shape(f)
-    return jax.lax.cond(_nobody(mask), lambda: jax.tree.map(
-        lambda a: jnp.zeros(a.shape, a.dtype), shape), f)
+    traced, told = jax.make_jaxpr(f, return_shape=True)()
+    leaves, treedef = jax.tree.flatten(told)
+    roots = _roots(traced.jaxpr)
+    first: dict[Any, tuple[int, tuple[int, ...]]] = {}
+    for i, (root, shape) in enumerate(roots):
+        first.setdefault(root, (i, shape))
+
+    def some() -> list[jax.Array]:
+        every = jax.tree.leaves(f())
+        return [every[i].reshape(shape) for i, shape in first.values()]
+
+    found = jax.lax.cond(_nobody(mask), lambda: [
+        jnp.zeros(shape, leaves[i].dtype) for i, shape in first.values()], some)
+    values = dict(zip(first, found, strict=True))
+    return jax.tree.unflatten(treedef, [
+        values[root].reshape(like.shape) for (root, _), like in zip(roots, leaves, strict=True)])
+
+
+def _roots(jaxpr: Jaxpr) -> list[tuple[Any, tuple[int, ...]]]:
+    """For each result, what it is a reshaping of, and the shape of that.
+
+    A branch copies each of its results, and axes of length 1 may make it copy them again; a layer's
+    bias has the derivative of its product.
+    """
+    def shape(x: Any) -> tuple[int, ...]:
+        return x.aval.shape
+
+    made = {eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns
+            if eqn.primitive.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
+            and math.prod(shape(eqn.outvars[0])) == math.prod(shape(eqn.invars[0]))}
+    roots = []
+    for i, x in enumerate(jaxpr.outvars):
+        while isinstance(x, Var) and x in made:
+            x = made[x]
+        roots.append((x if isinstance(x, Var) else i, shape(x)))
+    return roots
