@@ -157,6 +157,15 @@ class Result:
 Tests = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
+def runs_at_once(read: int) -> int | None:
+    """How many runs to make at a time on a processor, if a round reads `read` bytes.
+
+    What one run works on may stay in the caches, and what many do does not; but rows that do not
+    fit anyway are better read once for all runs.
+    """
+    return 1 if jax.default_backend() == "cpu" and read < 2**24 else None
+
+
 def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], label: str,
             sets: Iterable[tuple[data.Dataset, Tests, list[int]]], total: int) -> Result:
     """Runs every lane with every seed.
@@ -173,8 +182,6 @@ def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], label: str,
         Diverged: if the scores of a run are not finite.
     """
     sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "at_once"))
-    # what one run works on stays in a processor's caches, what many do does not
-    at_once = 1 if jax.default_backend() == "cpu" else None
     score = jax.jit(lambda theta, x: jax.vmap(SCORERS[scorer], (None, 0))(theta, x))
     plan, programs = groups(lanes), {}
     gain = np.float32(lanes[0].settings.gain)
@@ -191,6 +198,9 @@ def measure(algorithm: str, scorer: str, lanes: Sequence[Lane], label: str,
                                          for seed in seeds]) for i in members])
             inputs = (keys, start(scorer, one.settings, rows[0].shape[1], seeds[0]), rows,
                       jmm.stack([lanes[i].hyper for i in members]))
+            at_once = runs_at_once(int(one.hyper.query.sampling.rate * rows[0].nbytes
+                                       if isinstance(one.hyper.query.sampling, jmm.Poisson)
+                                       else rows[0].nbytes))
             clock = time.perf_counter()
             if number not in programs:
                 programs[number] = sweep.lower(*inputs, algorithm=ALGORITHMS[algorithm],

@@ -181,7 +181,7 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
     rows = (jnp.asarray(dataset.x_train), jnp.asarray(dataset.y_train))
     n, start = len(dataset.y_train), initial(method, rows[0].shape[1], seed)
     label = f"printed, {method}"
-    run = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe"))
+    run = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "at_once"))
     score = jax.jit(jax.vmap(auc_runs.SCORERS[scorer], (None, 0)))
 
     def scores(state: Any) -> list[list[float]]:
@@ -193,8 +193,9 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
                 for kind in found]
 
     free = hyper(method, dataset.name, n, Saddle(1.0, 1.0), math.inf, 0.0, printed)
-    state, _ = run(auc_runs.key(seed, label)[None, None], start, rows,
-                   jmm.stack([free]), algorithm, problem)
+    together = dict(algorithm=algorithm, problem=problem, at_once=auc_runs.runs_at_once(BATCH))
+    state, _ = run(auc_runs.key(seed, label)[None, None], start, rows, jmm.stack([free]),
+                   **together)
     state = jax.tree.map(lambda x: x[0, 0], state)
     # at the start, where it ended and between: the run itself would show the same to some per cent
     norms = jax.jit(gradient_norms, static_argnames="problem")
@@ -203,7 +204,7 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
     clip = Saddle(*(float(max(x)) for x in zip(*seen, strict=True)))
     lanes = [hyper(method, dataset.name, n, clip, *cell, printed) for cell in cells]
     keys = jnp.stack([auc_runs.key(seed, label, *cell) for cell in cells])[:, None]
-    states, _ = run(keys, start, rows, jmm.stack(lanes), algorithm, problem)
+    states, _ = run(keys, start, rows, jmm.stack(lanes), **together)
     return {"clip": clip, "original": scores(state),
             "cells": [scores(jax.tree.map(lambda x, i=i: x[i, 0], states))
                       for i in range(len(cells))]}
