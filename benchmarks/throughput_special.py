@@ -5,8 +5,7 @@ for parameters smaller than their factors, all random words of a step from one f
 same two results as the library's run: the last iterate and the average.
 
 "words" says how random they are. "short": 32 bits a row and a number, whose tails end at 6.7
-standard deviations. "long": what the library draws, 96 bits a row in sorted order and 128 bits a
-pair of numbers.
+standard deviations. "long": what the library draws, 96 bits a row and 96 bits a pair of numbers.
 """
 
 import functools
@@ -34,16 +33,16 @@ def box_muller(words: jax.Array, size: int) -> jax.Array:
 
 
 def _long_normals(words: jax.Array, size: int) -> jax.Array:
-    """Box-Muller, two numbers from four words; the last ones turn the angle by less than it has."""
-    high, low, turn, fine = words.reshape(4, -1)
+    """Box-Muller, two numbers from three words."""
+    high, low, turn = words.reshape(3, -1)
     u = (high.astype(jnp.float32) * 2.0**32 + low.astype(jnp.float32) + 0.5) * 2.0**-64
-    return _pairs(u, turn, fine.astype(jnp.float32) * 2.0**-64)[:size]
+    return _pairs(u, turn)[:size]
 
 
-def _pairs(u: jax.Array, turn: jax.Array, fine: Any = 0.0) -> jax.Array:
+def _pairs(u: jax.Array, turn: jax.Array) -> jax.Array:
     # the two leading bits choose a quarter; the rest is an angle in [-1/8, 1/8) turns, where the
     # polynomials (Taylor's) are exact to float32
-    angle = ((turn << 2).astype(jnp.int32).astype(jnp.float32) * 2.0**-34 + fine) * (2 * np.pi)
+    angle = (turn << 2).astype(jnp.int32).astype(jnp.float32) * (2 * np.pi * 2.0**-34)
     square = angle * angle
     sine = angle * (1 + square * (-1 / 6 + square * (1 / 120 - square / 5040)))
     cosine = 1 + square * (-1 / 2 + square * (1 / 24 + square * (-1 / 720 + square / 40320)))
@@ -151,17 +150,17 @@ def make(case: Case, data: tuple, steps: int, words: str = "short") -> Entry:
     """The scan."""
     half, long = (case.size + 1) // 2, words == "long"
     row_words = (3 if long else 1) * case.batch
-    number_words = (4 if long else 2) * half
+    number_words = (3 if long else 2) * half
 
     def step(z: dict, key: jax.Array, data: tuple) -> dict:
         bits = draw_words(key, row_words + number_words)
         if long:
             low, middle, high = bits[:row_words].reshape(3, -1)
             below = functools.reduce(lambda c, w: _below(w, case.n, c), (low, middle, high), 0)
-            picked = jnp.sort(below.astype(jnp.int32))
+            picked = below.astype(jnp.int32)
         else:
             picked = _below(bits[:row_words], case.n).astype(jnp.int32)
-        x, y = (a.at[picked].get(mode="promise_in_bounds", indices_are_sorted=long) for a in data)
+        x, y = (a.at[picked].get(mode="promise_in_bounds") for a in data)
         normals = (_long_normals if long else box_muller)(bits[row_words:], case.size)
         return plain.move(z, _noisy(case, sums(case, z, x, y), normals))
 

@@ -90,10 +90,11 @@ def test_most_rows_are_clipped_and_some_are_not():
 
 @pytest.mark.parametrize("long", [False, True])
 def test_the_specialised_scan_draws_normal_numbers(long):
-    words = jnp.asarray(np.random.default_rng(3).integers(0, 2**32, 40_000, np.uint32))
+    count = 60_000 if long else 40_000
+    words = jnp.asarray(np.random.default_rng(3).integers(0, 2**32, count, np.uint32))
     draw = throughput_special._long_normals if long else throughput_special.box_muller
     pairs = np.asarray(draw(words, 40_000), np.float64).reshape(2, -1)
-    first, second, *_ = np.asarray(words, np.float64).reshape(4 if long else 2, -1)
+    first, second, *_ = np.asarray(words, np.float64).reshape(3 if long else 2, -1)
     u = (first + 0.5) / 2**32 if not long else (first * 2**32 + second) / 2**64
     np.testing.assert_allclose(np.sum(pairs**2, 0), -2 * np.log(u), rtol=2e-5, atol=1e-5)
     turns = np.angle(pairs[1] + 1j * pairs[0]) / (2 * np.pi) % 1
