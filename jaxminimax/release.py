@@ -35,9 +35,10 @@ from jaxminimax.shard_sums import sum_over_shards
 from jaxminimax.sharding import Sharded, check_key, refuse
 from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrapolation
 
-# What keys are folded with: releases keep apart from whatever else is made from the run's key
-# (split(key)[i] is fold_in(key, i)), and samples from noise.
-_RELEASES, _SAMPLE, _NOISE, _SOLVER = 0x6D6D78, 0, 1, 2
+# The run's key is folded with the number of the release, from here on: that keeps apart from
+# whatever else is made from it (split(key)[i] is fold_in(key, i), for i below this).
+_RELEASES = 2**31
+_NOISE, _SOLVER = 1, 2  # what the key of a solution is folded with
 
 
 def _std(clip: jax.typing.ArrayLike, noise_multiplier: jax.typing.ArrayLike) -> jax.Array:
@@ -55,14 +56,15 @@ def _blur(key: jax.Array, total: Tree, clip: Tree, noise_multiplier: Tree,
 
 
 def chosen(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> tuple[jax.Array, Sample]:
-    """The key of a release, and its sample, with rows counted in all of the data.
+    """A key for the noise of a release, and its sample, with rows counted in all of the data.
 
     A function of the run's key and of `spent` alone: whoever has them, on whatever device, finds
     the same sample.
     """
     assert isinstance(mechanism.query, Query | Resolvent)
-    key = jax.random.fold_in(jax.random.fold_in(key, _RELEASES), spent)
-    sample = draw(jax.random.fold_in(key, _SAMPLE), mechanism.query, spent % mechanism.times)
+    number = jnp.uint32(_RELEASES) + jnp.asarray(spent).astype(jnp.uint32)
+    for_sample, key = jax.random.split(jax.random.fold_in(key, number))
+    sample = draw(for_sample, mechanism.query, spent % mechanism.times)
     if mechanism.parts > 1 and sample.rows is not None:
         first = _part(mechanism, spent) * mechanism.query.population
         sample = sample._replace(rows=sample.rows + first)
@@ -85,7 +87,7 @@ def _check_rows(mechanism: Repeat, data: Tree) -> None:
 
 def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
              data: Tree) -> tuple[jax.Array, Sample, Tree]:
-    """The key of a release, its sample, and the rows of the sample."""
+    """A key for the noise of a release, its sample, and the rows of the sample."""
     query = mechanism.query
     assert isinstance(query, Query | Resolvent)
     _check_rows(mechanism, data)
@@ -99,7 +101,7 @@ def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     if places is not None:
         ordered = not isinstance(query.sampling, FixedSize)
         data = jax.tree.map(lambda x: x.at[places].get(
-            mode="clip", indices_are_sorted=ordered), data)
+            mode="promise_in_bounds", indices_are_sorted=ordered), data)
     elif mechanism.parts > 1:
         first = _part(mechanism, spent) * query.population
         data = jax.tree.map(
@@ -170,7 +172,6 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     else:
         key, sample, data = _sampled(key, mechanism, spent, data)
         total = clipped(z, data, sample.valid)
-    key = jax.random.fold_in(key, _NOISE)
     allowed = sample.fits & _left(mechanism, spent)
 
     g = _blur(key, total, query.clip,

@@ -128,22 +128,23 @@ def _fixed_size(key: jax.Array, batch: int, population: int) -> Sample:
     return Sample(rows[:batch], None, fits & jnp.all(inside[:batch]))
 
 
+def _scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
+    """floor((word n + carry) / 2^32) for carry < n < 2^31, in digits of 16 bits."""
+    low, high = word & 0xFFFF, word >> 16
+    n0, n1 = jnp.uint32(n & 0xFFFF), jnp.uint32(n >> 16)
+    bottom = low * n0
+    start = bottom + carry  # may wrap around
+    middle = high * n0 + (start >> 16) + ((start < bottom).astype(jnp.uint32) << 16)
+    last = low * n1 + (middle & 0xFFFF)
+    return high * n1 + (middle >> 16) + (last >> 16)
+
+
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
-    """floor(U n / 2^96) for U of 96 random bits, multiplied in 16-bit digits."""
-    drawn = words(key, (3, batch))
-    low, high = drawn & 0xFFFF, drawn >> 16
-    digits = [low[0], high[0], low[1], high[1], low[2], high[2]]  # of U, the lowest first
-    n0, n1 = population & 0xFFFF, population >> 16
-    columns = [jnp.zeros(batch, jnp.uint32) for _ in range(8)]
-    for i, digit in enumerate(digits):
-        for j, n in enumerate((n0, n1)):
-            product = digit * jnp.uint32(n)
-            columns[i + j] += product & 0xFFFF
-            columns[i + j + 1] += product >> 16
-    for i in range(7):
-        columns[i + 1] += columns[i] >> 16
-    rows = (columns[6] & 0xFFFF) | (columns[7] << 16)
-    return Sample(rows.astype(jnp.int32), None, True)
+    """floor(U n / 2^96) for U of 96 random bits."""
+    carry = jnp.zeros(batch, jnp.uint32)
+    for word in words(key, (3, batch)):  # the lowest first
+        carry = _scaled(word, population, carry)
+    return Sample(carry.astype(jnp.int32), None, True)
 
 
 def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sample:
