@@ -82,15 +82,16 @@ def cosines(images: np.ndarray, mean: float, slope: float) -> np.ndarray:
 
 
 def orientations(images: np.ndarray, *, brightness: bool = False, bins: int = 8,
-                 cells: int = 7) -> np.ndarray:
+                 cells: int = 7, blocks: bool = False) -> np.ndarray:
     """Where edges of which direction are: [n, bins cells^2], plus the cells' brightness, norm 8.
 
     Gradients by central differences; each is shared between its two nearest directions, and by
-    triangular windows between cells; square roots, minus the record's own mean, over its norm.
+    triangular windows between cells (`blocks`: it belongs to one cell); square roots, minus the
+    record's own mean, over its norm.
     """
     centres = (np.arange(cells) + 0.5) * images.shape[1] / cells - 0.5
-    distance = np.abs(np.arange(images.shape[1])[:, None] - centres)
-    window = np.maximum(0, 1 - distance * cells / images.shape[1]).astype(np.float32)
+    distance = np.abs(np.arange(images.shape[1])[:, None] - centres) * cells / images.shape[1]
+    window = (distance < 0.5 if blocks else np.maximum(0, 1 - distance)).astype(np.float32)
     found = []
     for part in np.array_split(images, max(1, len(images) // 2000)):
         wide = np.pad(part.astype(np.float32) / 255, ((0, 0), (1, 1), (1, 1)))
@@ -111,7 +112,7 @@ def orientations(images: np.ndarray, *, brightness: bool = False, bins: int = 8,
 
 def edges_and_cosines(images: np.ndarray, mean: float, share: float) -> np.ndarray:
     """`orientations` and `cosines` side by side with shares of the squared norm, norm 8."""
-    return np.hstack([np.float32(share**0.5) * orientations(images),
+    return np.hstack([np.float32(share**0.5) * orientations(images, blocks=True),
                       np.float32((1 - share)**0.5) * cosines(images, mean, 5.0)])
 
 
@@ -167,8 +168,9 @@ def _images(name: str) -> dict[str, Features]:
     for share in (0.4, 0.6):
         made[f"edges and cosines {share:g}"] = Features(
             functools.partial(edges_and_cosines, mean=mean, share=share),
-            (centred_at, about["pooled"], about["edges"], about["cosines"].format("5"),
-             f"The edges have {share:g} of the squared norm.", about["classes"]), front_end=True)
+            (centred_at, about["pooled"], about["edges"], "A pixel's edge belongs to one cell.",
+             about["cosines"].format("5"), f"The edges have {share:g} of the squared norm.",
+             about["classes"]), front_end=True)
     return made
 
 

@@ -103,7 +103,9 @@ CELLS: dict[tuple[str, str], tuple[str, tuple[tuple, ...]]] = {
                    scale=0.1)),
         (2.0, _mlp(hidden=64, clip=5.0, step=0.25, iterations=600, gain=1.5, norm=12.0,
                    scale=0.1)),
-        (_ANY, _mlp(hidden=128, clip=5.0, step=0.25, iterations=1200, gain=2.0, norm=16.0)))),
+        (100.0, _mlp(hidden=128, clip=5.0, step=0.25, iterations=1200, gain=2.0, norm=16.0)),
+        (_ANY, _mlp(hidden=256, clip=20.0, step=0.05, momentum=0.9, iterations=1500, cosine=True,
+                    gain=2.0, norm=16.0)))),
     ("ijcnn1", "front end"): ("linear", (
         (0.3, Settings(features="products", clip=14.0, step=0.25, iterations=60, share=0.97,
                        clip_v=1.0)),
@@ -124,9 +126,9 @@ CELLS: dict[tuple[str, str], tuple[str, tuple[tuple, ...]]] = {
                     gain=2.0, norm=16.0)))),
     ("fashion_mnist", "front end"): ("linear", (
         (0.3, Settings(features="edges and cosines 0.4", clip=5.0, step=0.1, iterations=30)),
-        (0.7, _momentum(features="edges and cosines 0.6", clip=5.0, step=0.01, iterations=150)),
-        (_ANY, _momentum(features="edges and cosines 0.6", clip=5.0, step=0.01,
-                         iterations=250)))),
+        (0.7, Settings(features="edges and cosines 0.6", clip=5.0, step=0.1, iterations=150)),
+        (_ANY, Settings(features="edges and cosines 0.6", clip=5.0, step=0.1,
+                        iterations=300)))),
 }
 
 
