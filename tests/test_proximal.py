@@ -222,10 +222,10 @@ def test_a_large_poisson_batch_is_as_steep_as_it_is_large():
     data, other = ((jnp.asarray(slopes), jnp.asarray(np.eye(n)[0] * s)) for s in (1.0, -1.0))
     start = Saddle(jnp.zeros(()), ())
     apart = [abs(moved(q, data, STEPPED, start, s) - moved(q, other, STEPPED, start, s))[0]
-             for s in range(25)]
+             for s in range(40)]
     shares = np.array(apart) / limit(q)
     assert shares.max() <= 1
-    assert shares.max() > 0.2
+    assert shares.max() > 0.15
 
 
 def test_the_steps_certify_the_largest_poisson_batch():
@@ -419,7 +419,7 @@ def test_removing_a_record_is_covered_for_poisson_and_refused_for_subsets():
     q = query(Poisson(rate=0.4), lipschitz=0.0)
     apart = max(np.linalg.norm(moved(q, zero, CONSTANT, ORIGIN, s, diameter=9.0)
                                - moved(q, one, CONSTANT, ORIGIN, s, diameter=9.0))
-                for s in range(6))
+                for s in range(24))  # in some of which the record is sampled
     assert 0.95 * words.displacement(q) < apart <= words.displacement(q)
     noisy = dataclasses.replace(q, noise_multiplier=5.0)
     assert jmm.epsilon(Repeat(query=noisy, times=3), 1e-5, neighbours="add_or_remove_one") < (

@@ -274,8 +274,8 @@ def test_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypa
     words = [(2**k >> 32, 2**k & 0xFFFFFFFF, k % 2 << 31) for k in range(64)]
     words += [(0, 0, 0), (2**32 - 1, 2**32 - 1, 0)]
     with monkeypatch.context() as patch:
-        patch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(
-            np.array(words, np.uint32).T.reshape(shape), dtype))
+        patch.setattr(noise, "words", lambda key, shape: jnp.asarray(
+            np.array(words, np.uint32).T.reshape(shape)))
         x = np.asarray(noise.standard_laplace(jax.random.key(0), (66,), dtype), np.float64)
     k = np.arange(64)
     expected = np.log(2) * (64 - k) - np.log1p(2.0 ** -(k + 1))
