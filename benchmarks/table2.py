@@ -198,8 +198,7 @@ def _recipe(job: Job) -> str:
     """What the column is made with: a kept one is run again where this has changed."""
     if job.reading == "printed":
         return repr(papers_protocol.TABLE4[job.method, job.dataset])
-    method = "linear" if job.method == "nseg" else job.method
-    return repr(table2_settings.CELLS[job.dataset, method])
+    return repr(table2_settings.column(job.dataset, job.method))
 
 
 def _kept(args: Any, arguments: dict) -> dict[str, Any]:
