@@ -52,7 +52,8 @@ def stack(hypers: Sequence[Any]) -> Any:
     """Records as one record with a leading axis on every number, for `sweep`.
 
     Static fields must be equal, but for `iterations`: where they differ, the stacked record has the
-    tuple of them, which `sweep` alone understands. Each record is calibrated for its own.
+    tuple of them, which `sweep` alone understands. Each record is calibrated for its own, so put
+    the records in order before: the numbers of a stacked one must not be permuted.
 
     Raises:
       ValueError: if there are none, or other static fields (population, sampling, optimisers, ...)

@@ -62,6 +62,8 @@ def chosen(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> tuple[jax.Arr
     the same sample.
     """
     assert isinstance(mechanism.query, Query | Resolvent)
+    if not jnp.issubdtype(jnp.result_type(spent), jnp.integer):
+        raise ValueError(f"spent must be an integer, got {jnp.result_type(spent)}.")
     number = jnp.uint32(_RELEASES) + jnp.asarray(spent).astype(jnp.uint32)
     for_sample, key = jax.random.split(jax.random.fold_in(key, number))
     sample = draw(for_sample, mechanism.query, spent % mechanism.times)

@@ -132,6 +132,9 @@ def shard(data: Tree, mesh: Mesh, *, population: int | None = None) -> Sharded:
         population = count
     size = shard_rows(population, mesh)
     whole = size * mesh.shape[AXIS]
+    # or a row could be held, and counted, by two processes
+    agree(mesh, **{"population and mesh": repr((
+        population, tuple(mesh.shape.items()), [d.id for d in mesh.devices.flat])).encode()})
     spread = NamedSharding(mesh, PartitionSpec(AXIS))
     everywhere = [isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves]
     if any(everywhere):

@@ -281,6 +281,16 @@ def test_one_record_does_not_decide_how_the_others_are_rounded(strategy, count, 
     assert abs(a - b) == pytest.approx(1.0, abs=1e-3)
 
 
+def test_results_that_are_one_matrix_in_two_orders_are_told_apart():
+    def operator(z, x):
+        return Saddle((2 * x).ravel(order="F"), (2 * x).ravel())
+
+    x = np.arange(6.0).reshape(1, 2, 3)
+    total = clipped_sum(operator, Saddle(1e3, 1e3))(Saddle(jnp.zeros(6), jnp.zeros(6)), x)
+    np.testing.assert_allclose(total.w, 2 * x[0].ravel(order="F"))
+    np.testing.assert_allclose(total.v, 2 * x[0].ravel())
+
+
 @strategies
 def test_pieces_that_cancel_in_one_example_do_not_drown_the_others(strategy):
     """w is used twice, and one example's uses are huge and opposite."""

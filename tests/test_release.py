@@ -374,6 +374,13 @@ def test_undefined_noise_releases_nothing_finite(clip, noise):
     assert not any(np.isfinite(x).any() for x in g)
 
 
+def test_a_number_of_releases_between_two_is_refused():
+    data = records(8)
+    with pytest.raises(ValueError, match="spent must be an integer"):
+        door.release(jax.random.key(0), Repeat(query=query(), times=2), 0.5, ITSELF,
+                     origin(data), data)
+
+
 def test_undefined_noise_of_one_player_is_undefined_for_that_player():
     g = opened(query(noise=Saddle(np.nan, 0.8)), records(8))
     assert np.isnan(g.w).all()
