@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxminimax._types import Tree
 
 _BLOCK = 32
-_EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen every bound
+EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen every bound
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
@@ -37,8 +37,8 @@ def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
     """
     whole = x.shape[0] // _BLOCK * _BLOCK
     blocks = jnp.einsum("bi,bik->bk", weight[:whole].reshape(-1, _BLOCK),
-                        x[:whole].reshape(-1, _BLOCK, x.shape[1]), precision=_EXACT)
-    rest = jnp.einsum("i,ik->k", weight[whole:], x[whole:], precision=_EXACT)
+                        x[:whole].reshape(-1, _BLOCK, x.shape[1]), precision=EXACT)
+    rest = jnp.einsum("i,ik->k", weight[whole:], x[whole:], precision=EXACT)
     return jnp.sum(blocks, 0) + rest
 
 

@@ -31,7 +31,7 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
 
     Args:
       generator: "threefry2x32" (a key of 64 bits) or "rbg" (128 bits), which uses the generator of
-        the device: several times faster on some GPUs and TPUs, slower on CPUs, and weaker, since
+        the device: meant for GPUs and TPUs (not measured there), slower on CPUs, and weaker, since
         its numbers are not those of a cipher everywhere. They are also others on other devices and
         under other compilers, so `fit` takes no such key together with a checkpoint: a round that
         is repeated after a crash must repeat its noise. Vmapped, lanes draw in turn.

@@ -112,8 +112,9 @@ def shard(data: Tree, mesh: Mesh, *, population: int | None = None) -> Sharded:
       population: n; needed if there are several processes. n need not be a multiple of D.
 
     Raises:
-      ValueError: for a mesh without the axis, one whose other axes cross processes, or data with
-        another number of rows than this process is to hold.
+      ValueError: for a mesh without the axis, one whose other axes cross processes, data with
+        another number of rows than this process is to hold, or processes that were told another
+        population or order of devices.
     """
     if isinstance(data, Sharded):
         raise ValueError("data are spread over a mesh already.")

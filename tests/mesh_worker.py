@@ -398,6 +398,10 @@ def together(found):
         "Each row must be held by one process": lambda: jmm.shard(rows, across, population=N),
         "Global arrays must have": lambda: jmm.shard(jax.make_array_from_process_local_data(
             spread, np.zeros((104, D))), mesh, population=N),
+        # or a row would be held, and counted, by both
+        "population and mesh must be equal": lambda: jmm.shard(rows, mesh, population=N + me),
+        "population and mesh": lambda: jmm.shard(
+            rows, Mesh(mesh.devices[::1 - 2 * me], ("data",)), population=N),
     }
     found["refused"] = {words: refusal(call) for words, call in wrong.items()}
 

@@ -19,11 +19,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxminimax._tree import at_least_float32, squared, sum_rows, two_sum_error, unit
+from jaxminimax._tree import EXACT, at_least_float32, squared, sum_rows, two_sum_error, unit
 
 CANCELLATION = 2.0**-8
 _ROWS = 1024  # in a block
-_EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen the bound
 
 
 def _wide(*x: jax.Array) -> list[jax.Array]:
@@ -70,7 +69,7 @@ def norms(x: jax.Array, d: jax.Array) -> jax.Array:
 
 
 def _gram(x: jax.Array) -> jax.Array:
-    return jnp.einsum("btk,bsk->bts", x, x, precision=_EXACT)
+    return jnp.einsum("btk,bsk->bts", x, x, precision=EXACT)
 
 
 def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
@@ -142,7 +141,7 @@ def _product(x: jax.Array, d: jax.Array) -> jax.Array:
     k, o = x.shape[-1], d.shape[-1]
     if o == 1:
         return sum_rows(d.reshape(-1), x.reshape(-1, k))[:, None]
-    return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=_EXACT)
+    return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=EXACT)
 
 
 def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
@@ -159,7 +158,7 @@ def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
         return d
     first = jnp.argmax(rows[:, None] == rows[None, :], 1)
     return jnp.einsum("ts,to->so", jax.nn.one_hot(first, rows.shape[0], dtype=d.dtype), d,
-                      precision=_EXACT)
+                      precision=EXACT)
 
 
 def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
