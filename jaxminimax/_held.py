@@ -8,18 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, Var
 
+from jaxminimax._tree import in_any_lane
 from jaxminimax._types import Tree
-
-
-@jax.custom_batching.custom_vmap
-def _nobody(mask: jax.Array) -> jax.Array:
-    # the barrier keeps a constant mask from being folded away, and the branch with it
-    return ~jnp.any(jax.lax.optimization_barrier(mask))
-
-
-@_nobody.def_vmap
-def _(_: int, __: list[bool], mask: jax.Array) -> tuple[jax.Array, bool]:
-    return _nobody(mask), False  # of all lanes: a batched branch would be no branch any more
 
 
 def held(f: Callable[[], Tree], mask: jax.Array) -> Tree:
@@ -46,8 +36,10 @@ def held(f: Callable[[], Tree], mask: jax.Array) -> Tree:
         every = jax.tree.leaves(f())
         return [every[i].reshape(shape) for i, shape in first.values()]
 
-    found = jax.lax.cond(_nobody(mask), lambda: [
-        jnp.zeros(shape, leaves[i].dtype) for i, shape in first.values()], some)
+    # the barrier keeps a constant mask from being folded away, and the branch with it
+    somebody = in_any_lane(jax.lax.optimization_barrier(mask))
+    found = jax.lax.cond(somebody, some, lambda: [
+        jnp.zeros(shape, leaves[i].dtype) for i, shape in first.values()])
     values = dict(zip(first, found, strict=True))
     return jax.tree.unflatten(treedef, [
         values[root].reshape(like.shape) for (root, _), like in zip(roots, leaves, strict=True)])

@@ -9,6 +9,17 @@ _BLOCK = 32
 EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen every bound
 
 
+@jax.custom_batching.custom_vmap
+def in_any_lane(x: jax.Array) -> jax.Array:
+    """Whether any number of x is true, in any lane of a vmap: a branch on it stays a branch."""
+    return jnp.any(x)
+
+
+@in_any_lane.def_vmap
+def _(_: int, __: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    return in_any_lane(x), False
+
+
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
     """The dtype that sums are accumulated in: float32, or wider if `dtype` is."""
     return jnp.promote_types(dtype, jnp.float32)

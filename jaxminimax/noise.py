@@ -17,7 +17,7 @@ import numpy as np
 from jaxminimax import _check
 from jaxminimax._tree import at_least_float32, float_dtype
 from jaxminimax._types import Tree
-from jaxminimax._words import words
+from jaxminimax._words import pairs, words
 
 # Noise is a part in four million louder than described, for what float32 descriptions lose.
 SPARE = 1 + 2.0**-22
@@ -50,11 +50,14 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) ->
     for s in shape:
         size *= s
     half = (size + 1) // 2
-    high, low, turn, *fine = words(key, (3 if dtype == jnp.float32 else 4, half))
+    high, low = pairs(key, (half,))
     # u in (0, 1): 64 bits, of which a float keeps the leading ones, so small u stay fine
     u = (high.astype(dtype) * 2.0**32 + low.astype(dtype) + 0.5) * 2.0**-64
     radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0 - jnp.finfo(dtype).epsneg)))
-    cos, sin = _circle(turn) if dtype == jnp.float32 else _fine_circle(turn, *fine)
+    if dtype == jnp.float32:
+        cos, sin = _circle(words(key, (half,), part=1))
+    else:
+        cos, sin = _fine_circle(*pairs(key, (half,), part=1))
     return jnp.concatenate([radius * cos, radius * sin])[:size].reshape(shape)
 
 
@@ -96,10 +99,10 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
 
     A sign and -ln u, with u of 64 bits: the tails reach 45, which e^-45 of the mass lies beyond.
     """
-    high, low, sign = words(key, (3, *shape))
-    high, low = high.astype(dtype), low.astype(dtype)
+    high, low = (word.astype(dtype) for word in pairs(key, shape))
     u = (high * 2.0**32 + low + 0.5) * 2.0**-64
-    return jnp.where(sign >> 31, 1.0, -1.0).astype(dtype) * jnp.log(jnp.minimum(u, 1.0))
+    sign = words(key, shape, part=1) >> 31
+    return jnp.where(sign, 1.0, -1.0).astype(dtype) * jnp.log(jnp.minimum(u, 1.0))
 
 
 def gaussian(key: jax.Array, tree: Tree, std: Tree) -> Tree:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxminimax import _check
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Problem, Saddle, Tree
+from jaxminimax._words import child
 from jaxminimax.gradients import ClippedOperator, clipped_sum
 from jaxminimax.host_data import Window
 from jaxminimax.mechanism import (
@@ -36,7 +37,7 @@ from jaxminimax.sharding import Sharded, check_key, refuse
 from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrapolation
 
 # The run's key is folded with the number of the release, from here on: that keeps apart from
-# whatever else is made from it (split(key)[i] is fold_in(key, i), for i below this).
+# whatever else is made from it (split(key)[i] and fold_in(key, i), for i below this).
 _RELEASES = 2**31
 _NOISE, _SOLVER = 1, 2  # what the key of a solution is folded with
 
@@ -65,12 +66,12 @@ def chosen(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> tuple[jax.Arr
     if not jnp.issubdtype(jnp.result_type(spent), jnp.integer):
         raise ValueError(f"spent must be an integer, got {jnp.result_type(spent)}.")
     number = jnp.uint32(_RELEASES) + jnp.asarray(spent).astype(jnp.uint32)
-    for_sample, key = jax.random.split(jax.random.fold_in(key, number))
-    sample = draw(for_sample, mechanism.query, spent % mechanism.times)
+    key = child(key, number)
+    sample = draw(child(key, 0), mechanism.query, spent % mechanism.times)
     if mechanism.parts > 1 and sample.rows is not None:
         first = _part(mechanism, spent) * mechanism.query.population
         sample = sample._replace(rows=sample.rows + first)
-    return key, sample
+    return child(key, 1), sample
 
 
 def _check_rows(mechanism: Repeat, data: Tree) -> None:

@@ -13,6 +13,7 @@ gap would leave an error near 1e-7 a record: more than delta.)
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
+from jaxminimax._tree import in_any_lane
 from jaxminimax._types import Saddle
 from jaxminimax._words import words
 from jaxminimax.mechanism import (
@@ -147,21 +149,54 @@ def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     return Sample(carry.astype(jnp.int32), None, True)
 
 
+def _running_sums(x: jax.Array) -> jax.Array:
+    """Of the numbers up to and including each, `[c]`; block by block, which takes few programs."""
+    width = 32
+    count = -(-x.shape[0] // width)
+    blocks = jnp.pad(x, (0, count * width - x.shape[0])).reshape(count, width)
+    upto = np.tri(width, dtype=bool)
+    sums = jnp.sum(jnp.where(upto, blocks[:, None, :], 0), -1, dtype=x.dtype)
+    if count > 1:
+        last = sums[:, -1]
+        sums = sums + (_running_sums(last) - last)[:, None]
+    return sums.reshape(-1)[: x.shape[0]]
+
+
+def _gaps(key: jax.Array, table: np.ndarray, count: int) -> tuple[jax.Array, jax.Array]:
+    """That many gaps X, int32 `[count]`, and whether each is beyond every record.
+
+    The first 32 bits of a digit decide, unless they are those of a threshold; only then, a few
+    times in a million draws, the other 64 are drawn.
+    """
+    first = words(key, (len(table), count))
+
+    def gaps(below: Callable[[int, np.ndarray], jax.Array]) -> tuple[jax.Array, jax.Array]:
+        digits = [functools.reduce(jnp.add, (below(j, t).astype(jnp.int32) for t in row))
+                  for j, row in enumerate(table)]
+        zero = jnp.zeros(count, jnp.int32)
+        gap = functools.reduce(jnp.add, (d << 4 * j for j, d in enumerate(digits[:-1])), zero)
+        return gap, digits[-1] > 0
+
+    def rare() -> tuple[jax.Array, jax.Array]:
+        second, third = words(key, (2, len(table), count), part=1)
+        return gaps(lambda j, t: (first[j] < t[0]) | ((first[j] == t[0]) & (
+            (second[j] < t[1]) | ((second[j] == t[1]) & (third[j] < t[2])))))
+
+    ties = functools.reduce(jnp.logical_or, (
+        first[j] == t for j, row in enumerate(table[:, :, 0]) for t in row))
+    return jax.lax.cond(in_any_lane(ties), rare, lambda: gaps(lambda j, t: first[j] < t[0]))
+
+
 def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sample:
     table = _thresholds(rate, population)  # [k + 1, 15, 3]
-    digits = len(table) - 1
-    high, middle, low = table.transpose(2, 1, 0)[..., None]  # each [15, k + 1, 1]
     # one gap more than the capacity: it tells whether a record was left out
-    a, b, c = words(key, (3, 1, digits + 1, capacity + 1))
-    below = (a < high) | ((a == high) & ((b < middle) | ((b == middle) & (c < low))))
-    digit = jnp.sum(below, 0, dtype=jnp.int32)  # [k + 1, c + 1]
-    place = jnp.asarray(16 ** np.arange(digits, dtype=np.int64)[:, None], jnp.int32)
-    gap = 1 + jnp.sum(digit[:digits] * place, 0, dtype=jnp.int32)
-    out = (digit[digits] > 0) | (gap > population) | (gap < 1)
-    index = jnp.cumsum(jnp.where(out, population + 1, gap), dtype=jnp.int32) - 1
-    # The sum may wrap around, but only after it has passed n: once out, a sample stays out.
-    inside = jax.lax.cummin(((index >= 0) & (index < population)).astype(jnp.int32)) > 0
-    index, valid = index[:-1], inside[:-1]
+    gap, beyond = _gaps(key, table, capacity + 1)
+    out = beyond | (gap >= population) | (gap < 0)
+    gap = jnp.where(out, population, gap) + 1
+    # Sums of uint32 wrap around, but not below 2 n. Those of floats tell which have come so far.
+    index = _running_sums(gap.astype(jnp.uint32)) - 1
+    inside = (index < population) & (_running_sums(gap.astype(jnp.float32)) < 1.5 * population)
+    index, valid = index[:-1].astype(jnp.int32), inside[:-1]
     return Sample(jnp.where(valid, index, population - 1), valid, ~inside[-1])
 
 

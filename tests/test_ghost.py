@@ -40,6 +40,14 @@ def convolution(w, v, x):
     return jnp.sum(jnp.tanh(jax.lax.conv(jnp.tanh(y), w["next"], (1, 1), "SAME"))) * v
 
 
+def long_window(w, v, x):
+    """Over more pixels than are cut out one by one, of an input with gaps."""
+    y = jax.lax.conv_general_dilated(
+        jnp.tanh(x["signal"])[None], w, (1,), ((3, 2),), lhs_dilation=(2,),
+        dimension_numbers=("NWC", "WIO", "NWC"))
+    return jnp.sum(jnp.tanh(y), (0, 1)) @ v
+
+
 def embedding(w, v, x):
     """Numbers below, within and beyond the table, and equal ones."""
     return (jnp.sum(jnp.tanh(w["table"][x["id"]])) + jnp.sum(jnp.sin(w["table"][x["ids"] % 5]))
@@ -82,8 +90,9 @@ MODELS = {
     shared: ({"w": normal(3, 27)}, None),
     residual: ((normal(4, 4), normal(4, 4)), [normal(9)]),
     convolution: ({"kernel": normal(3, 2, 2, 2), "next": normal(2, 3, 3, 3)}, normal()),
+    long_window: (normal(70, 2, 16), normal(16)),
     embedding: ({"table": normal(70, 4)}, normal(40, 3)),
-    attention: ({"q": normal(5, 16), "k": normal(5, 16), "u": normal(5, 16),
+    attention: ({"q": normal(6, 16), "k": normal(6, 16), "u": normal(6, 16),
                  "out": normal(16, 2, 8)}, normal(3, 2, 8)),
     unknown: ({"loop": normal(4, 4), "rule": normal(4, 4), "two": normal(4, 4),
                "rows": normal(8, 3), "each": normal(2, 2)}, normal(2)),
@@ -94,6 +103,7 @@ KINDS = {
     shared: ["matrix"],
     residual: ["rank one"] * 3,
     convolution: ["matrix", "matrix", "vmap"],
+    long_window: ["Gram", "rank one"],
     embedding: ["rows", "rows"],
     attention: ["Gram"] * 4 + ["vmap"],
     unknown: ["vmap"] * 6,
@@ -108,7 +118,8 @@ def point(model, rng, dtype=np.float64):
 
 def records(rng, dtype=np.float64):
     """Of very different sizes, so that some are clipped."""
-    x = {"x": (4,), "long": (9, ), "image": (4, 5, 2), "sequence": (3, 5)}
+    x = {"x": (4,), "long": (9, ), "image": (4, 5, 2), "sequence": (3, 6),
+         "signal": (37, 2)}
     scale = 10 ** rng.uniform(-2, 1, SIZE)
     return {name: np.asarray(rng.normal(size=(SIZE, *s)) * scale.reshape(-1, *[1] * len(s)), dtype)
             for name, s in x.items()} | {

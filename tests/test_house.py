@@ -21,7 +21,7 @@ FLOORS = {
     "__init__": 7, "__main__": 7,
 }
 # on one floor, and in this order
-BESIDE = {("_tree", "_types"), ("_held", "_types"), ("shard_sums", "sharding"),
+BESIDE = {("_tree", "_types"), ("_held", "_types"), ("_held", "_tree"), ("shard_sums", "sharding"),
           ("prefetch", "release"),
           ("release_groups", "release"),
           ("release_groups", "release_stream"), ("release_solution", "release_stream"),

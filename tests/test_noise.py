@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.random import threefry_2x32
 from scipy import stats
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, noise
+from jaxminimax import Saddle, _words, noise
 
 SIZE = 10**6
 SIGMAS = 4.5
@@ -79,7 +80,8 @@ def from_words(monkeypatch, words, dtype):
     """Noise made of the given words, four for two numbers (three are read for float32)."""
     words = np.asarray(words, np.uint32).reshape(-1, 4).T
     with monkeypatch.context() as patch:
-        patch.setattr(noise, "words", lambda key, shape: jnp.asarray(words)[: shape[0]])
+        patch.setattr(noise, "pairs", lambda key, shape, part=0: jnp.asarray(words[2 * part:][:2]))
+        patch.setattr(noise, "words", lambda key, shape, part: jnp.asarray(words[2 * part]))
         shape = (2, words.shape[1])
         return np.asarray(noise.standard_normal(jax.random.key(0), shape, dtype), np.float64)
 
@@ -109,6 +111,39 @@ def test_the_radius_follows_its_law_to_the_last_of_64_bits(dtype, monkeypatch):
     assert np.all(np.abs(x / radius - 1) < 1e-6 + 2.0**-k / (64 - k))
     assert np.all(np.abs(y) < 1e-8)
     assert dtype == jnp.float64 or y.all()
+
+
+# --- words ---
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**40 + 3])
+def test_threefry_is_the_one_of_jax(seed):
+    key = jax.random.key(seed)
+    count = np.random.default_rng(seed).integers(0, 2**32, (2, 500), np.uint32)
+    count[:, :2] = [[0, 2**32 - 1]] * 2
+    found = _words.threefry(jax.random.key_data(key), *jnp.asarray(count))
+    reference = threefry_2x32(jax.random.key_data(key), jnp.asarray(count.ravel()))
+    np.testing.assert_array_equal(jnp.concatenate(found), reference)
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("number", [0, 1, 2**31 + 5, 2**32 - 1])
+def test_children_are_those_of_fold_in(generator, number):
+    key = jax.random.key(3, impl=generator)
+    expected = jax.random.fold_in(key, jnp.uint32(number))
+    assert (jax.random.key_data(_words.child(key, jnp.uint32(number))).tolist()
+            == jax.random.key_data(expected).tolist())
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_no_word_of_a_key_comes_up_twice(generator):
+    """Of 200,000 pairs of words, none by chance: in either part, and in none of the children."""
+    key = jax.random.key(5, impl=generator)
+    made = [np.stack(_words.pairs(k, (50_000,), part), 1)
+            for k in (key, _words.child(key, 70_000)) for part in (0, 1)]
+    assert len(np.unique(np.concatenate(made), axis=0)) == 200_000
+    flat = _words.words(key, (7, 9))
+    np.testing.assert_array_equal(flat.ravel(), jnp.concatenate(_words.pairs(key, (32,)))[:63])
 
 
 # --- shapes, leaves and keys ---

@@ -126,7 +126,7 @@ def _treatment(found: list[Use] | str, leaf: jax.Array) -> Treatment:
             return fall_back("used as matrices of different rows")
         turned = (False, *(not a for a in same))
     k, o = uses[0].shape
-    kind = "rank one" if rows == 1 else "Gram" if rows * (k + o) < k * o else "matrix"
+    kind = "rank one" if rows == 1 else "Gram" if rows * (k + o + 2 * rows) < k * o else "matrix"
     return Treatment(kind, uses, turned, "", shape, dtype)
 
 

@@ -19,7 +19,15 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxminimax._tree import EXACT, at_least_float32, squared, sum_rows, two_sum_error, unit
+from jaxminimax._tree import (
+    EXACT,
+    at_least_float32,
+    in_any_lane,
+    squared,
+    sum_rows,
+    two_sum_error,
+    unit,
+)
 
 CANCELLATION = 2.0**-8
 _ROWS = 1024  # in a block
@@ -105,17 +113,7 @@ def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Arra
     if x.shape[0] > (_ROWS if d.shape[-1] == 1 else 4 * _ROWS):
         return _in_blocks(x, d)
     # 0 * NaN is NaN; only then does the larger factor cost a pass of its own
-    return jax.lax.cond(_all_finite(norm), _product, _in_blocks, x, d)
-
-
-@jax.custom_batching.custom_vmap
-def _all_finite(x: jax.Array) -> jax.Array:
-    return jnp.all(jnp.isfinite(x))
-
-
-@_all_finite.def_vmap
-def _(_: int, __: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
-    return _all_finite(x), False  # of all lanes: one answer, so that one branch is taken
+    return jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _in_blocks, _product, x, d)
 
 
 def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:

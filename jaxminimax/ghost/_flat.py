@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from jaxminimax.ghost._convolution import convolve, understood
+
 # Never custom_jvp or custom_vjp: their rules, not the equations inside, are the derivative.
 _GROUPS = {"jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr",
            "remat": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
@@ -57,6 +59,8 @@ class Flat(NamedTuple):
 
 def _runner(jaxpr: core.Jaxpr, equation: core.JaxprEqn, results: Sequence[core.Var]) -> Callable:
     """`operands -> results` of one equation."""
+    if equation.primitive.name == "conv_general_dilated" and understood(equation.params):
+        return lambda x, kernel: [convolve(equation.params, x, kernel)]
     inputs = list(dict.fromkeys(x for x in equation.invars if not isinstance(x, core.Literal)))
     alone = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr.replace(
         constvars=[], invars=inputs, outvars=list(results), eqns=[equation],

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax.ghost._convolution import patches, understood
 from jaxminimax.ghost._flat import Flat, Step
 
 View = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # (kind, numbers, shape before)
@@ -94,7 +95,7 @@ def _convolution(number: int, step: Step, me: int, view: View) -> Use | str:
     how = step.params
     if _is_complex(step):
         return "complex numbers"
-    if me != 1 or how["feature_group_count"] != 1 or how["batch_group_count"] != 1:
+    if me != 1 or not understood(how):
         return "a convolution in groups" if me == 1 else "a convolution as its input"
     x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
     p = step.avals[1]
@@ -103,13 +104,11 @@ def _convolution(number: int, step: Step, me: int, view: View) -> Use | str:
     t = math.prod(step.out.shape) // max(o, 1)
 
     def factors(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x = jax.lax.conv_general_dilated_patches(
-            x.transpose(x_axes), window, how["window_strides"], how["padding"],
-            how["lhs_dilation"], how["rhs_dilation"], precision=jax.lax.Precision.HIGHEST)
-        x, d = (jnp.moveaxis(a, 1, -1) for a in (x, d.transpose(d_axes)))
-        return x.reshape(t, k), d.reshape(t, o)
+        x, d = (a.transpose((n, *pixels, features))
+                for a, (n, features, *pixels) in ((x, x_axes), (d, d_axes)))
+        return patches(how, x, window).reshape(t, k), d.reshape(t, o)
 
-    view = _as_matrix(view, p, (into, *space, out), (k, o))
+    view = _as_matrix(view, p, (*space, into, out), (k, o))
     return Use(number, 0, "convolution", view, t, (k, o), factors)
 
 

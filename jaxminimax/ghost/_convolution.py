@@ -1,0 +1,77 @@
+"""Convolutions as the CPU compiler runs them fast, and the pixels that each output pixel reads.
+
+The derivative by the input is a convolution with the kernel's two feature axes exchanged. XLA's CPU
+compiler has a fast convolution for one order of these axes, and plain loops for the other; the
+exchange is made beforehand here, behind a barrier so that it is not folded back. The numbers are
+the same.
+"""
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_SLICES = 64  # pixels of a window, above which patches come from a convolution
+
+
+def understood(how: dict[str, Any]) -> bool:
+    """Whether the parameters of a convolution are those of one without groups."""
+    return how["feature_group_count"] == 1 and how["batch_group_count"] == 1
+
+
+def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The convolution of these parameters (of `conv_general_dilated`), without groups."""
+    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
+
+    def plain(x: jax.Array, kernel: jax.Array, exchanged: bool = False) -> jax.Array:
+        axes = (into, out, *space) if exchanged else (out, into, *space)
+        return jax.lax.conv_general_dilated(
+            x, kernel, how["window_strides"], how["padding"], how["lhs_dilation"],
+            how["rhs_dilation"], jax.lax.ConvDimensionNumbers(x_axes, axes, d_axes),
+            precision=how["precision"], preferred_element_type=how["preferred_element_type"])
+
+    @jax.custom_vjp
+    def made(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return plain(x, kernel)
+
+    def back(met: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, kernel = met
+        turned = jax.lax.optimization_barrier(jnp.swapaxes(kernel, out, into))
+        (d_x,) = jax.linear_transpose(lambda a: plain(a, turned, True), x)(d)
+        (d_kernel,) = jax.linear_transpose(lambda a: plain(x, a), kernel)(d)
+        return d_x, d_kernel
+
+    made.defvjp(lambda x, kernel: (plain(x, kernel), (x, kernel)), back)
+    return made(x, kernel)
+
+
+def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.Array:
+    """What each output pixel reads, `[n, *out, *window, features]`, the last axes flat.
+
+    Args:
+      how: parameters of the convolution.
+      x: its input, `[n, *space, features]`.
+      window: of the kernel.
+    """
+    if math.prod(window) > _SLICES:
+        read = jax.lax.conv_general_dilated_patches(
+            jnp.moveaxis(x, -1, 1), window, how["window_strides"], how["padding"],
+            how["lhs_dilation"], how["rhs_dilation"], precision=jax.lax.Precision.HIGHEST)
+        read = jnp.moveaxis(read, 1, -1)
+        read = jnp.swapaxes(read.reshape(*read.shape[:-1], x.shape[-1], -1), -1, -2)
+        return read.reshape(*read.shape[:-2], -1)
+    steps = list(zip(window, how["window_strides"], how["rhs_dilation"], strict=True))
+    edges = [(low, high, dilation - 1)
+             for (low, high), dilation in zip(how["padding"], how["lhs_dilation"], strict=True)]
+    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
+
+    def seen(offset: tuple[int, ...]) -> jax.Array:
+        first = [o * dilation for o, (_, _, dilation) in zip(offset, steps, strict=True)]
+        last = [size - (width - 1 - o) * dilation for size, o, (width, _, dilation)
+                in zip(x.shape[1:-1], offset, steps, strict=True)]
+        return jax.lax.slice(x, (0, *first, 0), (x.shape[0], *last, x.shape[-1]),
+                             (1, *(stride for _, stride, _ in steps), 1))
+
+    return jnp.concatenate([seen(o) for o in itertools.product(*map(range, window))], -1)
