@@ -13,7 +13,7 @@ gap would leave an error near 1e-7 a record: more than delta.)
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from scipy import special
 
 from jaxminimax._tree import in_any_lane
 from jaxminimax._types import Saddle
-from jaxminimax._words import words
+from jaxminimax._words import pairs, words
 from jaxminimax.mechanism import (
     OVERFLOW,
     Disjoint,
@@ -39,7 +39,7 @@ class Sample(NamedTuple):
     """A batch of fixed shape.
 
     Attributes:
-      rows: rows to read, int32 `[c]`, in order for Poisson and disjoint passes; None for all.
+      rows: rows to read, int32 `[c]`, in order unless drawn with replacement; None for all.
       valid: which of them take part, bool `[c]`; None for all.
       fits: whether the sample fitted the capacity, bool `[]`.
     """
@@ -122,12 +122,23 @@ def _fixed_size(key: jax.Array, batch: int, population: int) -> Sample:
         return Sample(None, None, True)
     rate, capacity = _wide(batch, population)
     one, two = jax.random.split(key)
-    wide, inside, fits = _poisson(one, rate, population, capacity)
-    assert wide is not None
+    rows, inside, fits = _poisson(one, rate, population, capacity)
+    assert rows is not None
     assert inside is not None
-    a, b, c = words(two, (3, capacity))
-    *_, rows, inside = jax.lax.sort((~inside, a, b, c, wide, inside), num_keys=4)
-    return Sample(rows[:batch], None, fits & jnp.all(inside[:batch]))
+    # Those with the smallest numbers of 96 bits. The first 32 tell which, unless the first one to
+    # be left out has those of the last one to be kept.
+    first = jnp.where(inside, words(two, (capacity,)), np.uint32(2**32 - 1))
+    last, after = jnp.sort(first)[batch - 1: batch + 1]
+
+    def rare() -> jax.Array:
+        second, third = words(two, (2, capacity), part=1)
+        places = jax.lax.sort((~inside, first, second, third, jnp.arange(capacity)), num_keys=4)[-1]
+        return jnp.zeros(capacity, bool).at[places[:batch]].set(True)
+
+    kept = jax.lax.cond(in_any_lane(last == after), rare, lambda: first <= last)
+    places = jnp.where(kept, _running_sums(kept.astype(jnp.int32)) - 1, batch)
+    rows = jnp.zeros(batch, jnp.int32).at[places].set(rows, mode="drop")
+    return Sample(rows, None, fits & (jnp.sum(inside) >= batch))
 
 
 def _scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
@@ -162,42 +173,73 @@ def _running_sums(x: jax.Array) -> jax.Array:
     return sums.reshape(-1)[: x.shape[0]]
 
 
-def _gaps(key: jax.Array, table: np.ndarray, count: int) -> tuple[jax.Array, jax.Array]:
-    """That many gaps X, int32 `[count]`, and whether each is beyond every record.
+def _digit(word: jax.Array, thresholds: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """How many of 15 falling thresholds lie above each word, and whether more bits must tell.
 
-    The first 32 bits of a digit decide, unless they are those of a threshold; only then, a few
-    times in a million draws, the other 64 are drawn.
+    By bisection: a threshold that is equal to the word is met on the way. Words below 16 count as
+    equal, too; then thresholds down there may be made distinct, and they have to be: for many that
+    are 0 the compiler makes branches, which take ten times as long.
     """
-    first = words(key, (len(table), count))
+    thresholds = np.maximum(thresholds, np.arange(15, 0, -1, dtype=np.uint32))
+    found: list[jax.Array] = []  # bits, the highest first
 
-    def gaps(below: Callable[[int, np.ndarray], jax.Array]) -> tuple[jax.Array, jax.Array]:
-        digits = [functools.reduce(jnp.add, (below(j, t).astype(jnp.int32) for t in row))
-                  for j, row in enumerate(table)]
-        zero = jnp.zeros(count, jnp.int32)
-        gap = functools.reduce(jnp.add, (d << 4 * j for j, d in enumerate(digits[:-1])), zero)
-        return gap, digits[-1] > 0
+    def at(some: np.ndarray, bits: list[jax.Array]) -> jax.Array:
+        if len(some) == 1:
+            return jnp.uint32(some[0])
+        lower, upper = np.split(some, 2)
+        return jnp.where(bits[0], at(upper, bits[1:]), at(lower, bits[1:]))
 
-    def rare() -> tuple[jax.Array, jax.Array]:
-        second, third = words(key, (2, len(table), count), part=1)
-        return gaps(lambda j, t: (first[j] < t[0]) | ((first[j] == t[0]) & (
-            (second[j] < t[1]) | ((second[j] == t[1]) & (third[j] < t[2])))))
+    digit, tie = jnp.zeros(word.shape, jnp.uint32), word < 16
+    for half in (8, 4, 2, 1):
+        middle = at(thresholds[half - 1:: 2 * half], found)
+        found.append(word < middle)
+        digit, tie = 2 * digit + found[-1], tie | (word == middle)
+    return digit, tie
 
-    ties = functools.reduce(jnp.logical_or, (
-        first[j] == t for j, row in enumerate(table[:, :, 0]) for t in row))
-    return jax.lax.cond(in_any_lane(ties), rare, lambda: gaps(lambda j, t: first[j] < t[0]))
+
+def _gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax.Array:
+    """min(X, population) for that many gaps X + 1, uint32 `[count]`.
+
+    The first 32 bits of a digit decide, unless they are those of a threshold or near 0; only then,
+    a few times in a million draws, the other 64 are drawn.
+    """
+    def first() -> list[jax.Array]:
+        x, y = pairs(key, ((len(table) + 1) // 2, count))
+        return [*x, *y][: len(table)]
+
+    def gap(digits: Sequence[jax.Array]) -> jax.Array:
+        *digits, beyond = digits
+        total = functools.reduce(jnp.add, (d << 4 * j for j, d in enumerate(digits)),
+                                 jnp.zeros(count, jnp.uint32))
+        return jnp.where((beyond > 0) | (total > population), jnp.uint32(population), total)
+
+    def rare() -> jax.Array:
+        def digit(given: tuple[jax.Array, ...]) -> jax.Array:
+            *drawn, thresholds = given
+            a, b, c = (x[None] for x in drawn)
+            high, middle, low = thresholds.T[..., None]  # each [15, 1]
+            below = (a < high) | ((a == high) & ((b < middle) | ((b == middle) & (c < low))))
+            return jnp.sum(below, 0, dtype=jnp.uint32)
+
+        further = pairs(key, (len(table), count), part=1)
+        return gap(list(jax.lax.map(digit, (jnp.stack(first()), *further, jnp.asarray(table)))))
+
+    digits, ties = zip(*map(_digit, first(), table[:, :, 0]), strict=True)
+    tie = np.uint32(2**32 - 1)  # in place of a gap: one array is computed at once
+    common = jnp.where(functools.reduce(jnp.logical_or, ties), tie, gap(digits))
+    return jax.lax.cond(in_any_lane(common == tie), rare, lambda: common)
 
 
 def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sample:
     table = _thresholds(rate, population)  # [k + 1, 15, 3]
     # one gap more than the capacity: it tells whether a record was left out
-    gap, beyond = _gaps(key, table, capacity + 1)
-    out = beyond | (gap >= population) | (gap < 0)
-    gap = jnp.where(out, population, gap) + 1
-    # Sums of uint32 wrap around, but not below 2 n. Those of floats tell which have come so far.
-    index = _running_sums(gap.astype(jnp.uint32)) - 1
-    inside = (index < population) & (_running_sums(gap.astype(jnp.float32)) < 1.5 * population)
-    index, valid = index[:-1].astype(jnp.int32), inside[:-1]
-    return Sample(jnp.where(valid, index, population - 1), valid, ~inside[-1])
+    gap = _gaps(key, table, capacity + 1, population) + 1
+    index, place = _running_sums(gap) - 1, jnp.arange(capacity + 1)
+    # Sums of uint32 wrap around, but not before one has passed n: once out, a sample stays out.
+    count = jnp.min(jnp.where(index < population, capacity + 1, place))
+    valid = (place < count)[:-1]
+    rows = jnp.where(valid, index[:-1].astype(jnp.int32), population - 1)
+    return Sample(rows, valid, count <= capacity)
 
 
 def draw(key: jax.Array, query: Query | Resolvent, release: jax.Array) -> Sample:

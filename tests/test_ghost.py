@@ -48,6 +48,15 @@ def long_window(w, v, x):
     return jnp.sum(jnp.tanh(y), (0, 1)) @ v
 
 
+def nothing(w, v, x):
+    """Outputs without a single number."""
+    y = jax.lax.conv_general_dilated(
+        x["image"][None], w["kernel"], (1, 1), ((-2, -2), (-2, -2)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    assert not y.size
+    return jnp.sum(y) + jnp.sum(x["sequence"][:0] @ w["flat"]) + jnp.tanh(x["x"] @ v)
+
+
 def embedding(w, v, x):
     """Numbers below, within and beyond the table, and equal ones."""
     return (jnp.sum(jnp.tanh(w["table"][x["id"]])) + jnp.sum(jnp.sin(w["table"][x["ids"] % 5]))
@@ -91,6 +100,7 @@ MODELS = {
     residual: ((normal(4, 4), normal(4, 4)), [normal(9)]),
     convolution: ({"kernel": normal(3, 2, 2, 2), "next": normal(2, 3, 3, 3)}, normal()),
     long_window: (normal(70, 2, 16), normal(16)),
+    nothing: ({"kernel": normal(3, 3, 2, 4), "flat": normal(6, 5)}, normal(4)),
     embedding: ({"table": normal(70, 4)}, normal(40, 3)),
     attention: ({"q": normal(6, 16), "k": normal(6, 16), "u": normal(6, 16),
                  "out": normal(16, 2, 8)}, normal(3, 2, 8)),
@@ -104,6 +114,7 @@ KINDS = {
     residual: ["rank one"] * 3,
     convolution: ["matrix", "matrix", "vmap"],
     long_window: ["Gram", "rank one"],
+    nothing: ["vmap", "vmap", "rank one"],
     embedding: ["rows", "rows"],
     attention: ["Gram"] * 4 + ["vmap"],
     unknown: ["vmap"] * 6,

@@ -158,9 +158,9 @@ def test_the_product_law_catches_another_rate_and_a_dependence_on_neighbours(bug
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
     bug.setattr(sampling, "_thresholds", thresholds)
     _samples.clear_cache()
-    words = sampling.words  # one gap again and again
-    bug.setattr(sampling, "words", lambda key, shape, part=0: jnp.broadcast_to(
-        words(key, (*shape[:-1], 1), part), shape))
+    pairs = sampling.pairs  # one gap again and again
+    bug.setattr(sampling, "pairs", lambda key, shape, part=0: tuple(
+        jnp.broadcast_to(x, shape) for x in pairs(key, (*shape[:-1], 1), part)))
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
 
 
@@ -277,18 +277,26 @@ def test_law_error_is_negligible(rate, population):
     assert sampling.law_error(Query(clip=Saddle(1.0, 1.0), population=5)) == 0
 
 
+def pairs_of(words):
+    """Instead of `pairs`: the first word of every digit, in two halves, or the other two words."""
+    def pairs(key, shape, part=0):
+        if not words.ndim:
+            return (jnp.full(shape, words),) * 2
+        if part:
+            return tuple(jnp.asarray(words[1:]))
+        even = np.zeros((2 * shape[0], shape[1]), np.uint32)
+        even[: words.shape[1]] = words[0]
+        return tuple(jnp.asarray(even.reshape(2, *shape)))
+
+    return pairs
+
+
 def draw_from_words(monkeypatch, q, words):
     """A draw whose random words are given, all of them or one for all."""
     words = np.asarray(words, np.uint32)
-    kept_back = isinstance(q.sampling, Poisson)  # the last two words of each three
     with monkeypatch.context() as patch:
-        def given(key, shape, part=0):
-            if not words.ndim:
-                return jnp.full(shape, words)
-            return jnp.asarray((words[1:] if part else words[:1] if kept_back else words
-                                ).reshape(shape))
-
-        patch.setattr(sampling, "words", given)
+        patch.setattr(sampling, "pairs", pairs_of(words))
+        patch.setattr(sampling, "words", lambda key, shape: jnp.asarray(words.reshape(shape)))
         return jax.tree.map(np.asarray, sampling.draw(jax.random.key(0), q, jnp.int32(0)))
 
 
@@ -315,6 +323,31 @@ def test_digits_compare_all_96_bits(rate, population, x, monkeypatch):
     at = draw_from_words(monkeypatch, q, words_with_gaps(q, x, past=1))
     fewer = sum(max(x // 16**j % 16 - 1, 0) * 16**j for j in range(8))
     assert (at.rows[0], at.valid[0]) == (fewer, True)
+
+
+@pytest.mark.parametrize(("rate", "population"), [
+    (0.3, 16), (0.01, 4000), (1.6e-5, 10**7), (1e-9, 2**30 - 1), (0.999, 300)])
+def test_gaps_are_those_of_numbers_of_96_bits(rate, population, monkeypatch):
+    """Words at and beside the thresholds, and small ones, with any further bits."""
+    rng, table = np.random.default_rng(0), sampling._thresholds(rate, population)
+    near = table[:, :, 0].ravel()[:, None].astype(np.int64) + np.arange(-1, 2)
+    pool = np.concatenate([near.ravel() % 2**32, np.arange(20), rng.integers(0, 2**32, 50)])
+    count = 4000
+    words = rng.choice(pool, (3, len(table), count)).astype(np.uint32)
+    words[0, :, :100] = rng.integers(0, 2**32, (len(table), 100))  # nothing to look up
+    for some in (slice(0, 100), slice(0, count)):
+        given = words[..., some]
+        monkeypatch.setattr(sampling, "pairs", pairs_of(given))
+        found = sampling._gaps(jax.random.key(0), table, given.shape[2], population)
+        def whole(words):  # [3, ...] as numbers
+            a, b, c = words.astype(object)
+            return a << 64 | b << 32 | c
+
+        limits = whole(table.transpose(2, 0, 1))[..., None]
+        digits = (whole(given)[:, None] < limits).sum(1)
+        gaps = sum((16**j * d.astype(object) for j, d in enumerate(digits[:-1])), 0)
+        expected = np.where(digits[-1] > 0, population, np.minimum(gaps, population))
+        np.testing.assert_array_equal(found, expected.astype(np.uint32))
 
 
 @pytest.mark.parametrize(("rate", "population"), [*CASES, (20 / 2**29, 2**29), (1e-9, 2**30 - 1)])

@@ -82,6 +82,8 @@ def _product(number: int, step: Step, me: int, view: View) -> Use | str:
     its_free = tuple(i for i in range(x.ndim) if i not in its)
     k, o = (math.prod(p.shape[i] for i in axes) for axes in (mine, free))
     t = math.prod(x.shape[i] for i in its_free)
+    if not t:
+        return "a product of nothing"
 
     def factors(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = x.transpose((*its_free, *its)).reshape(t, k)
@@ -102,6 +104,8 @@ def _convolution(number: int, step: Step, me: int, view: View) -> Use | str:
     window = tuple(p.shape[i] for i in space)
     k, o = p.shape[into] * math.prod(window), p.shape[out]
     t = math.prod(step.out.shape) // max(o, 1)
+    if not t:
+        return "a convolution of nothing"
 
     def factors(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, d = (a.transpose((n, *pixels, features))
