@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax._held import held
-from jaxminimax._tree import at_least_float32
+from jaxminimax._tree import EXACT, at_least_float32
 from jaxminimax._types import Saddle, Tree
 from jaxminimax.ghost._factors import (
     balanced,
@@ -144,8 +144,9 @@ def _gathered(treatment: Treatment, pairs: list[tuple[jax.Array, jax.Array]]) ->
     if treatment.kind == "Gram":
         return Factors(*balanced(x, d))
     dtype = at_least_float32(jnp.result_type(x, d))
-    g = jnp.einsum("tk,to->ko", x.astype(dtype), d.astype(dtype),
-                   precision=jax.lax.Precision.HIGHEST)
+    # XLA's CPU compiler is fast at products along the last axis only; the barrier keeps them so
+    x = jax.lax.optimization_barrier(x.astype(dtype).T)
+    g = jnp.einsum("kt,to->ko", x, d.astype(dtype), precision=EXACT)
     return unseen(treatment.uses[0].view, g)
 
 
