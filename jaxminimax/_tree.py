@@ -50,6 +50,8 @@ def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
     blocks = jnp.einsum("bi,bik->bk", weight[:whole].reshape(-1, _BLOCK),
                         x[:whole].reshape(-1, _BLOCK, x.shape[1]), precision=EXACT)
     rest = jnp.einsum("i,ik->k", weight[whole:], x[whole:], precision=EXACT)
+    if blocks.shape[0] > _BLOCK:
+        return sum_rows(jnp.ones(blocks.shape[0], blocks.dtype), blocks) + rest
     return jnp.sum(blocks, 0) + rest
 
 

@@ -173,39 +173,13 @@ def _running_sums(x: jax.Array) -> jax.Array:
     return sums.reshape(-1)[: x.shape[0]]
 
 
-def _digit(word: jax.Array, thresholds: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """How many of 15 falling thresholds lie above each word, and whether more bits must tell.
-
-    By bisection: a threshold that is equal to the word is met on the way. Words below 16 count as
-    equal, too; then thresholds down there may be made distinct, and they have to be: for many that
-    are 0 the compiler makes branches, which take ten times as long.
-    """
-    thresholds = np.maximum(thresholds, np.arange(15, 0, -1, dtype=np.uint32))
-    found: list[jax.Array] = []  # bits, the highest first
-
-    def at(some: np.ndarray, bits: list[jax.Array]) -> jax.Array:
-        if len(some) == 1:
-            return jnp.uint32(some[0])
-        lower, upper = np.split(some, 2)
-        return jnp.where(bits[0], at(upper, bits[1:]), at(lower, bits[1:]))
-
-    digit, tie = jnp.zeros(word.shape, jnp.uint32), word < 16
-    for half in (8, 4, 2, 1):
-        middle = at(thresholds[half - 1:: 2 * half], found)
-        found.append(word < middle)
-        digit, tie = 2 * digit + found[-1], tie | (word == middle)
-    return digit, tie
-
-
 def _gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax.Array:
     """min(X, population) for that many gaps X + 1, uint32 `[count]`.
 
-    The first 32 bits of a digit decide, unless they are those of a threshold or near 0; only then,
-    a few times in a million draws, the other 64 are drawn.
+    The first 32 bits of a digit decide, unless they are those of a threshold; only then, a few
+    times in a million draws, the other 64 are drawn.
     """
-    def first() -> list[jax.Array]:
-        x, y = pairs(key, ((len(table) + 1) // 2, count))
-        return [*x, *y][: len(table)]
+    shape = (len(table), count)
 
     def gap(digits: Sequence[jax.Array]) -> jax.Array:
         *digits, beyond = digits
@@ -213,21 +187,22 @@ def _gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax
                                  jnp.zeros(count, jnp.uint32))
         return jnp.where((beyond > 0) | (total > population), jnp.uint32(population), total)
 
-    def rare() -> jax.Array:
-        def digit(given: tuple[jax.Array, ...]) -> jax.Array:
-            *drawn, thresholds = given
-            a, b, c = (x[None] for x in drawn)
-            high, middle, low = thresholds.T[..., None]  # each [15, 1]
-            below = (a < high) | ((a == high) & ((b < middle) | ((b == middle) & (c < low))))
-            return jnp.sum(below, 0, dtype=jnp.uint32)
+    def rare(_: Sequence[jax.Array]) -> jax.Array:
+        def add(k: jax.Array, digits: jax.Array) -> jax.Array:
+            high, middle, low = jnp.asarray(table)[:, k].T[..., None]  # each [digits + 1, 1]
+            return digits + ((a < high) | ((a == high) & (
+                (b < middle) | ((b == middle) & (c < low)))))
 
-        further = pairs(key, (len(table), count), part=1)
-        return gap(list(jax.lax.map(digit, (jnp.stack(first()), *further, jnp.asarray(table)))))
+        a, (b, c) = words(key, shape), pairs(key, shape, part=1)
+        return gap(list(jax.lax.fori_loop(0, table.shape[1], add, jnp.zeros(shape, jnp.uint32))))
 
-    digits, ties = zip(*map(_digit, first(), table[:, :, 0]), strict=True)
-    tie = np.uint32(2**32 - 1)  # in place of a gap: one array is computed at once
-    common = jnp.where(functools.reduce(jnp.logical_or, ties), tie, gap(digits))
-    return jax.lax.cond(in_any_lane(common == tie), rare, lambda: common)
+    first = words(key, shape)
+    # Each digit is an operand of the branch, and so a program of its own. (A single one is slow:
+    # the compiler gives up vectors in it, or draws the words anew for each reader.)
+    digits = [functools.reduce(jnp.add, ((word < t).astype(jnp.uint32) for t in row))
+              for word, row in zip(first, table[:, :, 0], strict=True)]
+    ties = (word == t for word, row in zip(first, table[:, :, 0], strict=True) for t in row)
+    return jax.lax.cond(in_any_lane(functools.reduce(jnp.logical_or, ties)), rare, gap, digits)
 
 
 def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sample:

@@ -158,9 +158,9 @@ def test_the_product_law_catches_another_rate_and_a_dependence_on_neighbours(bug
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
     bug.setattr(sampling, "_thresholds", thresholds)
     _samples.clear_cache()
-    pairs = sampling.pairs  # one gap again and again
-    bug.setattr(sampling, "pairs", lambda key, shape, part=0: tuple(
-        jnp.broadcast_to(x, shape) for x in pairs(key, (*shape[:-1], 1), part)))
+    words = sampling.words  # one gap again and again
+    bug.setattr(sampling, "words", lambda key, shape: jnp.broadcast_to(
+        words(key, (*shape[:-1], 1)), shape))
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
 
 
@@ -277,26 +277,28 @@ def test_law_error_is_negligible(rate, population):
     assert sampling.law_error(Query(clip=Saddle(1.0, 1.0), population=5)) == 0
 
 
-def pairs_of(words):
-    """Instead of `pairs`: the first word of every digit, in two halves, or the other two words."""
-    def pairs(key, shape, part=0):
-        if not words.ndim:
-            return (jnp.full(shape, words),) * 2
-        if part:
-            return tuple(jnp.asarray(words[1:]))
-        even = np.zeros((2 * shape[0], shape[1]), np.uint32)
-        even[: words.shape[1]] = words[0]
-        return tuple(jnp.asarray(even.reshape(2, *shape)))
+def patch_words(patch, given):
+    """The first word of every gap's digits, and the other two words, or one for all."""
+    given = np.asarray(given, np.uint32)
 
-    return pairs
+    def words(key, shape, part=0):
+        return jnp.asarray(given[0].reshape(shape) if given.ndim else np.full(shape, given))
+
+    def pairs(key, shape, part=0):
+        assert part == 1
+        return tuple(jnp.asarray(given[1:] if given.ndim else np.full((2, *shape), given)))
+
+    patch.setattr(sampling, "words", words)
+    patch.setattr(sampling, "pairs", pairs)
 
 
 def draw_from_words(monkeypatch, q, words):
     """A draw whose random words are given, all of them or one for all."""
-    words = np.asarray(words, np.uint32)
     with monkeypatch.context() as patch:
-        patch.setattr(sampling, "pairs", pairs_of(words))
-        patch.setattr(sampling, "words", lambda key, shape: jnp.asarray(words.reshape(shape)))
+        if isinstance(q.sampling, Poisson):
+            patch_words(patch, words)
+        else:
+            patch.setattr(sampling, "words", lambda key, shape: jnp.asarray(words.reshape(shape)))
         return jax.tree.map(np.asarray, sampling.draw(jax.random.key(0), q, jnp.int32(0)))
 
 
@@ -337,7 +339,7 @@ def test_gaps_are_those_of_numbers_of_96_bits(rate, population, monkeypatch):
     words[0, :, :100] = rng.integers(0, 2**32, (len(table), 100))  # nothing to look up
     for some in (slice(0, 100), slice(0, count)):
         given = words[..., some]
-        monkeypatch.setattr(sampling, "pairs", pairs_of(given))
+        patch_words(monkeypatch, given)
         found = sampling._gaps(jax.random.key(0), table, given.shape[2], population)
         def whole(words):  # [3, ...] as numbers
             a, b, c = words.astype(object)

@@ -110,7 +110,7 @@ def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Arra
     if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
         return weighted_outer(d, x, weight, norm).T
     d = _normal(weight.astype(d.dtype)[:, None, None] * _normal(d))
-    if x.shape[0] > (_ROWS if d.shape[-1] == 1 else 4 * _ROWS):
+    if x.shape[0] > 4 * _ROWS:
         return _in_blocks(x, d)
     # 0 * NaN is NaN; only then does the larger factor cost a pass of its own
     return jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _in_blocks, _product, x, d)
