@@ -117,5 +117,5 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
         said.append(f"{what}, by {over}: {points}; last over first "
                     f"{curve[-1]['seconds'] / curve[0]['seconds']:.2f}")
     if rows:
-        said.append(f"devices: {jax.device_count()} here, so no curve over devices")
+        said.append("over devices: see `python -m benchmarks.scaling`")
     return said
