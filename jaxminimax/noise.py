@@ -7,6 +7,7 @@ float64), and both outputs of the transform are used. Samples are floating-point
 their last bits and near 0: attacks on those are outside the threat model.
 """
 
+import functools
 import math
 import os
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax import _check
-from jaxminimax._tree import at_least_float32, float_dtype
+from jaxminimax._tree import at_least_float32, float_dtype, in_any_lane
 from jaxminimax._types import Tree
 from jaxminimax._words import pairs, words
 
@@ -44,21 +45,28 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
     return jax.random.wrap_key_data(jnp.asarray(drawn), impl=generator)
 
 
-def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Independent N(0, 1) numbers of float32 or float64."""
-    size = 1
-    for s in shape:
-        size *= s
+def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype,
+                    wanted: jax.typing.ArrayLike = True) -> jax.Array:
+    """Independent N(0, 1) numbers of float32 or float64; zeros if not `wanted`, bool `[]`."""
+    size = math.prod(shape)
     half = (size + 1) // 2
-    high, low = pairs(key, (half,))
-    # u in (0, 1): 64 bits, of which a float keeps the leading ones, so small u stay fine
-    u = (high.astype(dtype) * 2.0**32 + low.astype(dtype) + 0.5) * 2.0**-64
-    radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0 - jnp.finfo(dtype).epsneg)))
-    if dtype == jnp.float32:
-        cos, sin = _circle(words(key, (half,), part=1))
-    else:
-        cos, sin = _fine_circle(*pairs(key, (half,), part=1))
-    return jnp.concatenate([radius * cos, radius * sin])[:size].reshape(shape)
+
+    def drawn() -> tuple[jax.Array, jax.Array]:
+        high, low = pairs(key, (half,))
+        # u in (0, 1): 64 bits, of which a float keeps the leading ones, so small u stay fine
+        u = (high.astype(dtype) * 2.0**32 + low.astype(dtype) + 0.5) * 2.0**-64
+        radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0 - jnp.finfo(dtype).epsneg)))
+        if dtype == jnp.float32:
+            cos, sin = _circle(words(key, (half,), part=1))
+        else:
+            cos, sin = _fine_circle(*pairs(key, (half,), part=1))
+        return radius * cos, radius * sin
+
+    # Results of a branch are written down. Whoever adds the noise reads it then, and does not make
+    # it again number by number, at places that defeat vectors.
+    told = jax.lax.optimization_barrier(jnp.asarray(wanted))  # a constant would do away with it
+    halves = jax.lax.cond(in_any_lane(told), drawn, lambda: (jnp.zeros(half, dtype),) * 2)
+    return jnp.concatenate(halves)[:size].reshape(shape)
 
 
 def _circle(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -116,7 +124,9 @@ def gaussian(key: jax.Array, tree: Tree, std: Tree) -> Tree:
     leaves, treedef = jax.tree.flatten(tree)
     if not leaves:
         return tree
-    draw = standard_normal(key, (sum(x.size for x in leaves),), float_dtype(tree))
+    wanted = functools.reduce(jnp.logical_or, (jnp.any(jnp.asarray(s) != 0)
+                                               for s in jax.tree.leaves(std)))
+    draw = standard_normal(key, (sum(x.size for x in leaves),), float_dtype(tree), wanted)
 
     noise, first = [], 0
     for x, s in zip(leaves, jax.tree.leaves(jax.tree.broadcast(std, tree)), strict=True):
