@@ -12,6 +12,17 @@ from jaxminimax._tree import in_any_lane
 from jaxminimax._types import Tree
 
 
+def written(f: Callable[[], Tree], wanted: jax.typing.ArrayLike = True) -> Tree:
+    """`f()`, or zeros if not `wanted`, in buffers of their own.
+
+    The results of a branch are written down: whoever reads them does not compute them anew, number
+    by number, at places that defeat vectors. In all lanes of a vmap if in one.
+    """
+    told = jax.lax.optimization_barrier(jnp.asarray(wanted))  # a constant would do away with it
+    return jax.lax.cond(in_any_lane(told), f, lambda: jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(f)))
+
+
 def held(f: Callable[[], Tree], mask: jax.Array) -> Tree:
     """`f()`, or zeros if the mask has no True, in buffers of their own.
 
@@ -36,10 +47,7 @@ def held(f: Callable[[], Tree], mask: jax.Array) -> Tree:
         every = jax.tree.leaves(f())
         return [every[i].reshape(shape) for i, shape in first.values()]
 
-    # the barrier keeps a constant mask from being folded away, and the branch with it
-    somebody = in_any_lane(jax.lax.optimization_barrier(mask))
-    found = jax.lax.cond(somebody, some, lambda: [
-        jnp.zeros(shape, leaves[i].dtype) for i, shape in first.values()])
+    found = written(some, mask)
     values = dict(zip(first, found, strict=True))
     return jax.tree.unflatten(treedef, [
         values[root].reshape(like.shape) for (root, _), like in zip(roots, leaves, strict=True)])

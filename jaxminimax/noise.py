@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax import _check
-from jaxminimax._tree import at_least_float32, float_dtype, in_any_lane
+from jaxminimax._held import written
+from jaxminimax._tree import at_least_float32, float_dtype
 from jaxminimax._types import Tree
 from jaxminimax._words import pairs, words
 
@@ -62,11 +63,7 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype,
             cos, sin = _fine_circle(*pairs(key, (half,), part=1))
         return radius * cos, radius * sin
 
-    # Results of a branch are written down. Whoever adds the noise reads it then, and does not make
-    # it again number by number, at places that defeat vectors.
-    told = jax.lax.optimization_barrier(jnp.asarray(wanted))  # a constant would do away with it
-    halves = jax.lax.cond(in_any_lane(told), drawn, lambda: (jnp.zeros(half, dtype),) * 2)
-    return jnp.concatenate(halves)[:size].reshape(shape)
+    return jnp.concatenate(written(drawn, wanted))[:size].reshape(shape)
 
 
 def _circle(turn: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
+from jaxminimax._held import written
 from jaxminimax._tree import in_any_lane
 from jaxminimax._types import Saddle
 from jaxminimax._words import pairs, words
@@ -154,10 +155,13 @@ def _scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
 
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     """floor(U n / 2^96) for U of 96 random bits."""
-    carry = jnp.zeros(batch, jnp.uint32)
-    for word in words(key, (3, batch)):  # the lowest first
-        carry = _scaled(word, population, carry)
-    return Sample(carry.astype(jnp.int32), None, True)
+    def rows() -> jax.Array:
+        carry = jnp.zeros(batch, jnp.uint32)
+        for word in words(key, (3, batch)):  # the lowest first
+            carry = _scaled(word, population, carry)
+        return carry.astype(jnp.int32)
+
+    return Sample(written(rows), None, True)
 
 
 def _running_sums(x: jax.Array) -> jax.Array:
@@ -213,7 +217,7 @@ def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sam
     # Sums of uint32 wrap around, but not before one has passed n: once out, a sample stays out.
     count = jnp.min(jnp.where(index < population, capacity + 1, place))
     valid = (place < count)[:-1]
-    rows = jnp.where(valid, index[:-1].astype(jnp.int32), population - 1)
+    rows = written(lambda: jnp.where(valid, index[:-1].astype(jnp.int32), population - 1))
     return Sample(rows, valid, count <= capacity)
 
 
