@@ -213,7 +213,7 @@ def test_the_other_algorithms_are_caught_too(name, changes, monkeypatch):
     (Poisson(rate=0.25), 3, AR, "worst", 0.4),
     (Poisson(rate=0.25, capacity=11), 3, RO, "worst", 0.4),
     (Poisson(rate=0.25), 3, RO, "random", 0.1),
-    (Full(), 5, AR, "worst", 0.6),
+    (Full(), 5, AR, "worst", 0.55),
     (Full(), 5, RO, "random", 0.2),
     (Disjoint(batch=6), 7, RO, "worst", 0.4),
 ], ids=str)

@@ -136,7 +136,7 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(found):
         assert {kind for kind, _ in made} == {"all-reduce"}
         assert sum(moved for _, moved in made) == size
     flops, rows = found["share"]
-    assert 0.8 * rows < flops < 1.02 * rows
+    assert 0.6 * rows < flops < 1.02 * rows  # every device draws the sample and the noise
     assert rows > 3
 
 

@@ -36,7 +36,7 @@ def run_of(name, sampling):
 
 
 @pytest.mark.parametrize("name", ["sgda", "extragradient", "proximal"])
-@pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.3), FixedSize(batch=4)], ids=str)
+@pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.6), FixedSize(batch=4)], ids=str)
 def test_evaluations_are_those_that_happen(name, sampling):
     """Against a count while the program runs."""
     seen = collections.Counter()
