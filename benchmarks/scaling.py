@@ -137,7 +137,10 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     options = parser.parse_args()
     if jax.device_count() < max(DEVICES):
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+        force, given = "--xla_force_host_platform_device_count=8", os.environ.get("XLA_FLAGS", "")
+        if force in given:
+            parser.error(f"XLA_FLAGS={given!r} gives {jax.device_count()} devices instead of 8")
+        flags = f"{force} {given}"  # first: what follows a word without dashes is not read
         sys.exit(subprocess.run([sys.executable, "-m", "benchmarks.scaling", *sys.argv[1:]],
                                 env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
                                 check=False).returncode)
