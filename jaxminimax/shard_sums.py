@@ -86,7 +86,7 @@ def sum_over_shards(total: Callable[[Saddle, Tree, jax.Array | None], Saddle], z
         raise ValueError(f"Data on a mesh must have {whole} rows, {size} for each of {shards} "
                          f"shards, got leading axes {given}: sharding.shard lays them out.")
     if rows is not None and isinstance(query.sampling, FixedSize):
-        rows = jnp.sort(rows)  # they come in any order; all of them count
+        rows = jnp.sort(rows)  # with replacement they come in any order; all of them count
     at_once = pass_rows(query, size, shards)
 
     def passes(z: Saddle, mine: Tree, first: jax.Array, rows: jax.Array,
