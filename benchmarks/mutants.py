@@ -408,7 +408,7 @@ MUTANTS = (
                jax.random.key(0), tree, std)),
            ONE),
     Mutant("noise of bounded range", "tails of the noise: uniform, same variance", AUDIT,
-           _replace(noise, "standard_normal", lambda _: lambda key, shape, dtype: (
+           _replace(noise, "standard_normal", lambda _: lambda key, shape, dtype, wanted: (
                jax.random.uniform(key, shape, dtype, -(3**0.5), 3**0.5))),
            ONE),
     Mutant("clip norm doubled", "sensitivity", AUDIT,

@@ -133,7 +133,8 @@ def test_fit_is_run_and_spends_two_releases_a_round():
     key = jax.random.key(3)
     fit = jmm.fit(key, start(), data, hyper, algorithm, MEANS, delta=1e-6, every=2, progress=False)
     state, path = RUN(key, start(), data, hyper, algorithm, MEANS, lambda state: state.z.w)
-    np.testing.assert_array_equal(fit.state.z.w, state.z.w)
+    # another program, of two rounds: the compiler may contract products with sums elsewhere
+    np.testing.assert_allclose(fit.state.z.w, state.z.w, rtol=1e-13)
     w = np.concatenate([np.zeros((1, 2)), path])
     np.testing.assert_allclose(state.average.w, w[2:].mean(0))
     assert (fit.statement.spent, fit.statement.allowed) == (8, 8)
