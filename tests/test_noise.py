@@ -146,6 +146,19 @@ def test_no_word_of_a_key_comes_up_twice(generator):
     np.testing.assert_array_equal(flat.ravel(), jnp.concatenate(_words.pairs(key, (32,)))[:63])
 
 
+# --- skipped only where none is wanted ---
+
+
+@pytest.mark.parametrize("std", [0.0, 1e-30, 1.0, np.nan, np.inf, -1.0])
+def test_noise_is_left_out_for_a_deviation_of_zero_alone(std):
+    tree = {"a": jnp.zeros(5), "b": jnp.zeros(3)}
+    one = jax.jit(lambda s: noise.gaussian(jax.random.key(2), tree, {"a": s, "b": 0.0}))
+    draw = np.asarray(normal(jax.random.key(2), (8,), jnp.float64))[:5]
+    for found in (one(std), jax.tree.map(lambda x: x[1], jax.vmap(one)(jnp.array([0.0, std])))):
+        np.testing.assert_allclose(found["a"], std * draw if std else 0.0, rtol=1e-12)
+        np.testing.assert_array_equal(found["b"], 0.0)
+
+
 # --- shapes, leaves and keys ---
 
 

@@ -3,7 +3,8 @@
 The derivative by the input is a convolution with the kernel's two feature axes exchanged. XLA's CPU
 compiler has a fast convolution for one order of these axes, and plain loops for the other; the
 exchange is made beforehand here, behind a barrier so that it is not folded back. The numbers are
-the same.
+the same. That is a rule for the backward pass: clipped sums with a convolution have no forward-mode
+derivative.
 """
 
 import itertools
