@@ -28,6 +28,22 @@ def threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax
     return x, y
 
 
+@jax.jit
+def rolled_threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`threefry` as a loop, for branches that are seldom taken: quicker to compile."""
+    third = key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)
+    turns = jnp.asarray(np.array(_ROTATIONS, np.uint32))
+
+    def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        x, y, *keys = carry
+        for turn in turns[i % 2]:
+            x = x + y
+            y = ((y << turn) | (y >> (np.uint32(32) - turn))) ^ x
+        return x + keys[0], y + keys[1] + (i + 1).astype(jnp.uint32), *keys[1:], keys[0]
+
+    return jax.lax.fori_loop(0, 5, step, (x + key[0], y + key[1], key[1], third, key[0]))[:2]
+
+
 def _generator(key: jax.Array) -> str:
     generator = str(jax.random.key_impl(key))
     if generator not in ("threefry2x32", "rbg"):
@@ -47,7 +63,8 @@ def child(key: jax.Array, number: jax.typing.ArrayLike) -> jax.Array:
     return jax.random.wrap_key_data(jnp.stack(data), impl="threefry2x32")
 
 
-def words(key: jax.Array, shape: tuple[int, ...], part: int = 0) -> jax.Array:
+def words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
+          rolled: bool = False) -> jax.Array:
     """Independent uniform uint32 numbers; uses this part of the key up.
 
     `jax.random.bits` keeps one of the two words that threefry makes of a counter, this keeps both.
@@ -56,16 +73,18 @@ def words(key: jax.Array, shape: tuple[int, ...], part: int = 0) -> jax.Array:
       key: a single one.
       shape: of the result, at most 2^32 - 2 words.
       part: 0 or 1; numbers of both are independent.
+      rolled: for branches that are seldom taken: the same numbers, slower, quicker to compile.
 
     Raises:
       ValueError: for a generator other than threefry2x32 and rbg ("unsafe_rbg" folds numbers into
         keys so that the same noise comes up again), for several keys, for too many words.
     """
     size = math.prod(shape)
-    return jnp.concatenate(pairs(key, ((size + 1) // 2,), part))[:size].reshape(shape)
+    return jnp.concatenate(pairs(key, ((size + 1) // 2,), part, rolled))[:size].reshape(shape)
 
 
-def pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0) -> tuple[jax.Array, jax.Array]:
+def pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,
+          rolled: bool = False) -> tuple[jax.Array, jax.Array]:
     """Two arrays of `words`; whoever reads both at one place has them for the price of one.
 
     (A compiler repeats the cipher in every reader that it fuses.)
@@ -77,7 +96,8 @@ def pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0) -> tuple[jax.Ar
         x, y = _of_the_device(jax.random.key_data(child(key, part)), (2, *shape))
         return x, y
     count = (jax.lax.iota(jnp.uint32, size) + np.uint32(part << 31)).reshape(shape)
-    return threefry(jax.random.key_data(key), count, jnp.zeros_like(count))
+    cipher = rolled_threefry if rolled else threefry
+    return cipher(jax.random.key_data(key), count, jnp.zeros_like(count))
 
 
 def _of_the_device(data: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -4,7 +4,7 @@ Box-Muller on threefry words: the radius takes 64 random bits a pair, so that th
 9.4 standard deviations (the inverse-error-function generator of `jax.random.normal` stops near 5.4
 in float32, which at delta = 1e-6 and many coordinates is not far enough out), the angle 32 (64 for
 float64), and both outputs of the transform are used. Samples are floating-point numbers, coarse at
-their last bits and near 0: attacks on those are outside the threat model.
+their last bits: attacks on those are outside the threat model (`integer_noise` has none).
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxminimax import _check
 from jaxminimax._held import written
-from jaxminimax._tree import at_least_float32, float_dtype
+from jaxminimax._tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax._types import Tree
 from jaxminimax._words import pairs, words
 
@@ -53,10 +53,7 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype,
     half = (size + 1) // 2
 
     def drawn() -> tuple[jax.Array, jax.Array]:
-        high, low = pairs(key, (half,))
-        # u in (0, 1): 64 bits, of which a float keeps the leading ones, so small u stay fine
-        u = (high.astype(dtype) * 2.0**32 + low.astype(dtype) + 0.5) * 2.0**-64
-        radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0 - jnp.finfo(dtype).epsneg)))
+        radius = jnp.sqrt(2.0 * _minus_log(*pairs(key, (half,)), dtype))
         if dtype == jnp.float32:
             cos, sin = _circle(words(key, (half,), part=1))
         else:
@@ -64,6 +61,19 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype,
         return radius * cos, radius * sin
 
     return jnp.concatenate(written(drawn, wanted))[:size].reshape(shape)
+
+
+def _minus_log(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """-log u, u in (0, 1) of 64 bits.
+
+    A float keeps the leading bits of u, so that large results are fine. From 1/2 on, v = 1 - u is
+    taken, by complements, and -log(1 - v): small results are as fine. (A float near 1 is a multiple
+    of 2^-24, and the smallest results would be 0, 2^-24, 2 2^-24, ...)
+    """
+    upper = high >= np.uint32(2**31)
+    high, low = (jnp.where(upper, ~word, word) for word in (high, low))
+    v = (high.astype(dtype) * 2.0**32 + low.astype(dtype) + 0.5) * 2.0**-64
+    return -jnp.where(upper, jnp.log1p(-v), jnp.log(v))
 
 
 def _circle(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -104,10 +114,8 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
 
     A sign and -ln u, with u of 64 bits: the tails reach 45, which e^-45 of the mass lies beyond.
     """
-    high, low = (word.astype(dtype) for word in pairs(key, shape))
-    u = (high * 2.0**32 + low + 0.5) * 2.0**-64
     sign = words(key, shape, part=1) >> 31
-    return jnp.where(sign, 1.0, -1.0).astype(dtype) * jnp.log(jnp.minimum(u, 1.0))
+    return jnp.where(sign, -1.0, 1.0).astype(dtype) * _minus_log(*pairs(key, shape), dtype)
 
 
 def gaussian(key: jax.Array, tree: Tree, std: Tree) -> Tree:
@@ -118,6 +126,7 @@ def gaussian(key: jax.Array, tree: Tree, std: Tree) -> Tree:
       tree: arrays; their shapes and dtypes count.
       std: a number for all leaves, or a tree of numbers that `tree` continues.
     """
+    refuse_complex(tree, "tree")
     leaves, treedef = jax.tree.flatten(tree)
     if not leaves:
         return tree

@@ -15,8 +15,8 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-OPTIMISED = {"test_audit", "test_ghost", "test_gradients", "test_joint", "test_noise", "test_rates",
-             "test_release", "test_release_groups", "test_sampling"}
+OPTIMISED = {"test_audit", "test_ghost", "test_gradients", "test_integer_noise", "test_joint",
+             "test_noise", "test_rates", "test_release", "test_release_groups", "test_sampling"}
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
@@ -68,3 +68,12 @@ def pytest_runtest_protocol(item):
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(20240)
+
+
+@pytest.fixture
+def real_noise(monkeypatch):
+    """The accountant as for sums and noise that are real numbers: their cost has closed forms."""
+    from jaxminimax.accounting import _charge
+
+    monkeypatch.setattr(_charge, "charged", lambda leaf, _: _charge.multiplier(leaf))
+    monkeypatch.setattr(_charge, "realised", lambda _: _charge.Charge())

@@ -113,6 +113,60 @@ def test_the_radius_follows_its_law_to_the_last_of_64_bits(dtype, monkeypatch):
     assert dtype == jnp.float64 or y.all()
 
 
+@dtypes
+def test_small_radii_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
+    """P[radius < r] = 1 - exp(-r^2 / 2): of 1 - u = (2^k - 1/2) / 2^64, r = sqrt(2^(k - 63))."""
+    k = np.arange(64)
+    last = [2**64 - 2**int(i) for i in k]
+    x, y = from_words(monkeypatch, [(n >> 32, n & 0xFFFFFFFF, 0, 0) for n in last], dtype)
+    v = (2.0**k - 0.5) * 2.0**-64
+    np.testing.assert_allclose(x, np.sqrt(-2 * np.log1p(-v)), rtol=1e-6 if dtype == jnp.float32
+                               else 1e-13)
+    assert np.all(np.diff(x) > 0)
+    assert np.all(np.abs(y) < 1e-8)
+
+
+@dtypes
+def test_small_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
+    k = np.arange(64)
+    last = np.array([divmod(2**64 - 2**int(i), 2**32) for i in k], np.uint32).T
+    with monkeypatch.context() as patch:
+        patch.setattr(noise, "pairs", lambda key, shape: tuple(map(jnp.asarray, last)))
+        patch.setattr(noise, "words", lambda key, shape, part: jnp.asarray(last[0] << 31))
+        x = np.asarray(noise.standard_laplace(jax.random.key(0), (64,), dtype), np.float64)
+    sign = np.where(last[0] & 1, -1, 1)
+    np.testing.assert_allclose(x, -sign * np.log1p(-(2.0**k - 0.5) * 2.0**-64),
+                               rtol=1e-6 if dtype == jnp.float32 else 1e-13)
+
+
+@dtypes
+def test_radii_on_both_sides_of_the_middle_of_their_law_are_in_order(dtype, monkeypatch):
+    """Around u = 1/2, where one formula takes over from the other, and over all of (0, 1)."""
+    near = [2**63 + apart * 2**40 for apart in range(-64, 65)]
+    n = np.array(near + [i * 2**54 for i in range(1, 1024)], object)
+    x, _ = from_words(monkeypatch, [(int(i) >> 32, int(i) & 0xFFFFFFFF, 0, 0) for i in n], dtype)
+    u = np.array([(int(i) + 0.5) / 2**64 for i in n])
+    np.testing.assert_allclose(x, np.sqrt(-2 * np.log(u)),
+                               rtol=1e-6 if dtype == jnp.float32 else 1e-12)
+
+
+@dtypes
+def test_small_radii_are_drawn_as_often_as_the_law_says(dtype):
+    """Of 4e6 radii, those below .03, of which there are 1,800."""
+    size = 2 * 10**6
+    x = np.concatenate([np.asarray(normal(jax.random.key(k), (2 * size,), dtype), np.float64)
+                        for k in (21, 22)]).reshape(2, 2, size)
+    square = np.sum(x**2, 1).ravel() / 2
+    most = 0.03**2 / 2
+    small = square[square < most]
+    due = 2 * size * -np.expm1(-most)
+    assert abs(len(small) - due) < SIGMAS * np.sqrt(due)
+    assert stats.kstest(-np.expm1(-small) / -np.expm1(-most), "uniform").pvalue > 1e-3
+    # between the multiples of 2^-24, which a float32 near 1 would be, u is uniform, too
+    within = np.mod(-np.expm1(-small[small < 2.0**-14]) * 2**24, 1)
+    assert stats.kstest(within, "uniform").pvalue > 1e-3
+
+
 # --- words ---
 
 
@@ -182,6 +236,17 @@ def test_leaves_share_no_noise():
         for shift in (0, 1, len(x) // 2):  # nor one half the other's
             assert correlation(x, np.roll(y, shift)) < SIGMAS
         assert not np.isin(x, y).mean() > 0.1  # float32 numbers collide now and then
+
+
+def test_leaves_without_axes_share_no_noise():
+    tree = {"a": jnp.zeros(()), "b": jnp.zeros(()), "c": jnp.zeros(2, jnp.float32)}
+    keys = jax.random.split(jax.random.key(5), 4000)
+    made = jax.jit(jax.vmap(lambda key: noise.gaussian(key, tree, 1.0)))(keys)
+    columns = np.concatenate([np.asarray(x, np.float64).reshape(4000, -1)
+                              for x in jax.tree.leaves(made)], 1).T
+    for x, y in itertools.combinations(columns, 2):
+        assert correlation(x, y) < SIGMAS
+        assert correlation(abs(x), abs(y)) < SIGMAS
 
 
 def test_equal_keys_give_equal_noise_and_others_independent_noise():

@@ -1,0 +1,157 @@
+"""The law of the integer noise by brute force, and its speed beside that of float noise.
+
+    python -m benchmarks.noise_law [--draws 1e8] [--json FILE]
+
+Three parts. Counts of `draws` integers against exact probabilities (chi-square), for a few bits a
+standard deviation, and of the lowest byte of the finest ones. The first stage's interval for every
+one of its 2^31 words (the sign aside), held against the next stage at both ends of what later bits
+may be: a number is right for all numbers of bits if it is between the interval's ends; `wrong` must
+be 0. Nanoseconds a number of integer and of float32 noise, medians over rounds in which they
+take turns, in process time, within a program that draws many times.
+"""
+
+import argparse
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from benchmarks import report
+from jaxminimax import integer_noise, noise
+from jaxminimax.integer_noise import _further, _normal
+
+_BLOCK = 2**20
+_CACHED = 2**13
+_WORDS = 2**31
+_SPEED = ((201_220, 18), (201_220, 20), (201_220, 22), (25, 18))
+
+
+@jax.jit
+def block(key: jax.Array, bits: jax.Array) -> jax.Array:
+    """2^20 integers."""
+    return integer_noise.floored_normal(key, _BLOCK, bits)
+
+
+def chi_square(draws: int, bits: int) -> dict[str, Any]:
+    """Counts against the normal law; cells with fewer than 20 expected are taken together."""
+    reach = 8 * 2**bits
+    at = np.arange(-reach, reach)
+    counts, rounds = np.zeros(len(at), np.int64), -(-draws // _BLOCK)
+    keys = jax.random.split(jax.random.key(bits), rounds)
+    for key in keys:
+        counts += np.bincount(np.asarray(block(key, bits)) + reach, minlength=len(at))
+    ends = np.append(at, reach) / 2.0**bits
+    # from the nearer tail, for no difference of numbers next to 1
+    share = np.where(ends[:-1] < 0, np.diff(stats.norm.cdf(ends)), -np.diff(stats.norm.sf(ends)))
+    expected = share * counts.sum()
+    rare = expected < 20
+    seen = np.append(counts[~rare], counts[rare].sum())
+    due = np.append(expected[~rare], expected[rare].sum())
+    found = stats.chisquare(seen, due * seen.sum() / due.sum())
+    return {"bits": bits, "draws": rounds * _BLOCK, "cells": len(seen),
+            "chi_square": float(found.statistic), "p": float(found.pvalue)}
+
+
+def lowest_byte(draws: int) -> dict[str, Any]:
+    """Of the finest integers; uniform but for less than e^(-2 pi^2 2^28)."""
+    rounds = -(-draws // _BLOCK)
+    counts = np.zeros(256, np.int64)
+    for key in jax.random.split(jax.random.key(99), rounds):
+        counts += np.bincount(np.asarray(block(key, 22)) & 255, minlength=256)
+    found = stats.chisquare(counts)
+    return {"bits": "lowest 8 of 22", "draws": rounds * _BLOCK, "cells": 256,
+            "chi_square": float(found.statistic), "p": float(found.pvalue)}
+
+
+def every_word(words: int = _WORDS) -> dict[str, Any]:
+    """How many of the first stage's intervals miss the number that they are to hold.
+
+    floor(2^22 q) falls in u; its largest value for word m is at u = m / 2^31, and its smallest is
+    at the next word's u, both from the middle stage. Where that is in doubt itself (or m is small,
+    and everything is) nothing is compared: these are counted.
+    """
+    def some(start: jax.Array) -> jax.Array:
+        word = start + jnp.arange(_CACHED + 1, dtype=jnp.uint32)
+        rest = jnp.zeros_like(word)
+        value, unknown = _further.middle(word, rest, rest, jnp.int32(0))
+        below, above, small = (x[:-1] for x in _normal.enclosed(word))
+        # the word after the last is the sign's: u = 1, q = 0
+        value = jnp.where(word >= np.uint32(2**31), 0, value)
+        unknown = unknown & (word < np.uint32(2**31))
+        wrong = ~small & ((~unknown[:-1] & (value[:-1] > above))
+                          | (~unknown[1:] & (value[1:] < below)))
+        spread = [(((below ^ above) >> k != 0) | small).sum(dtype=jnp.int32) for k in (0, 2, 4)]
+        missing = (~small & (unknown[:-1] | unknown[1:])).sum(dtype=jnp.int32)
+        return jnp.stack([wrong.sum(dtype=jnp.int32), missing, *spread])
+
+    @jax.jit
+    def interval(start: jax.Array) -> jax.Array:
+        starts = start + _CACHED * jnp.arange(_BLOCK // _CACHED, dtype=jnp.uint32)
+        return jax.lax.map(some, starts).sum(0)
+
+    total = np.zeros(5, np.int64)
+    for start in range(0, words, _BLOCK):
+        total += np.asarray(interval(jnp.uint32(start)))
+    wrong, missing, *spread = total.tolist()
+    return {"words": words, "wrong": wrong, "not_compared": missing,
+            **{f"in_doubt_at_{bits}_bits": n / words
+               for bits, n in zip((22, 20, 18), spread, strict=True)}}
+
+
+def speed(size: int, bits: int, rounds: int = 15) -> dict[str, Any]:
+    """Medians of both, and of the ratios of rounds; many draws in one program, added up."""
+    keys = jax.random.split(jax.random.key(1), 20 * max(1, 10_000 // size))
+
+    def program(draw: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        return jax.jit(lambda keys, bits: jax.lax.scan(
+            lambda total, key: (total + draw(key, bits).astype(jnp.float32), None),
+            jnp.zeros(size, jnp.float32), keys)[0])
+
+    ours = program(lambda k, b: integer_noise.floored_normal(k, size, b))
+    float32 = program(lambda k, b: noise.standard_normal(k, (size,), jnp.float32))
+
+    def once(f: Callable[..., jax.Array]) -> float:
+        begin = time.process_time()
+        jax.block_until_ready(f(keys, bits))
+        return (time.process_time() - begin) / len(keys) / size * 1e9
+
+    pairs = [(once(ours), once(float32)) for _ in range(rounds + 1)][1:]
+    return {"size": size, "bits": bits,
+            "integer_ns": statistics.median(a for a, _ in pairs),
+            "float32_ns": statistics.median(b for _, b in pairs),
+            "ratio": statistics.median(a / b for a, b in pairs)}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs and prints all parts."""
+    parser = report.Parser(prog="noise_law", description=__doc__,
+                           formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=report.number(1e4, 1e12), default=1e8,
+                        help="integers a chi-square (default 1e8)")
+    parser.add_argument("--json", type=report.output(".json"), help="where results go")
+    options = parser.parse_args(arguments)
+    draws = int(options.draws)
+    laws = [chi_square(draws, bits) for bits in (0, 2, 5, 9)] + [lowest_byte(draws)]
+    print(report.table(("bits", "draws", "cells", "chi-square", "p"), [
+        (str(r["bits"]), str(r["draws"]), str(r["cells"]), f"{r['chi_square']:.1f}",
+         f"{r['p']:.3f}") for r in laws]), end="\n\n", flush=True)
+    times = [speed(*case) for case in _SPEED]
+    print(report.table(("numbers", "bits", "integer ns", "float32 ns", "ratio"), [
+        (str(r["size"]), str(r["bits"]), f"{r['integer_ns']:.2f}", f"{r['float32_ns']:.2f}",
+         f"{r['ratio']:.2f}") for r in times]), end="\n\n", flush=True)
+    words = every_word()
+    print("\n".join(f"{name}: {value}" for name, value in words.items()))
+    if options.json:
+        path: pathlib.Path = options.json
+        report.write_json(path, {"environment": report.environment(), "law": laws,
+                                 "speed": times, "first_stage": words})
+
+
+if __name__ == "__main__":
+    main()
