@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Tree = Any  # a pytree of arrays
 T = TypeVar("T")
@@ -23,12 +24,40 @@ def record(cls: type[T]) -> type[T]:
     """Frozen, keyword-only dataclass that is a pytree.
 
     Plain fields are leaves, so they may be traced and vmapped over; fields declared with
-    `jax.tree.static` shape the program. No validation in `__post_init__`: unflattening runs it
-    on tracers. Numbers are checked where a run, a calibration or a charge begins.
+    `jax.tree.static` shape the program. NumPy's numbers in static fields become Python's, also
+    inside tuples: products of counts would overflow at 32 bits, and every door reads them. No
+    validation in `__post_init__`: unflattening runs it on tracers. Numbers are checked where a
+    run, a calibration or a charge begins.
     """
+    static: list[str] = []
+
+    def __post_init__(self: Any) -> None:
+        for name in static:
+            value = getattr(self, name)
+            if type(value) not in _PLAIN:
+                object.__setattr__(self, name, _python(value))
+
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
     made: type[T] = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    static += [field.name for field in dataclasses.fields(made)  # type: ignore[arg-type]
+               if field.metadata.get("static")]
     jax.tree_util.register_dataclass(made)
     return made
+
+
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+
+
+def _python(value: Any) -> Any:
+    """A static value, with numbers of NumPy or of a device as Python's; all else as it is."""
+    if type(value) in _PLAIN or isinstance(value, jax.core.Tracer):
+        return value
+    if type(value) is tuple:
+        return tuple(map(_python, value))
+    if isinstance(value, np.number | np.ndarray | jax.Array) and np.ndim(value) == 0 and (
+            np.issubdtype(value.dtype, np.integer) or np.issubdtype(value.dtype, np.floating)):
+        return value.item()
+    return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +98,8 @@ class Problem(NamedTuple):
 
     Attributes:
       operator: `(z, example) -> g`, the operator of one example's loss, a `Saddle` like z. Use
-        `saddle_operator(loss)`, or an operator of your own.
+        `saddle_operator(loss)`, or an operator of your own. It must read that example only: what
+        its traced program shows to read more is refused (`_own_record`).
       public: `z -> g`, the operator of the terms that read no data (regularisers); added after
         the release, so neither clipped nor noised nor charged. None: there are none.
       project: `z -> z`, Euclidean projection on W x V (or any other post-processing).

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import _bar, _check, _valid
+from jaxminimax import _arithmetic, _bar, _check, _valid
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 from jaxminimax.mechanism import Repeat
+from jaxminimax.sharding import arrays
 
 
 def _nothing(state: Any) -> tuple[()]:
@@ -26,7 +27,7 @@ def run(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     Args:
       key: root key of the run, a secret: drawn for this run, never printed or stored.
       z: initial point; must not depend on the data.
-      data: leaves `[n, ...]`, n = `hyper.query.population`.
+      data: leaves `[n, ...]`, n = `hyper.query.population`, of JAX's or NumPy's arrays.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
@@ -37,10 +38,16 @@ def run(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
       The last state, and the observations with a leading axis of rounds.
 
     Raises:
-      ValueError: for a description that is not valid or does not fit the data.
+      ValueError: for a description that is not valid or does not fit the data; for arithmetic in
+        which NaN is no number like others.
     """
+    _arithmetic.check()
     _valid.check(algorithm.mechanism(hyper))
+    return _rounds(key, arrays(z), arrays(data), hyper, algorithm, problem, observe)
 
+
+def _rounds(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
+            problem: Problem, observe: Callable[[Any], Tree]) -> tuple[Any, Tree]:
     def step(state: Any, _: None) -> tuple[Any, Tree]:
         state = algorithm.update(key, state, data, hyper, problem)
         return state, observe(state)
@@ -90,7 +97,8 @@ def sweep(keys: jax.Array, z: Saddle, data: Tree, hypers: Any, algorithm: Algori
 
     Args:
       keys: `[budgets, seeds]` typed keys, all different: two budgets with the same noise would
-        give the data away by their difference. `jax.random.split(key, (budgets, seeds))`.
+        give the data away by their difference. `jax.random.split(key, (budgets, seeds))`. Equal
+        ones are refused where their numbers are known: under jit they are not.
       z: as in `run`.
       data: as in `run`, shared by all runs.
       hypers: records stacked by `stack`, leading axis `[budgets]`.
@@ -107,22 +115,41 @@ def sweep(keys: jax.Array, z: Saddle, data: Tree, hypers: Any, algorithm: Algori
       last one up to the number of rounds of the longest.
 
     Raises:
-      ValueError: as `run`; for keys of another shape; for different iterations of an algorithm
-        whose description is more than one repeated query.
+      ValueError: as `run`; for keys of another shape, or two equal ones; for different iterations
+        of an algorithm whose description is more than one repeated query.
     """
     budgets = {x.shape[:1] for x in jax.tree.leaves(hypers)}
     if keys.ndim != 2 or budgets != {keys.shape[:1]}:
         raise ValueError(f"keys must have shape [budgets, seeds], got {keys.shape} for {budgets} "
                          "budgets: use jax.random.split(key, (budgets, seeds)).")
+    _check_different(keys)
+    _arithmetic.check()
     if at_once is not None:
         _check.count("at_once", at_once)
     if isinstance(hypers.iterations, tuple) or at_once is not None or progress:
-        return _in_turn(keys, z, data, hypers, algorithm, problem, observe, at_once, progress)
+        return _in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem, observe, at_once,
+                        progress)
 
     def one(key: jax.Array, hyper: Any) -> tuple[Any, Tree]:
         return run(key, z, data, hyper, algorithm, problem, observe)
 
     return jax.vmap(jax.vmap(one, (0, None)), (0, 0))(keys, hypers)
+
+
+def _check_different(keys: jax.Array) -> None:
+    """Refuses two equal keys, if their numbers are known."""
+    if isinstance(keys, jax.core.Tracer) or not keys.is_fully_addressable:
+        return
+    with jax.ensure_compile_time_eval():
+        words = np.asarray(jax.random.key_data(keys)).reshape(keys.size, -1)
+    first: dict[bytes, int] = {}
+    for k, row in enumerate(words):
+        same = first.setdefault(row.tobytes(), k)
+        if same != k:
+            at, other = (tuple(map(int, np.unravel_index(x, keys.shape))) for x in (same, k))
+            raise ValueError(f"keys {at} and {other} are equal: two runs with the same noise give "
+                             "the data away by their difference. Use jax.random.split(key, "
+                             "(budgets, seeds)).")
 
 
 def _in_turn(keys: jax.Array, z: Saddle, data: Tree, hypers: Any, algorithm: Algorithm,

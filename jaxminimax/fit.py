@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax import _bar, _check, _valid, sharding
+from jaxminimax import _arithmetic, _bar, _check, _fingerprint, _valid, sharding
 from jaxminimax import mechanism as words
 from jaxminimax._types import Algorithm, Problem, Saddle, Tree
 from jaxminimax.accounting import Statement, statement
+from jaxminimax.host_data import HostData
 from jaxminimax.mechanism import Mechanism
 from jaxminimax.prefetch import Supply
 
@@ -54,8 +55,12 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     on from it. Release k is a function of the key and k alone, so rounds that were lost between the
     last save and a crash are repeated exactly, not released a second time with other noise; a
     resumed run ends bit for bit where an uninterrupted one does. The key is never saved. A folder
-    that belongs to another key, mechanism or algorithm is refused: going on would spend a budget
-    that is not in the books.
+    that belongs to another key, mechanism, algorithm, problem or optimiser is refused, and so is
+    one of other rows, or of the same in another order, in which a record could be read twice: going
+    on would spend a budget that is not in the books. To tell them apart, all rows are read once
+    more when a run with `checkpoint` starts, and keyed hashes are saved, by which only the owner of
+    the key can test anything about the data. Functions are told apart as this version of JAX traces
+    them, and optimisers by their code: go on with the versions that a run began with.
 
     With `mesh`, the rows are spread over its axis "data" and every device clips and sums its own
     rows of the same sample (`sharding`). The run is the same up to rounding, for any number of
@@ -84,16 +89,17 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
       mesh: devices, with an axis "data"; None: one device, or where the data are.
 
     Returns:
-      The last state, and the privacy statement for what was spent.
+      The last state, and the privacy statement of the run.
 
     Raises:
       ValueError: for a description that is not valid or does not fit the data, a folder of
         another run, a mesh with an algorithm that does not release clipped sums over a `Query`,
         processes that do not agree, or `HostData` for an algorithm that reads all records, or
         chooses them, or together with a mesh; for a checkpoint of a key of another generator than
-        threefry2x32.
+        threefry2x32; for arithmetic in which NaN is no number like others.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
     """
+    _arithmetic.check()
     described = algorithm.mechanism(hyper)
     _valid.check(described)
     total = hyper.iterations
@@ -107,12 +113,18 @@ def fit(key: jax.Array, z: Saddle, data: Tree, hyper: Any, algorithm: Algorithm,
     state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
     promise = _promise(key, described, hyper, algorithm)
     placed = sharding.on_mesh(data, mesh)
+    if not isinstance(placed, HostData):
+        placed = sharding.arrays(placed)
     mesh, places = getattr(placed, "mesh", None), None
     if mesh is not None:
         sharding.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
-            [promise, every]).encode())
+            [promise, every, checkpoint is not None]).encode())
         state = sharding.replicated(state, mesh)
         places = tuple(x.sharding for x in jax.tree.leaves(state))
+    if checkpoint is not None:
+        promise |= _fingerprint.of_run(key, sharding.arrays(z), placed, hyper, problem)
+        if mesh is not None:
+            sharding.agree(mesh, problem=json.dumps(promise).encode())
     per_round = words.releases(described) // total
     with _Folder(checkpoint, promise) as folder:
         state = folder.latest(state)
@@ -183,7 +195,8 @@ class _Folder:
         for name, value in self._promise.items():
             if saved.get(name) != value:
                 raise ValueError(f"The checkpoint is of a run with another {name}: use its own "
-                                 "key and settings to go on, or an empty folder to start anew.")
+                                 "key, data, problem and settings to go on, or an empty folder to "
+                                 "start anew.")
         return self._manager.restore(
             step, args=self._args.Composite(state=self._args.StandardRestore(state))).state
 

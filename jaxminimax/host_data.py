@@ -41,6 +41,7 @@ class HostData:
                              f"{[x.shape for x in leaves]}.")
         if self.rounds is not None:
             _check.count("rounds", self.rounds)
+            object.__setattr__(self, "rounds", int(self.rounds))  # NumPy's would overflow
 
     @property
     def population(self) -> int:

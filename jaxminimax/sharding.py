@@ -165,6 +165,15 @@ def shard(data: Tree, mesh: Mesh, *, population: int | None = None) -> Sharded:
     return Sharded(rows=jax.tree.map(leaf, data), population=population, mesh=mesh)
 
 
+def arrays(data: Tree) -> Tree:
+    """NumPy's arrays as JAX's, all else as it is.
+
+    Raises:
+      ValueError: for `HostData`, which `fit` alone reads.
+    """
+    return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
+
+
 def on_mesh(data: Tree, mesh: Mesh | None) -> Tree:
     """`data` spread over `mesh`, unless they are already or there is none.
 

@@ -1,0 +1,268 @@
+"""A saved run goes on with what it was of: its rows in their order, its problem, its optimisers."""
+
+import functools
+import hashlib
+import pathlib
+import shutil
+import tracemalloc
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Saddle, _fingerprint
+
+N, D = 24, 3
+KEY, OWN = jax.random.key(3), b"a secret"
+ROWS = tuple(np.random.default_rng(0).normal(size=(2, N, D)))
+START = Saddle(jnp.zeros(D), jnp.zeros(D))
+
+
+def problem(scale=1.0, weight=0.1, radius=2.0, table=(1.0, 2.0, 3.0)):
+    """Made anew in every process: nothing but what it computes tells it from another."""
+    table = jnp.asarray(table)
+    return jmm.Problem(
+        operator=jmm.saddle_operator(
+            lambda w, v, x: scale * jnp.tanh(w @ (table * x[0])) - v @ x[1]),
+        public=lambda z: jax.tree.map(lambda x: weight * x, z),
+        project=lambda z: jax.tree.map(lambda x: jnp.clip(x, -radius, radius), z))
+
+
+def hyper(optimiser=optax.sgd, **changed):
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(2.0, 2.0), population=N,
+                      sampling=jmm.Disjoint(batch=N // 2))
+    return jmm.sgda.Hyper(**{"query": query, "step": Saddle(0.1, 0.1), "iterations": 4,
+                             "optimiser": Saddle(optimiser, optimiser), **changed})
+
+
+class CrashedError(Exception):
+    """Ends a run after its first piece."""
+
+
+def crash(_):
+    raise CrashedError
+
+
+def begun(folder, data=ROWS, settings=None, task=None, algorithm=jmm.sgda, z=START, **how):
+    with pytest.raises(CrashedError):
+        jmm.fit(KEY, z, data, settings or hyper(), algorithm, task or problem(), delta=1e-6,
+                checkpoint=folder, every=1, progress=False, callback=crash, **how)
+
+
+def gone_on(folder, data=ROWS, settings=None, task=None, algorithm=jmm.sgda, z=START, **how):
+    return jmm.fit(KEY, z, data, settings or hyper(), algorithm, task or problem(), delta=1e-6,
+                   checkpoint=folder, every=1, progress=False, **how)
+
+
+def one_ulp(rows):
+    x = rows[0].copy()
+    x[7, 1] = np.nextafter(x[7, 1], 9)
+    return (x, rows[1])
+
+
+def swapped(rows, i=3, j=19):
+    order = np.arange(N)
+    order[[i, j]] = order[[j, i]]
+    return tuple(x[order] for x in rows)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "a"
+    begun(path)
+    return path
+
+
+@pytest.mark.parametrize("other", [
+    lambda rows: tuple(x[::-1] for x in rows), swapped, one_ulp,
+    lambda rows: rows[::-1], lambda rows: (rows[0], np.roll(rows[1], 1, axis=0)),
+    lambda rows: tuple(x.astype(np.float32) for x in rows),
+    lambda rows: (np.repeat(rows[0][:N // 2], 2, axis=0), rows[1]),
+], ids=["reversed", "swapped", "one bit", "leaves exchanged", "one leaf rolled", "float32",
+        "repeated"])
+def test_other_rows_or_another_order_are_refused(folder, other):
+    with pytest.raises(ValueError, match="another data set, or order of its rows"):
+        gone_on(folder, other(ROWS))
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (dict(task=problem(scale=1.5)), "another operator"),
+    (dict(task=problem(table=(1.0, 2.0, 3.5))), "another operator"),  # no equation differs
+    (dict(task=problem(weight=0.2)), "another public term"),
+    (dict(task=problem()._replace(public=None)), "another public term"),
+    (dict(task=problem(radius=3.0)), "another projection"),
+    (dict(settings=hyper(step=Saddle(0.1, 0.2))), "another numbers"),
+    (dict(settings=hyper(functools.partial(optax.sgd, nesterov=True))), "another optimiser"),
+    (dict(settings=hyper(lambda step: optax.sgd(2 * step))), "another optimiser"),
+])
+def test_another_problem_or_optimiser_is_refused(folder, change, words):
+    with pytest.raises(ValueError, match=words):
+        gone_on(folder, **change)
+
+
+def test_a_lambda_is_told_from_another_by_its_code_and_what_it_closes_over(tmp_path):
+    def times(factor):
+        return lambda step: optax.sgd(factor * step)
+
+    begun(tmp_path / "a", settings=hyper(times(2.0)))
+    for other in (times(3.0), lambda step: optax.sgd(2.0 + step)):
+        with pytest.raises(ValueError, match="another optimiser"):
+            gone_on(tmp_path / "a", settings=hyper(other))
+    assert int(gone_on(tmp_path / "a", settings=hyper(times(2.0))).state.spent) == 4
+
+
+def test_the_same_things_made_anew_go_on_wherever_the_rows_are(folder, tmp_path):
+    one = _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    mesh = jax.make_mesh((1,), ("data",))
+    for data, settings in ((jmm.HostData(ROWS), hyper()), (jax.device_put(ROWS), hyper()),
+                           (jmm.shard(ROWS, mesh), hyper(strategy="microbatch", microbatch=5))):
+        assert _fingerprint.of_run(KEY, START, data, settings, problem()) == one
+    shutil.copytree(folder, tmp_path / "a")
+    resumed = gone_on(tmp_path / "a", jax.device_put(ROWS), task=problem())
+    chex.assert_trees_all_equal(resumed.state, gone_on(tmp_path / "whole").state)
+
+
+def test_a_record_is_not_read_twice(tmp_path):
+    """One pass over two halves; after a crash between them the rows come in reverse order."""
+    task = jmm.Problem(operator=lambda z, x: Saddle(x, None))
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(5.0, None), population=N,
+                      sampling=jmm.Disjoint(batch=N // 2))
+    settings = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=2)
+    ends = []
+    for first in (9.0, -9.0):
+        x = np.zeros(N)
+        x[0] = first
+        run = dict(settings=settings, task=task, z=Saddle(jnp.zeros(()), ()))
+        begun(tmp_path / str(first), x, **run)
+        with pytest.raises(ValueError, match="order of its rows"):
+            gone_on(tmp_path / str(first), x[::-1].copy(), **run)
+        ends.append(gone_on(tmp_path / str(first), x, **run).state.z.w)
+    assert abs(ends[0] - ends[1]) * (N // 2) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_problems_of_groups_are_told_apart(tmp_path):
+    data, sizes = jmm.problems.by_group((ROWS[0], np.sign(ROWS[1][:, 0])), np.arange(N) % 2)
+    settings = jmm.group_sgd.Hyper(
+        query=jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=sizes),
+        losses=jmm.GroupLosses(bound=3.0, noise_multiplier=9.0, sizes=sizes),
+        step=1.0, weight_step=0.3, iterations=2)
+
+    def task(radius=5.0, **changed):
+        return jmm.problems.group_glm("logistic", feature_bound=4.0, radius=radius)._replace(
+            **changed)
+
+    run = dict(data=data, settings=settings, algorithm=jmm.group_sgd, z=Saddle(jnp.zeros(D), ()))
+    begun(tmp_path / "a", task=task(), **run)
+    for other, words in ((task(radius=4.0), "projection|constant|loss"),
+                         (task(loss=lambda w, x: jnp.sum(w)), "another loss"),
+                         (task(bound=99.0), "another constant of the loss")):
+        with pytest.raises(ValueError, match=words):
+            gone_on(tmp_path / "a", task=other, **run)
+    assert int(gone_on(tmp_path / "a", task=task(), **run).state.spent) == 4
+
+
+# --- the words themselves ---
+
+
+def test_a_fingerprint_is_of_the_key_and_long_enough():
+    made = _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    other = _fingerprint.of_run(jax.random.key(4), START, ROWS, hyper(), problem())
+    assert set(made) == {"data set, or order of its rows", "operator", "public term", "projection",
+                         "optimiser, schedule or other function"}
+    assert all(len(x) == 32 for x in made.values())  # 128 bits
+    assert not set(made.values()) & set(other.values())
+    assert made == _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    assert len(set(made.values())) == len(made)
+
+
+def test_no_fingerprint_without_a_checkpoint(monkeypatch):
+    monkeypatch.setattr(_fingerprint, "of_run", crash)
+    jmm.fit(KEY, START, ROWS, hyper(), jmm.sgda, problem(), delta=1e-6, progress=False)
+
+
+@pytest.mark.parametrize("shape", [(N,), (N, 1), (N, 3), (N, 5, 7), (N, 0), (0, 3)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.bool_, jnp.bfloat16])
+def test_where_rows_are_cut_or_lie_changes_nothing(monkeypatch, shape, dtype):
+    x = np.random.default_rng(1).normal(size=shape).astype(dtype)
+    one = _fingerprint.of_rows(OWN, (x,))
+    assert one == _fingerprint.of_rows(OWN, (jnp.asarray(x),))
+    assert one == _fingerprint.of_rows(OWN, (np.asfortranarray(x),))
+    if dtype is np.float64:
+        assert one == _fingerprint.of_rows(OWN, (x.astype(">f8"),))
+    monkeypatch.setattr(_fingerprint, "_here", lambda x: False)
+    for rows, sent in ((1, 1), (5, 2**30), (7, 50)):
+        monkeypatch.setattr(_fingerprint, "_ROWS", rows)
+        monkeypatch.setattr(_fingerprint, "_SENT", sent)
+        assert one == _fingerprint.of_rows(OWN, (x,))
+        assert one == _fingerprint.of_rows(OWN, (jnp.asarray(x),))
+
+
+def test_wide_rows_are_hashed_to_their_ends(monkeypatch):
+    monkeypatch.setattr(_fingerprint, "_WIDE", 4)
+    x = np.arange(N * 11, dtype=np.float32).reshape(N, 11)
+    marks = {_fingerprint.of_rows(OWN, x)}
+    for row, column in ((0, 0), (5, 3), (5, 4), (5, 8), (N - 1, 10)):
+        y = x.copy()
+        y[row, column] += 0.5
+        marks.add(_fingerprint.of_rows(OWN, y))
+    exchanged = x.copy()  # two blocks of one row
+    exchanged[5] = np.r_[x[5, 4:8], x[5, :4], x[5, 8:]]
+    marks |= {_fingerprint.of_rows(OWN, exchanged), _fingerprint.of_rows(OWN, x.reshape(11, N))}
+    assert len(marks) == 8
+
+
+def test_few_bits_never_agree_by_chance():
+    """Signs, labels and small integers: what differs in one high bit, or in few rows."""
+    base = np.where(np.arange(N) % 2, 1.0, -1.0).astype(np.float32)
+    marks = {_fingerprint.of_rows(OWN, base)}
+    pairs = [(i, j) for i in range(N) for j in range(i)]
+    for i, j in pairs:
+        x = base.copy()
+        x[[i, j]] *= -1
+        marks.add(_fingerprint.of_rows(OWN, x))
+    assert len(marks) == 1 + len(pairs)
+
+
+def test_a_mapped_file_is_read_once_and_never_held(tmp_path, monkeypatch):
+    path = tmp_path / "x.npy"
+    made = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(2**15, 256))
+    made[77] = 5.0  # 32 MiB, of which next to nothing is on the disk
+    read = []
+    sums = _fingerprint._sums
+    monkeypatch.setattr(_fingerprint, "_sums", lambda rows, first, *rest: (
+        read.append((first, len(rows))), sums(rows, first, *rest))[1])
+    data = jmm.HostData(np.load(path, mmap_mode="r"))
+    tracemalloc.start()
+    mark = _fingerprint.of_rows(OWN, data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+    assert [first for first, _ in read] == list(np.cumsum([0, *(n for _, n in read)])[:-1])
+    assert sum(n for _, n in read) == 2**15
+    made[2**15 - 1, 255] = 1.0
+    made.flush()
+    assert mark != _fingerprint.of_rows(OWN, data)
+
+
+def test_nothing_of_the_rows_is_saved(folder):
+    """Neither the key nor a hash that others could compute."""
+    raw = b"".join(x.tobytes() for x in ROWS)
+    known = {getattr(hashlib, name)(raw).hexdigest()[:32] for name in ("sha256", "md5", "blake2b")}
+    known.add(_fingerprint.of_rows(b"", ROWS))
+    text = b"".join(p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file())
+    mark = _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    assert mark["data set, or order of its rows"].encode() in text
+    assert not any(x.encode() in text for x in known)
+
+
+def test_an_older_folder_is_refused(tmp_path, monkeypatch):
+    """One that does not say which rows it is of."""
+    monkeypatch.setattr(_fingerprint, "of_run", lambda *_: {})
+    begun(tmp_path / "a")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="another data set"):
+        gone_on(tmp_path / "a")
