@@ -1,6 +1,7 @@
 """Differentially private minimax optimisation, as pure functions on JAX."""
 
 from jaxminimax import (
+    audit,
     averaging,
     group_solvers,
     metrics,
@@ -102,6 +103,7 @@ __all__ = [
     "Statement",
     "Tree",
     "active_groups",
+    "audit",
     "averaging",
     "budget_split",
     "calibrate",

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import warnings
 from typing import Any
 
 from jaxminimax import (
@@ -76,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
                                  metavar="Z", help="release all groups' mean losses in every "
                                  "iteration too; Laplace scale over (loss bound / group size)")
             command.add_argument("--spent", type=int, default=None,
-                                 help="releases made, for a run that stopped early")
+                                 help="releases made, if their number was fixed beforehand; "
+                                      "printed beside the epsilon of all")
         command.add_argument("--delta", type=float, required=True)
         command.add_argument("--population", type=int, default=None,
                              help="n, public; needed unless --group-sizes is given")
@@ -101,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
         resolvent.add_argument("--assumes", choices=_valid.ASSUMES, default="monotone")
         command.add_argument("--sampling", choices=SAMPLINGS, default=None,
                              help="default: full for gda and groups, poisson for the others")
+        command.add_argument("--parameters", type=int, default=words.PARAMETERS, metavar="D",
+                             help="most numbers of a release, which the grid is charged for "
+                                  f"(default: {words.PARAMETERS})")
         command.add_argument("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
         command.add_argument("--json", action="store_true", help="print JSON only")
     return parser
@@ -136,7 +141,7 @@ def _grouped(args: argparse.Namespace, noise_multiplier: float | None,
     args.population = min(sizes)  # what --batch is a part of
     sampling: Any = _sampling(args, args.sampling or "full")
     query = GroupGradients(clip=1.0, noise_multiplier=noise_multiplier, sampling=sampling,
-                           sizes=sizes)
+                           sizes=sizes, parameters=args.parameters)
     losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=sizes,
                          only_argmax=args.algorithm == "active_groups")
     own = {} if losses.only_argmax else {"weight_step": 1.0}
@@ -155,13 +160,15 @@ def _once(args: argparse.Namespace, noise_multiplier: float | None,
         if getattr(args, name, None):
             raise ValueError(f"{args.algorithm} reads every record at most once: leave out "
                              f"--{name.replace('_', '-')}.")
-    tree = Tree(clip=1.0, noise_multiplier=noise_multiplier, leaves=args.iterations)
+    tree = Tree(clip=1.0, noise_multiplier=noise_multiplier, leaves=args.iterations,
+                parameters=args.parameters)
     if args.algorithm == "phased_erm":
         if args.group_sizes is None:
             raise ValueError("phased_erm needs --group-sizes.")
         return GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=1.0, reg_w=1.0,
                              reg_lam=1.0, noise_multiplier=noise_multiplier,
-                             sizes=tuple(args.group_sizes), phases=args.iterations)
+                             sizes=tuple(args.group_sizes), phases=args.iterations,
+                             parameters=args.parameters)
     if args.group_sizes is not None:
         raise ValueError(f"{args.algorithm} costs the same for all sizes: leave out "
                          "--group-sizes.")
@@ -194,7 +201,7 @@ def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Que
     joint = getattr(args, "joint_clip", False)
     if args.algorithm not in SOLVED:
         return Query(clip=clip, noise_multiplier=noise_multiplier, sampling=sampling,
-                     population=args.population, joint=joint)
+                     population=args.population, joint=joint, parameters=args.parameters)
     if joint or (noise_multiplier is not None and clip.v is not None):
         raise ValueError(f"{args.algorithm} releases one point with one noise multiplier: leave "
                          "out --share-w and --joint-clip.")
@@ -202,6 +209,7 @@ def _query(args: argparse.Namespace, noise_multiplier: Any, clip: Saddle) -> Que
     return Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
                      diameter=args.diameter, noise_multiplier=z, sampling=sampling,
                      population=args.population, assumes=args.assumes,
+                     parameters=args.parameters,
                      doubling=args.algorithm == "recursive")
 
 
@@ -294,24 +302,32 @@ def _together(*parts: Mechanism | None) -> Mechanism:
     return present[0] if len(present) == 1 else Sequence(parts=present)
 
 
+def _stopped(args: argparse.Namespace, *parts: Mechanism | None) -> Mechanism:
+    """What `--spent` releases of each part are, if that number was fixed beforehand."""
+    return _together(*(None if part is None else _charge.first(part, args.spent)
+                       for part in parts))
+
+
 def explain(args: argparse.Namespace) -> _statement.Statement:
     """The statement that `explain` prints."""
     mechanism, losses = _given(args)
     allowed = words.releases(mechanism)
     spent = allowed if args.spent is None else min(args.spent, allowed)
-    so_far = [None if part is None else _charge.first(part, spent) for part in (mechanism, losses)]
-    return _statement.state_of(_together(mechanism, losses), _together(*so_far), args.delta,
+    whole = _together(mechanism, losses)
+    so_far = whole if args.spent is None else _stopped(args, mechanism, losses)
+    return _statement.state_of(whole, so_far, args.delta,
                                spent=spent, allowed=allowed, neighbours=args.neighbours)
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
     """The record that a command prints."""
     mechanism, losses = _calibrated(args) if args.command == "calibrate" else _given(args)
-    if args.command == "epsilon" and args.spent is not None:
-        mechanism = _charge.first(mechanism, args.spent)
-        losses = None if losses is None else _charge.first(losses, args.spent)
     whole = _together(mechanism, losses)
     epsilon = accounting.epsilon(whole, args.delta, neighbours=args.neighbours)
+    shorter = None
+    if args.command == "epsilon" and args.spent is not None:
+        shorter = _epsilon.worst(_charge.charges(_stopped(args, mechanism, losses),
+                                                 args.neighbours), args.delta, args.neighbours)[0]
     cost = max(_charge.charges(whole, args.neighbours), key=lambda cost: _epsilon.charged_epsilon(
         cost, args.delta, args.neighbours))
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
@@ -335,6 +351,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         "effective_noise_multiplier": _charge.multiplier(main),
         "laplace_noise_multiplier": laplace[0] if laplace else None,
         "epsilon": epsilon,
+        "epsilon_spent_if_fixed": shorter,
         "delta": args.delta,
         "neighbours": args.neighbours,
         "sampling": " ".join(map(_statement.describe, parts)),
@@ -347,10 +364,14 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command; 0, or 2 with the reason on standard error."""
     args = _parser().parse_args(argv)
     try:
-        said = explain(args) if args.command == "explain" else answer(args)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", UserWarning)
+            said = explain(args) if args.command == "explain" else answer(args)
     except ValueError as error:
         print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
         return 2
+    for noted in dict.fromkeys(str(w.message) for w in warned if w.category is UserWarning):
+        print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
     if isinstance(said, _statement.Statement):
         print(json.dumps(said.to_json()) if args.json else said)
         return 0

@@ -16,7 +16,8 @@ def in_any_lane(x: jax.Array) -> jax.Array:
 
 
 @in_any_lane.def_vmap
-def _(_: int, __: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+def any_lane_rule(_: int, __: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    """What `in_any_lane` is under a vmap; by it, a trace can tell it from others' rules."""
     return in_any_lane(x), False
 
 
@@ -79,3 +80,16 @@ def lerp(x: Tree, y: Tree, weight: jax.Array) -> Tree:
 def float_dtype(tree: Tree) -> jnp.dtype:
     """The widest dtype among the leaves, at least float32."""
     return at_least_float32(jnp.result_type(*jax.tree.leaves(tree)))
+
+
+def refuse_complex(tree: Tree, name: str) -> None:
+    """Refuses complex leaves.
+
+    Raises:
+      ValueError: naming the dtype and the fix.
+    """
+    for x in jax.tree.leaves(tree):
+        if jnp.issubdtype(jnp.result_type(x), jnp.complexfloating):
+            raise ValueError(f"{name} has a leaf of dtype {jnp.result_type(x)}: complex numbers "
+                             "are neither clipped nor noised here. Hold the real and the imaginary "
+                             "part in leaves of their own, and combine them in the loss.")

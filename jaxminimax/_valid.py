@@ -16,6 +16,7 @@ from jaxminimax.mechanism import (
     GroupGradients,
     GroupLosses,
     GroupSolution,
+    Leaf,
     Mechanism,
     Parallel,
     Poisson,
@@ -51,6 +52,8 @@ def check(mechanism: Mechanism) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
+    if isinstance(mechanism, Leaf):
+        _check_grid(mechanism.query if isinstance(mechanism, Repeat) else mechanism)
     match mechanism:
         case Sequence(parts=parts) | Parallel(parts=parts):
             for part in parts:
@@ -98,6 +101,17 @@ def check(mechanism: Mechanism) -> None:
             raise ValueError("A mechanism is a Repeat, a Sequence or another description of "
                              f"jaxminimax.mechanism, got {type(other).__name__}; pass "
                              "algorithm.mechanism(hyper).")
+
+
+def _check_grid(described: Any) -> None:
+    """Refuses what no grid of a release can follow from."""
+    exact, parameters = getattr(described, "exact", True), getattr(described, "parameters", 1)
+    if not isinstance(exact, bool):
+        raise ValueError(f"exact must be True or False, got {exact!r}.")
+    _check.count("parameters", parameters)
+    if parameters >= 2**31 - 32:
+        raise ValueError(f"parameters must be below 2**31 - 32, got {parameters}: a release draws "
+                         "its noise in one go.")
 
 
 def _check_times(name: str, times: int) -> None:

@@ -19,16 +19,27 @@ is clipped to less than the clip norm (`ghost._factors` says why).
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxminimax import _check, ghost
-from jaxminimax._held import held
-from jaxminimax._tree import at_least_float32, squared, sum_rows, two_sum_error, unit
+from jaxminimax._held import held, written
+from jaxminimax._tree import (
+    at_least_float32,
+    refuse_complex,
+    squared,
+    sum_rows,
+    two_sum_error,
+    unit,
+)
 from jaxminimax._types import Saddle, SaddleOperator, Tree
+from jaxminimax.integer_sums import Grid, Leaf, Words, is_words, leaf_of, minus, plus
+from jaxminimax.mechanism import BLOCK
 
 STRATEGIES = ("vmap", "microbatch", "ghost")
+_FEW = 2**14  # numbers of a sum that cost less to copy than a further branch does
 _MANY = 2**28  # numbers of per-example gradients that "auto" does not hold at once
 
 
@@ -45,7 +56,10 @@ def _norm(_: jax.typing.ArrayLike, g: Tree) -> jax.Array:
         return jnp.zeros(())  # for every example
     dtype = at_least_float32(jnp.result_type(*leaves))
     rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
-    return jnp.sqrt(functools.reduce(jnp.add, map(squared, rows)))
+    squares = [squared(x) for x in rows]
+    while len(squares) > 1:  # as a tree: of a running sum the 128th rounding exceeds the margin
+        squares = [functools.reduce(jnp.add, squares[k: k + 2]) for k in range(0, len(squares), 2)]
+    return jnp.sqrt(squares[0])
 
 
 def _together(ratio: Saddle) -> Saddle:
@@ -75,6 +89,16 @@ def _weight(_: jax.typing.ArrayLike, ratio: jax.Array, present: jax.Array) -> ja
     margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
     known = present & (ratio >= 0)  # not for a NaN clip norm
     return jnp.where(known, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
+
+
+def _silenced(g: Tree, weight: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+    """Weights and rows of each leaf, in at least float32, with zeros where the weight is 0."""
+    rows = []
+    for x in jax.tree.leaves(g):
+        x = x.astype(at_least_float32(x.dtype))
+        scale = weight.astype(x.dtype)
+        rows.append((scale, jnp.where(scale.reshape(-1, *[1] * (x.ndim - 1)) > 0, x, 0)))
+    return rows
 
 
 def _weighted_sum(g: Tree, weight: jax.Array) -> Tree:
@@ -122,7 +146,7 @@ class ClippedSum:
         return jax.tree.map(lambda c: factor * c, self.clip)
 
     def __call__(self, z: Saddle, examples: Tree, mask: jax.Array | None = None) -> Saddle:
-        """The sum over `examples`.
+        """The sum over `examples`, in floating point.
 
         Args:
           z: the point; leaves of any shape and float dtype.
@@ -132,6 +156,25 @@ class ClippedSum:
         Returns:
           A `Saddle` with the structure of z and at least float32 leaves; None for a player
           without a clip norm.
+
+        Raises:
+          ValueError: for examples without one leading axis, or complex numbers in z or in the
+            operator's value.
+        """
+        return self.sums(z, examples, mask).floats
+
+    def sums(self, z: Saddle, examples: Tree, mask: jax.Array | None = None,
+             rounding: "Rounding | None" = None) -> "Sums":
+        """The sum over `examples`, and the sum of blocks of them that are rounded to a grid.
+
+        Args:
+          z: as in `__call__`.
+          examples: as in `__call__`.
+          mask: as in `__call__`.
+          rounding: the grid, and which of the two sums are wanted; None: no grid.
+
+        Returns:
+          What is not wanted is 0.
         """
         rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(examples)}
         if len(rows) != 1 or () in rows:
@@ -139,18 +182,21 @@ class ClippedSum:
         (size,) = rows.pop()
         if mask is None:
             mask = jnp.ones(size, bool)
+        z, examples = jax.tree.map(jnp.asarray, (z, examples))
         if size == 0:
-            return self._zeros(z)
-        z = jax.tree.map(jnp.asarray, z)
+            return self._nothing(z, rounding)
+        refuse_complex(z, "z")
+        refuse_complex(jax.eval_shape(self.operator, z, jax.tree.map(lambda x: x[0], examples)),
+                        "the operator's value")
         strategy, plan = self._chosen(z, examples, size)
         if self.talkative:
             print(self._explained(strategy, plan))
         if strategy == "microbatch":
-            return self._by_slices(z, examples, mask, min(self.microbatch, size))
+            return self._by_slices(z, examples, mask, min(self.microbatch, size), rounding)
         if strategy == "ghost":
             assert plan is not None
-            return self._by_factors(plan, z, examples, mask)
-        return self._at_once(z, examples, mask)
+            return self._by_factors(plan, z, examples, mask, rounding)
+        return self._at_once(z, examples, mask, rounding)
 
     def explain(self, z: Saddle, examples: Tree) -> str:
         """Which strategy is taken, and how each parameter's gradient is kept; runs nothing.
@@ -207,13 +253,58 @@ class ClippedSum:
         ratio = self._players(lambda _, r, x: _widened(r, x), ratio, g)
         return self._players(lambda c, r: _weight(c, r, mask), ratio), mask
 
-    def _at_once(self, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
+    def _both(self, floats: Callable[[], Saddle], integers: Callable[[Grid], Saddle],
+              rounding: "Rounding | None") -> "Sums":
+        if rounding is None:
+            return Sums(floats(), None)
+        return Sums(written(floats, rounding.floats),
+                    written(lambda: integers(rounding.grid), rounding.integers))
+
+    def _nothing(self, z: Saddle, rounding: "Rounding | None") -> "Sums":
+        def zeros(grid: Grid) -> Saddle:
+            return self._leaves(lambda leaf, _: leaf.zeros(), grid, z)
+
+        return Sums(self._zeros(z), None if rounding is None else zeros(rounding.grid))
+
+    def _leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
+        """`of` applied to how a leaf is added up and to its numbers in `lists`."""
+        def player(name: str, x: Tree, *lists: list) -> Tree:
+            leaves = [of(leaf_of(grid, name, k), *row) for k, row in enumerate(
+                zip(jax.tree.leaves(x), *lists, strict=True))]
+            return jax.tree.unflatten(jax.tree.structure(x), leaves)
+
+        return self._players(lambda _, *rest: player(*rest), Saddle("w", "v"), z, *lists)
+
+    def _at_one_go(self, z: Saddle, mask: jax.Array) -> bool:
+        """Whether both sums are made together: of one block, the same numbers, and few of them."""
+        return mask.shape[0] < BLOCK and sum(x.size for x in jax.tree.leaves(z)) <= _FEW
+
+    def _leaves_twice(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> "Sums":
+        """`_leaves` of what gives both sums at once."""
+        found = self._leaves(lambda *x: Sums(*of(*x)), grid, z, *lists)
+        return Sums(*(jax.tree.map(lambda x, k=k: x[k], found,
+                                   is_leaf=lambda x: isinstance(x, Sums)) for k in range(2)))
+
+    def _at_once(self, z: Saddle, examples: Tree, mask: jax.Array,
+                 rounding: "Rounding | None") -> "Sums":
         # once, for norms and sum alike: computed twice, cancelling terms could round differently
         g = held(lambda: jax.vmap(self.operator, (None, 0))(z, examples), mask)
         weight, _ = self._weights(g, mask)
-        return self._players(lambda _, x, s: _weighted_sum(x, s), g, weight)
 
-    def _by_slices(self, z: Saddle, examples: Tree, mask: jax.Array, size: int) -> Saddle:
+        if rounding is not None and self._at_one_go(z, mask):
+            return written(lambda: self._leaves_twice(
+                lambda leaf, _, x: leaf.one_block(*x), rounding.grid, z,
+                self._players(lambda _, x, s: _silenced(x, s), g, weight)))
+
+        def integers(grid: Grid) -> Saddle:
+            silenced = self._players(lambda _, x, s: _silenced(x, s), g, weight)
+            return self._leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, silenced)
+
+        return self._both(lambda: self._players(lambda _, x, s: _weighted_sum(x, s), g, weight),
+                          integers, rounding)
+
+    def _by_slices(self, z: Saddle, examples: Tree, mask: jax.Array, size: int,
+                   rounding: "Rounding | None") -> "Sums":
         slices = mask.shape[0] // size
         whole = slices * size
         head = jax.tree.map(lambda x: x[:whole].reshape(slices, size, *x.shape[1:]),
@@ -221,31 +312,39 @@ class ClippedSum:
 
         # Compensated: plainly added, many small terms on a large sum would be lost or not
         # depending on one record, and move the sum by far more than its clip norm.
-        def step(carry: tuple[Saddle, Saddle], batch: Tree) -> tuple[tuple[Saddle, Saddle], None]:
-            total, lost = carry
-            more = jax.tree.map(jnp.add, self._at_once(z, *batch), lost)
+        def step(carry: tuple, batch: Tree) -> tuple[tuple, None]:
+            total, lost, so_far = carry
+            examples, mask = batch
+            found = self._at_once(z, examples, mask, rounding)
+            more = jax.tree.map(jnp.add, found.floats, lost)
             new = jax.tree.map(jnp.add, total, more)
             lost = jax.tree.map(two_sum_error, total, more, new)
-            return (new, lost), None
+            if so_far is not None:
+                so_far = jax.tree.map(plus, so_far, found.integers, is_leaf=is_words)
+            return (new, lost, so_far), None
 
-        zeros = self._zeros(z)
-        carry, _ = jax.lax.scan(step, (zeros, zeros), head)
+        nothing = self._nothing(z, rounding)
+        carry, _ = jax.lax.scan(step, (nothing.floats, nothing.floats, nothing.integers), head)
         if whole < mask.shape[0]:
             carry, _ = step(carry, jax.tree.map(lambda x: x[whole:], (examples, mask)))
-        return jax.tree.map(jnp.add, *carry)
+        return Sums(jax.tree.map(jnp.add, *carry[:2]), carry[2])
 
-    def _by_factors(self, plan: ghost.Plan, z: Saddle, examples: Tree, mask: jax.Array) -> Saddle:
+    def _by_factors(self, plan: ghost.Plan, z: Saddle, examples: Tree, mask: jax.Array,
+                    rounding: "Rounding | None") -> "Sums":
         # once, for norms and sum alike, as in `_at_once`
         g = plan.gradients(z, examples, mask)
         lengths = jax.tree.map(lambda x: x.stand_in() if isinstance(x, ghost.Factors) else x, g,
                                is_leaf=lambda x: isinstance(x, ghost.Factors))
         weight, _ = self._weights(lengths, mask)
+        first = Saddle(0, plan.leaves.w)
 
         def player(clip: jax.typing.ArrayLike, x: Tree, g: list, norms: list, scale: jax.Array,
                    first: int) -> Tree:
             def leaf(k: int, like: jax.Array) -> jax.Array:
                 if g[k] is None:
                     return jnp.zeros(like.shape, at_least_float32(like.dtype))
+                if isinstance(g[k], ghost.Silenced):
+                    return plan.silenced_total(first + k, g[k])
                 if isinstance(g[k], ghost.Factors):
                     return plan.total(first + k, g[k], scale, norms[k], clip)
                 return _weighted_sum(g[k], scale)
@@ -253,8 +352,78 @@ class ClippedSum:
             leaves = jax.tree.leaves(x)
             return jax.tree.unflatten(jax.tree.structure(x), map(leaf, range(len(leaves)), leaves))
 
-        return SaddleOperator.oriented(
-            self._players(player, z, g, lengths, weight, Saddle(0, plan.leaves.w)))
+        def floats() -> Saddle:
+            return SaddleOperator.oriented(
+                self._players(player, z, g, lengths, weight, first))
+
+        if rounding is None:
+            return Sums(floats(), None)
+        # for both sums alike
+        g = self._players(lambda _, g, norms, scale, first: [
+            plan.silenced(first + k, x, scale, norms[k])
+            if isinstance(x, ghost.Factors) and x.x.ndim > 2 else x for k, x in enumerate(g)],
+            g, lengths, weight, first)
+
+        rows = self._players(lambda _, g, scale, first: [
+            (first + k, x, scale) for k, x in enumerate(g)], g, weight, first)
+
+        def one(leaf: Leaf, like: jax.Array, row: tuple) -> Words:
+            number, g, scale = row
+            if g is None:
+                return leaf.zeros()
+            if isinstance(g, ghost.Silenced):
+                return plan.on_grid(number, g, leaf)
+            if isinstance(g, ghost.Factors):
+                return plan.rows_on_grid(number, g, scale, leaf)
+            return leaf.rows(*_silenced(g, scale)[0])
+
+        def pair(leaf: Leaf, like: jax.Array, row: tuple) -> tuple[jax.Array, Words]:
+            number, g, scale = row
+            if g is None:
+                return jnp.zeros(like.shape, at_least_float32(like.dtype)), leaf.zeros()
+            if isinstance(g, ghost.Silenced):
+                return plan.both(number, g, leaf)
+            return leaf.one_block(*_silenced(g, scale)[0])
+
+        def turned(sums: Saddle | None) -> Saddle:
+            assert sums is not None
+            return sums._replace(v=jax.tree.map(minus, sums.v, is_leaf=is_words))
+
+        if self._at_one_go(z, mask) and not any(
+                isinstance(x, ghost.Factors) or (isinstance(x, ghost.Silenced) and x.x.shape[1] > 1)
+                for x in jax.tree.leaves(g, is_leaf=ghost.is_kept)):
+            def pairs() -> Sums:
+                floats, integers = self._leaves_twice(pair, rounding.grid, z, rows)
+                return Sums(SaddleOperator.oriented(floats), turned(integers))
+
+            return written(pairs)
+        return self._both(floats, lambda grid: turned(self._leaves(one, grid, z, rows)), rounding)
+
+
+class Rounding(NamedTuple):
+    """Which sums are wanted.
+
+    Attributes:
+      grid: of the integers.
+      floats: whether the floating-point sum is wanted, bool `[]`.
+      integers: whether the sum on the grid is wanted, bool `[]`.
+    """
+
+    grid: Grid
+    floats: jax.Array
+    integers: jax.Array
+
+
+class Sums(NamedTuple):
+    """A sum over examples, twice.
+
+    Attributes:
+      floats: in floating point.
+      integers: `integer_sums.Words` for every leaf, on a grid; None without one.
+    """
+
+    floats: Saddle
+    integers: Saddle | None
 
 
 @dataclasses.dataclass(frozen=True)

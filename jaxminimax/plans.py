@@ -197,6 +197,7 @@ def recursive(*, population: int, dim: int, bound: float, diameter: float, smoot
         raise ValueError("solver is for certified solutions: leave it out, or give smooth.")
     _check.count("population", population)
     _check.count("dim", dim)
+    population, dim = int(population), int(dim)  # NumPy's would overflow
     for name, value in dict(bound=bound, diameter=diameter, kappa=kappa, slack=slack).items():
         _check.number(name, value, low=0.0)
     _check.number("delta", delta, low=0.0, high=1.0)
@@ -221,7 +222,7 @@ def recursive(*, population: int, dim: int, bound: float, diameter: float, smoot
     else:
         _check.count("rounds", rounds)
         _check.number("rounds", rounds, low=1, high=population, closed=True)
-        count = rounds
+        count = int(rounds)
     m = population // count
     make = _solutions if output else _descent
     algorithm, hyper = make(public, base(count), count, m, smooth, composite, solver)

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check
+from jaxminimax import _check, _own_record, blur
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import Problem, Saddle, Tree
 from jaxminimax._words import child
 from jaxminimax.gradients import ClippedOperator, clipped_sum
 from jaxminimax.host_data import Window
 from jaxminimax.mechanism import (
-    FixedSize,
+    Disjoint,
     Query,
     Repeat,
     Resolvent,
@@ -30,30 +30,16 @@ from jaxminimax.mechanism import (
     rows_read,
     split,
 )
-from jaxminimax.noise import SPARE, gaussian
 from jaxminimax.sampling import Sample, draw
 from jaxminimax.shard_sums import sum_over_shards
-from jaxminimax.sharding import Sharded, check_key, refuse
+from jaxminimax.sharding import Sharded, arrays, check_key, refuse
 from jaxminimax.solvers import Regularised, certify, in_float64, operator_extrapolation
 
 # The run's key is folded with the number of the release, from here on: that keeps apart from
 # whatever else is made from it (split(key)[i] and fold_in(key, i), for i below this).
 _RELEASES = 2**31
 _NOISE, _SOLVER = 1, 2  # what the key of a solution is folded with
-
-
-def _std(clip: jax.typing.ArrayLike, noise_multiplier: jax.typing.ArrayLike) -> jax.Array:
-    # an infinite clip norm without noise is no noise; every other doubtful product stays NaN
-    clip, noise_multiplier = (jnp.asarray(x, at_least_float32(jnp.asarray(x).dtype))
-                              for x in (clip, noise_multiplier))
-    return jnp.where(noise_multiplier == 0, 0.0, clip * noise_multiplier) * SPARE
-
-
-def _blur(key: jax.Array, total: Tree, clip: Tree, noise_multiplier: Tree,
-          size: jax.typing.ArrayLike) -> Tree:
-    """(total + noise) / size; `total` continues the trees of clip norms and noise multipliers."""
-    noise = gaussian(key, total, jax.tree.map(_std, clip, noise_multiplier))
-    return jax.tree.map(lambda x, e: (x + e) / jnp.asarray(size, x.dtype), total, noise)
+_PLACES = 2  # and that of a sum, for the slots of a shard's rows; 0 and 1 are `blur`'s
 
 
 def chosen(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> tuple[jax.Array, Sample]:
@@ -102,7 +88,7 @@ def _sampled(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         data, places, same = data.read(spent, places)
         sample = sample._replace(fits=sample.fits & same)
     if places is not None:
-        ordered = not isinstance(query.sampling, FixedSize)
+        ordered = isinstance(query.sampling, Disjoint)
         data = jax.tree.map(lambda x: x.at[places].get(
             mode="promise_in_bounds", indices_are_sorted=ordered), data)
     elif mechanism.parts > 1:
@@ -161,8 +147,13 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     for name, *numbers in zip(Saddle._fields, query.clip, noise_multiplier, strict=True):
         _check.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
                                   strict=True)))
+    _own_record.check(problem.operator, z, data)
     clipped = clipped_sum(problem.operator, query.clip, strategy=strategy, microbatch=microbatch,
                           joint=query.joint)
+    z, data = jax.tree.map(jnp.asarray, z), arrays(data)
+    released = Saddle(*(None if c is None else x for c, x in zip(query.clip, z, strict=True)))
+    blur.check_size(released, query.parameters)
+    scale = blur.scales(query.clip, noise_multiplier, query.parameters)
     if isinstance(data, Sharded):
         check_key(key)
         _check_rows(mechanism, data)
@@ -171,16 +162,16 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         if rows is None and mechanism.parts > 1:
             rows = (_part(mechanism, spent) * query.population
                     + jnp.arange(query.population, dtype=jnp.int32))
-        total = sum_over_shards(clipped, z, data, query, rows, sample.valid)
+        rounding = blur.rounding(key, scale, released, rows_read(query), query.parameters)
+        total = sum_over_shards(clipped.sums, z, data, query, rows, sample.valid, rounding,
+                                child(key, _PLACES))
     else:
         key, sample, data = _sampled(key, mechanism, spent, data)
-        total = clipped(z, data, sample.valid)
+        rounding = blur.rounding(key, scale, released, rows_read(query), query.parameters)
+        total = clipped.sums(z, data, sample.valid, rounding)
     allowed = sample.fits & _left(mechanism, spent)
 
-    g = _blur(key, total, query.clip,
-              Saddle(*(None if clip is None else x
-                       for clip, x in zip(query.clip, noise_multiplier, strict=True))),
-              batch_size(query))
+    g = blur.blurred(key, total, scale, batch_size(query), query.exact)
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if clip is None else a
                  for clip, x, a in zip(query.clip, z, g, strict=True)))
     return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
@@ -229,6 +220,9 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     _check.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
                    noise_multiplier=query.noise_multiplier)
     refuse(data)
+    _own_record.check(problem.operator, z, data)
+    z, data = jax.tree.map(jnp.asarray, z), arrays(data)
+    blur.check_size(z, query.parameters)
     key, sample, batch = _sampled(key, mechanism, spent, data)
     allowed = sample.fits & _left(mechanism, spent)
     part = _part(mechanism, spent)
@@ -246,10 +240,10 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         v, exact = _proximal_point(jax.random.fold_in(key, _SOLVER), query, steps, problem, wide,
                                    batch, valid)
         exact &= _within_reach(query, steps, wide, problem.project(wide))
-        std = displacement(query) * query.noise_multiplier * SPARE
-        noise = gaussian(jax.random.fold_in(key, _NOISE), v, std)
-        return jax.tree.map(lambda a, e, x: jnp.where(exact, a + e, jnp.nan).astype(
-            at_least_float32(x.dtype)), v, noise, z)
+        blurry = blur.blurred_point(jax.random.fold_in(key, _NOISE), v, displacement(query),
+                                    check_noise(query), query.parameters, query.exact)
+        return jax.tree.map(lambda a, x: jnp.where(exact, a, jnp.nan).astype(
+            at_least_float32(x.dtype)), blurry, z)
 
     implementation = jax.random.key_impl(key)
     g = answer(jax.random.key_data(key), jax.tree.map(jnp.asarray, query), part, each, z, batch,

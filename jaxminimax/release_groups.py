@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check
-from jaxminimax._tree import float_dtype
+from jaxminimax import _check, _own_record, blur
+from jaxminimax._tree import float_dtype, refuse_complex
 from jaxminimax._types import GroupProblem, Saddle, Tree
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import (
@@ -23,8 +23,6 @@ from jaxminimax.mechanism import (
     group_batch_sizes,
     in_group,
 )
-from jaxminimax.noise import SPARE, standard_laplace
-from jaxminimax.release import _blur
 from jaxminimax.release_stream import check_rows
 from jaxminimax.sampling import Sample, draw
 from jaxminimax.solvers import in_float64
@@ -95,7 +93,10 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     _check.scalars(clip=query.clip, noise_multiplier=z, group=group)
     if not jnp.issubdtype(jnp.result_type(group), jnp.integer):
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
+    w, data = jax.tree.map(jnp.asarray, (w, data))
     check_rows(data, query.sizes)
+    _own_record.check(problem.operator, Saddle(w, ()), data, 2, sum(query.sizes))
+    blur.check_size(w, query.parameters)
     p = len(query.sizes)
     allowed = (spent >= 0) & (spent < mechanism.times) & (group >= 0) & (group < p)
     group = jnp.clip(group, 0, p - 1)
@@ -106,10 +107,15 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     else:
         records = jax.tree.map(
             lambda x: jnp.asarray(x).at[group, sample.rows].get(mode="clip"), data)
+    key = jax.random.fold_in(key, _NOISE)
+    scale = blur.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
+    rows = jax.tree.leaves(records)[0].shape[0]
     total = clipped_sum(problem.operator, Saddle(query.clip, None), strategy=strategy,
-                        microbatch=microbatch)(Saddle(w, ()), records, sample.valid).w
+                        microbatch=microbatch).sums(
+        Saddle(w, ()), records, sample.valid,
+        blur.rounding(key, scale, Saddle(w, None), rows, query.parameters))
     size = jnp.asarray(group_batch_sizes(query))[group]
-    g = _blur(jax.random.fold_in(key, _NOISE), total, query.clip, z, size)
+    g = blur.blurred(key, total, scale, size, query.exact).w
     return jax.tree.map(lambda a: jnp.where(allowed & sample.fits, a, jnp.nan), g)
 
 
@@ -124,8 +130,8 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         y_i = (sum_j clip(loss(w, z_ij), 0, B) + B noise_multiplier Lap_i) / n_i,
 
     with Lap_1, ..., Lap_p independent Laplace numbers of scale 1. A loss that is not a number
-    counts as B. Sum and noise are float64, so that the order of the additions does not decide by
-    more than B what one record may change.
+    counts as B. Losses are rounded to a grid one by one, and sum and noise are integers, so that
+    the order of the additions decides nothing.
 
     Args:
       key: root key of the run, a secret; as in `release`.
@@ -147,10 +153,13 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         raise ValueError("noise_multiplier of GroupLosses is not set: calibrate(algorithm, hyper, "
                          "epsilon=..., delta=...) sets it; 0.0 runs without privacy.")
     _check.scalars(bound=mechanism.bound, noise_multiplier=mechanism.noise_multiplier)
+    w, data = jax.tree.map(jnp.asarray, (w, data))
     check_rows(data, mechanism.sizes)
+    _own_record.check(problem.loss, w, data, 2, sum(mechanism.sizes))
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
     if each.shape != (len(mechanism.sizes), max(mechanism.sizes)):
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
+    refuse_complex(each, "the loss")
     dtype = float_dtype(w)
     key = jax.random.fold_in(jax.random.fold_in(key, _LOSSES), spent)
     implementation = jax.random.key_impl(key)
@@ -161,11 +170,11 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         n = jnp.asarray(mechanism.sizes, jnp.float64)
         clipped = _clipped(each, bound)
         present = jnp.arange(each.shape[1])[None] < n[:, None]
-        total = jnp.sum(jnp.where(present, clipped, 0.0), 1)
         key = jax.random.wrap_key_data(words, impl=implementation)
-        noise = SPARE * bound * z * standard_laplace(key, n.shape, n.dtype)
+        noisy = blur.blurred_losses(key, jnp.where(present, clipped, 0.0), bound, z,
+                                    mechanism.exact)
         # to float32 always: the last bits of a float64 would tell which sums are possible
-        return ((total + noise) / n).astype(jnp.float32).astype(dtype)
+        return (noisy / n).astype(jnp.float32).astype(dtype)
 
     noisy = means(jax.random.key_data(key), each, jnp.asarray(mechanism.bound),
                   jnp.asarray(mechanism.noise_multiplier))

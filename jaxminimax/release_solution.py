@@ -11,7 +11,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import group_solvers
+from jaxminimax import _own_record, blur, group_solvers
 from jaxminimax._tree import at_least_float32
 from jaxminimax._types import GroupProblem, Tree
 from jaxminimax.mechanism import (
@@ -23,7 +23,6 @@ from jaxminimax.mechanism import (
     solution_rounding,
     solution_smooth,
 )
-from jaxminimax.noise import SPARE, gaussian
 from jaxminimax.release_stream import check_rows
 from jaxminimax.solvers import in_float64
 
@@ -71,7 +70,10 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     check_noise(mechanism)
     _check_covered(mechanism, problem)
     sizes = mechanism.sizes
+    w, data = jax.tree.map(jnp.asarray, (w, data))
+    blur.check_size(w, mechanism.parameters)
     check_rows(data, sizes)
+    _own_record.check(problem.loss, w, data, 2, sum(sizes))
     key = jax.random.fold_in(jax.random.fold_in(key, _PHASES), spent)
     each = np.array(phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
@@ -109,11 +111,13 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         wanted = query.slack * exact_sensitivity(query, reg_w) - lost
         found = _solve(query, reg_w, risks, project, centre, wanted)
         exact = (found.distance <= wanted) & _within_reach(query, reg_w, problem, lost)
-        std = solution_length(query, reg_w) * query.noise_multiplier
-        noise = gaussian(jax.random.wrap_key_data(words, impl=implementation), wide,
-                         std * SPARE)
-        return jax.tree.map(lambda a, e, x: jnp.where(exact, a + e, jnp.nan).astype(
-            at_least_float32(x.dtype)), unravel(found.point), noise, w)
+        # the description's multiplier is over all of what replacing a record may do
+        blurry = blur.blurred_point(
+            jax.random.wrap_key_data(words, impl=implementation), unravel(found.point),
+            solution_length(query, reg_w) / 2, 2 * check_noise(query), query.parameters,
+            query.exact)
+        return jax.tree.map(lambda a, x: jnp.where(exact, a, jnp.nan).astype(
+            at_least_float32(x.dtype)), blurry, w)
 
     implementation = jax.random.key_impl(key)
     found = answer(jax.random.key_data(key), spent, jax.tree.map(jnp.asarray, mechanism),

@@ -7,16 +7,17 @@ their order, the first of a pair for its gradient and the second for its loss.
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check
-from jaxminimax._tree import at_least_float32, float_dtype
+from jaxminimax import _check, _own_record, blur
+from jaxminimax._tree import at_least_float32, refuse_complex
 from jaxminimax._types import GroupProblem, Problem, Saddle, Tree
 from jaxminimax.gradients import clipped_sum
 from jaxminimax.mechanism import RecordLosses
 from jaxminimax.mechanism import Tree as TreeSum
-from jaxminimax.noise import SPARE, gaussian, standard_laplace
 from jaxminimax.sharding import refuse
+from jaxminimax.solvers import in_float64
 
 _NODES, _LOSSES = 0x74726565, 0x6C6F7373  # what a run's key is folded with, apart from all else
+_LEAVES = 64  # and that of the nodes, apart from their levels
 
 Place = tuple[jax.Array, ...]
 
@@ -63,24 +64,24 @@ def _record(data: Tree, place: Place) -> tuple[Tree, jax.Array]:
     return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), inside
 
 
-def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum,
-          z: Saddle) -> Saddle:
-    """Noise of the node over leaves (index - 1) 2^level + 1 ... index 2^level."""
-    clip, multiplier = (jnp.asarray(x, float_dtype(z))
-                        for x in (mechanism.clip, _set(mechanism)))
-    return gaussian(jax.random.fold_in(jax.random.fold_in(key, level), index), z,
-                    clip * multiplier * SPARE)
+def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum, z: Saddle,
+          scale: blur.Scale) -> Saddle:
+    """Noise of the node over leaves (index - 1) 2^level + 1 ... index 2^level, as in `blur`."""
+    key = jax.random.fold_in(jax.random.fold_in(key, level), index)
+    return (blur.integer_noise if mechanism.exact else blur.float_noise)(
+        key, z, Saddle(scale, scale))
 
 
-def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSum, z: Saddle) -> Saddle:
+def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSum, z: Saddle,
+                scale: blur.Scale) -> Saddle:
     """N_t - N_{t-1} for leaf t = 1, 2, ...: one node comes, those below it go."""
     low = jax.lax.population_count((leaf & -leaf) - 1)  # the lowest bit of t that is set
 
     def drop(level: jax.Array, total: Saddle) -> Saddle:
-        gone = _node(key, level, (leaf - 1) >> level, mechanism, z)
+        gone = _node(key, level, (leaf - 1) >> level, mechanism, z, scale)
         return jax.tree.map(jnp.subtract, total, gone)
 
-    return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z))
+    return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z, scale))
 
 
 def release_leaf(key: jax.Array, mechanism: TreeSum, spent: jax.Array, problem: Problem, z: Saddle,
@@ -121,14 +122,22 @@ def release_leaf(key: jax.Array, mechanism: TreeSum, spent: jax.Array, problem: 
     if not isinstance(mechanism, TreeSum):
         raise ValueError(f"release_leaf answers a Tree, got {type(mechanism).__name__}.")
     _check.scalars(clip=mechanism.clip, noise_multiplier=_set(mechanism))
+    _own_record.check(problem.operator, z, data, axes=len(place))
+    z = jax.tree.map(jnp.asarray, z)
+    blur.check_size(z, mechanism.parameters)
     record, inside = _record(data, place)
     mask = inside if present is None else inside & present
-    total = clipped_sum(problem.operator, Saddle(mechanism.clip, mechanism.clip), joint=True)
-    g = total(z, jax.tree.map(lambda x: x[None], record), mask[None])
-    noise = _noise_step(jax.random.fold_in(key, _NODES), jnp.asarray(spent, jnp.int32) + 1,
-                        mechanism, g)
+    clip = Saddle(mechanism.clip, mechanism.clip)
+    scale = blur.scales(clip, Saddle(_set(mechanism), _set(mechanism)), mechanism.parameters)
+    key, leaf = jax.random.fold_in(key, _NODES), jnp.asarray(spent, jnp.int32) + 1
+    rounding = blur.rounding(jax.random.fold_in(jax.random.fold_in(key, _LEAVES), leaf), scale, z,
+                             1, mechanism.parameters)
+    total = clipped_sum(problem.operator, clip, joint=True).sums(
+        z, jax.tree.map(lambda x: x[None], record), mask[None], rounding)
+    noise = _noise_step(key, leaf, mechanism, total.floats, scale.w)
+    g = blur.added(total, noise, scale, mechanism.exact, 1.0)
     allowed = (spent >= 0) & (spent < mechanism.leaves)
-    return jax.tree.map(lambda a, e: jnp.where(allowed, a + e, jnp.nan), g, noise)
+    return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), g)
 
 
 def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, problem: GroupProblem,
@@ -156,17 +165,28 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     noise_multiplier = _set(mechanism)
     _check.scalars(bound=mechanism.bound, noise_multiplier=noise_multiplier)
+    _own_record.check(problem.loss, w, data, axes=len(place))
     record, inside = _record(data, place)
     loss = problem.loss(w, record)
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
+    refuse_complex(loss, "the loss")
     dtype = at_least_float32(loss.dtype)
-    bound = jnp.asarray(mechanism.bound, dtype)
     known = inside & ~jnp.isnan(loss)
-    loss = jnp.where(known, jnp.clip(loss.astype(dtype), 0, bound), bound)
     key = jax.random.fold_in(jax.random.fold_in(key, _LOSSES), spent)
-    scale = bound * jnp.asarray(noise_multiplier, dtype)
-    noisy = loss + SPARE * scale * standard_laplace(key, (), dtype)
+    implementation = jax.random.key_impl(key)
+
+    @in_float64
+    def blurred(words: jax.Array, loss: jax.Array, known: jax.Array, bound: jax.Array,
+                z: jax.Array) -> jax.Array:
+        loss, bound, z = (x.astype(jnp.float64) for x in (loss, bound, z))
+        loss = jnp.where(known, jnp.clip(loss, 0, bound), bound)
+        noisy = blur.blurred_losses(jax.random.wrap_key_data(words, impl=implementation),
+                                    loss[None], bound, z, mechanism.exact)
+        return noisy.astype(jnp.float32).astype(dtype)
+
+    noisy = blurred(jax.random.key_data(key), loss, known, jnp.asarray(mechanism.bound),
+                    jnp.asarray(noise_multiplier))
     return jnp.where((spent >= 0) & (spent < mechanism.times), noisy, jnp.nan)
 
 

@@ -10,6 +10,12 @@ so X is drawn digit by digit, each from 96 random bits against thresholds that t
 with exact integers. The realised law differs from independent Bernoulli(q) by at most `law_error`
 in total variation, near 1e-25, which the accountant charges. (Inversion of one float32 uniform a
 gap would leave an error near 1e-7 a record: more than delta.)
+
+Which slot of the batch a record of a Poisson or fixed-size sample is read into is drawn uniformly,
+too (`places`). What is computed for a record may depend on its slot in the last bits, and sums are
+made of blocks of slots; in order of their row numbers, one record would decide in which slots all
+later ones are. As it is, the slots of the others have the same law whether a record takes part,
+does not, or is replaced, so for a comparison they may be taken to be the same slots.
 """
 
 import functools
@@ -24,7 +30,7 @@ from scipy import special
 from jaxminimax._held import written
 from jaxminimax._tree import in_any_lane
 from jaxminimax._types import Saddle
-from jaxminimax._words import pairs, words
+from jaxminimax._words import child, pairs, words
 from jaxminimax.mechanism import (
     OVERFLOW,
     Disjoint,
@@ -34,13 +40,20 @@ from jaxminimax.mechanism import (
     Resolvent,
     rows_read,
 )
+from jaxminimax.solvers import in_float64
+
+# P[a shard's part of a sample takes a second pass], per release, on any mesh
+CROWDED = 1e-27
+_COUNTED = 160  # slots that are ordered by counting, as quick as a sort's first steps
+_PLACES = 0x706C6163  # what a sample's key is folded with for its slots
 
 
 class Sample(NamedTuple):
     """A batch of fixed shape.
 
     Attributes:
-      rows: rows to read, int32 `[c]`, in order unless drawn with replacement; None for all.
+      rows: rows to read, int32 `[c]`, in places that are drawn, but for disjoint batches, which are
+        in order; None for all.
       valid: which of them take part, bool `[c]`; None for all.
       fits: whether the sample fitted the capacity, bool `[]`.
     """
@@ -85,14 +98,27 @@ def law_error(query: Query | Resolvent) -> float:
     match query.sampling:
         case Poisson(rate=rate) if rate < 1:
             # every threshold is rounded down by less than 2^-96
-            return (rows_read(query) + 1) * len(_thresholds(rate, n)) * 15 * 2.0**-96
+            return ((rows_read(query) + 1) * len(_thresholds(rate, n)) * 15 * 2.0**-96
+                    + _misplaced(rows_read(query)))
+        case Poisson():
+            return _misplaced(rows_read(query))
         case FixedSize(batch=batch) if _is_one_by_one(query):
-            return batch * n * 2.0**-96  # floor(96 bits * n / 2^96)
+            return batch * n * 2.0**-96 + CROWDED  # floor(96 bits * n / 2^96)
         case FixedSize(batch=batch) if batch < n:
             rate, capacity = _wide(batch, n)
             ties = capacity**2 * 2.0**-96  # of the 96-bit keys that choose the subset
-            return (capacity + 1) * len(_thresholds(rate, n)) * 15 * 2.0**-96 + ties
+            return ((capacity + 1) * len(_thresholds(rate, n)) * 15 * 2.0**-96 + ties
+                    + _misplaced(batch))
     return 0.0
+
+
+def _misplaced(count: int) -> float:
+    """Total variation between a release's slots and uniform ones that others do not move.
+
+    Two of the numbers of 128 bits that order them may be equal; and on a mesh a shard's part of the
+    sample may not fit into one pass.
+    """
+    return count**2 * 2.0**-129 + CROWDED
 
 
 @functools.lru_cache(maxsize=64)
@@ -117,29 +143,64 @@ def failure(query: Query | Resolvent) -> float:
     return float(few + (special.bdtrc(capacity, n, rate) if capacity < n else 0.0))
 
 
-def _fixed_size(key: jax.Array, batch: int, population: int) -> Sample:
+def _fixed_size(key: jax.Array, batch: int,
+                population: int) -> tuple[jax.Array, jax.Array]:
     """A uniform subset: one of a larger Poisson sample, which is uniform given its size."""
-    if batch == population:
-        return Sample(None, None, True)
     rate, capacity = _wide(batch, population)
     one, two = jax.random.split(key)
-    rows, inside, fits = _poisson(one, rate, population, capacity)
-    assert rows is not None
-    assert inside is not None
+    rows, fits = _poisson(one, rate, population, capacity)
+    inside = rows < population
     # Those with the smallest numbers of 96 bits. The first 32 tell which, unless the first one to
     # be left out has those of the last one to be kept.
     first = jnp.where(inside, words(two, (capacity,)), np.uint32(2**32 - 1))
     last, after = jnp.sort(first)[batch - 1: batch + 1]
 
     def rare() -> jax.Array:
-        second, third = words(two, (2, capacity), part=1)
+        second, third = words(two, (2, capacity), part=1, rolled=True)
         places = jax.lax.sort((~inside, first, second, third, jnp.arange(capacity)), num_keys=4)[-1]
         return jnp.zeros(capacity, bool).at[places[:batch]].set(True)
 
     kept = jax.lax.cond(in_any_lane(last == after), rare, lambda: first <= last)
-    places = jnp.where(kept, _running_sums(kept.astype(jnp.int32)) - 1, batch)
-    rows = jnp.zeros(batch, jnp.int32).at[places].set(rows, mode="drop")
-    return Sample(rows, None, fits & (jnp.sum(inside) >= batch))
+    number = jnp.where(kept, _running_sums(kept.astype(jnp.int32)) - 1, batch)
+    rows = jnp.zeros(batch, jnp.int32).at[number].set(rows, mode="drop")
+    return rows, fits & (jnp.sum(inside) >= batch)
+
+
+def places(key: jax.Array, count: int) -> jax.Array:
+    """A uniformly random permutation, int32 `[count]`: the order of as many numbers of 128 bits.
+
+    The first bits decide, unless two numbers have the same.
+    """
+    first = written(lambda: words(key, (count,)))  # or they are drawn for each comparison
+
+    def rare() -> jax.Array:
+        second, third = pairs(key, (count,), part=1, rolled=True)
+        fourth = words(child(key, 1), (count,), rolled=True)
+        return jax.lax.sort((first, second, third, fourth, jnp.arange(count, dtype=jnp.int32)),
+                            num_keys=4)[-1]
+
+    @in_float64
+    def sort(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # one array is sorted several times as fast as several: numbers carry their places
+        low = (1 << (count - 1).bit_length()) - 1
+        both = (first.astype(jnp.uint64) << 32) | (second & np.uint32(~low & 0xFFFFFFFF))
+        both = jnp.sort(both | jnp.arange(count, dtype=jnp.uint64))
+        same = (both[1:] >> low.bit_length()) == (both[:-1] >> low.bit_length())
+        return (both & low).astype(jnp.int32), jnp.any(same)
+
+    if count <= _COUNTED:
+        order = written(lambda: jnp.sum(first[:, None] < first[None, :], 0, dtype=jnp.int32))
+        ties = jnp.sum(order) < count * (count - 1) // 2
+    else:
+        order, ties = sort(first, pairs(key, (count,), part=1)[0])
+    return jax.lax.cond(in_any_lane(ties), rare, lambda: order)
+
+
+def _in_places(key: jax.Array, rows: jax.Array, population: int) -> tuple[jax.Array, jax.Array]:
+    """Rows in random places, and which of them are there; those from `population` on are not."""
+    order = places(key, rows.shape[0])
+    rows = written(lambda: rows[order])
+    return jnp.minimum(rows, population - 1), rows < population
 
 
 def _scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
@@ -197,7 +258,7 @@ def _gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax
             return digits + ((a < high) | ((a == high) & (
                 (b < middle) | ((b == middle) & (c < low)))))
 
-        a, (b, c) = words(key, shape), pairs(key, shape, part=1)
+        a, (b, c) = words(key, shape, rolled=True), pairs(key, shape, part=1, rolled=True)
         return gap(list(jax.lax.fori_loop(0, table.shape[1], add, jnp.zeros(shape, jnp.uint32))))
 
     first = words(key, shape)
@@ -209,16 +270,18 @@ def _gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax
     return jax.lax.cond(in_any_lane(functools.reduce(jnp.logical_or, ties)), rare, gap, digits)
 
 
-def _poisson(key: jax.Array, rate: float, population: int, capacity: int) -> Sample:
+def _poisson(key: jax.Array, rate: float, population: int,
+             capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Rows in order, then `population` where there are no more; and whether all fitted."""
     table = _thresholds(rate, population)  # [k + 1, 15, 3]
     # one gap more than the capacity: it tells whether a record was left out
     gap = _gaps(key, table, capacity + 1, population) + 1
     index, place = _running_sums(gap) - 1, jnp.arange(capacity + 1)
     # Sums of uint32 wrap around, but not before one has passed n: once out, a sample stays out.
     count = jnp.min(jnp.where(index < population, capacity + 1, place))
-    valid = (place < count)[:-1]
-    rows = written(lambda: jnp.where(valid, index[:-1].astype(jnp.int32), population - 1))
-    return Sample(rows, valid, count <= capacity)
+    rows = written(lambda: jnp.where((place < count)[:-1], index[:-1].astype(jnp.int32),
+                                     population))
+    return rows, count <= capacity
 
 
 def draw(key: jax.Array, query: Query | Resolvent, release: jax.Array) -> Sample:
@@ -231,11 +294,16 @@ def draw(key: jax.Array, query: Query | Resolvent, release: jax.Array) -> Sample
     """
     match query.sampling:
         case Poisson(rate=rate):
-            return _poisson(key, rate, query.population, rows_read(query))
-        case FixedSize(batch=batch) if _is_one_by_one(query):
+            rows, fits = _poisson(key, rate, query.population, rows_read(query))
+            return Sample(*_in_places(child(key, _PLACES), rows, query.population), fits)
+        case FixedSize(batch=batch) if batch == query.population and not (
+                query.sampling.replacement):
+            return Sample(None, None, True)
+        case FixedSize(batch=batch) if _is_one_by_one(query):  # every slot for itself
             return _with_replacement(key, batch, query.population)
         case FixedSize(batch=batch):
-            return _fixed_size(key, batch, query.population)
+            rows, fits = _fixed_size(key, batch, query.population)
+            return Sample(_in_places(child(key, _PLACES), rows, query.population)[0], None, fits)
         case Disjoint(batch=batch):
             first = (release % (query.population // batch)) * batch
             return Sample(first + jnp.arange(batch, dtype=jnp.int32), None, True)

@@ -14,15 +14,14 @@ Why that costs no privacy and is charged as it stands:
 * A row is in one shard, so a record is clipped once, and once added. Rows that pad the last shard
   are masked by their number, whatever is in them. Clipping, absence of non-finite records and the
   precautions for norms happen inside a shard and look at its own records alone.
-* A shard's part of a sample is a range of the sorted row numbers. It is taken in passes of a fixed
-  number of rows, as many passes as it takes, so nothing can overflow that the description did not
-  say can. A second pass is needed with a probability below 1e-4 a shard. How many there are, and so
-  how long a release takes, depends on the sample and not on the records; it is not hidden.
-* The sum over devices is what leaves this module. Noise is added to it afterwards by the same code
-  as without a mesh, once: it is a function of the key, so replicas of the result are equal.
-* Adding up devices takes D - 1 more additions, and a device's sum of its b / D rows takes fewer:
-  b / D + D - 1 <= b, so the bound on what rounding may move is not above that of one device. (A
-  disjoint batch may lie in one shard, and takes up to D - 1 more.)
+* A shard's part of a sample is a range of the sorted row numbers, which are put into slots in an
+  order that is drawn anew: so which slots the other records are in tells nothing about one
+  (`sampling.places`). Slots are so many that they hold the part but for a probability of 1e-27,
+  which is charged; then further passes are made. How many there are depends on the sample and not
+  on the records.
+* What the shards add up are integers, exact in any order. The sum over devices is what leaves this
+  module. Noise is added to it afterwards by the same code as without a mesh, once: it is a function
+  of the key, so replicas of the result are equal.
 """
 
 import math
@@ -30,11 +29,17 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxminimax._held import written
 from jaxminimax._tree import two_sum_error
 from jaxminimax._types import Saddle, Tree
-from jaxminimax.mechanism import Disjoint, FixedSize, Query, batch_size, rows_read
+from jaxminimax._words import child
+from jaxminimax.gradients import Rounding, Sums
+from jaxminimax.integer_sums import Grid, across, is_words, plus
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, batch_size, rows_read
+from jaxminimax.sampling import CROWDED, places
 from jaxminimax.sharding import AXIS, Sharded, shard_rows
 
 
@@ -45,34 +50,40 @@ def _most_rows(query: Query, size: int) -> int:
 
 
 def pass_rows(query: Query, size: int, shards: int) -> int:
-    """Rows that a shard of `size` rows works on at once: all of its sample, but for bad luck.
+    """Rows that a shard of `size` rows works on at once: its sample, but for a chance of `CROWDED`.
 
-    A binomial number exceeds its mean by 4 (mean^(1/2) + 1) with a probability below 1e-4.
+    By Bernstein's inequality a sum of independent draws of that mean, and so one of draws without
+    replacement, exceeds it by a with probability at most exp(-a^2 / (2 (mean + a / 3))).
     """
     most = _most_rows(query, size)
     if shards == 1 or isinstance(query.sampling, Disjoint):  # one batch, side by side
         return most
     mean = batch_size(query) * min(1.0, size / query.population)
-    return min(most, math.ceil(mean + 4 * math.sqrt(mean)) + 4)
+    chance = -math.log(CROWDED)
+    more = chance / 3 + math.sqrt((chance / 3) ** 2 + 2 * chance * mean)
+    return min(most, math.ceil(mean + more))
 
 
-def _add_up(total: Tree) -> Tree:
-    """The sum over the shards, on every device."""
-    return jax.lax.psum(total, AXIS)
+def _add_up(found: Sums, floats: jax.Array) -> Sums:
+    """The sum over the shards, on every device; of floating-point sums only where it is wanted."""
+    return Sums(written(lambda: jax.lax.psum(found.floats, AXIS), floats), jax.tree.map(
+        lambda x: across(x, AXIS), found.integers, is_leaf=is_words))
 
 
-def sum_over_shards(total: Callable[[Saddle, Tree, jax.Array | None], Saddle], z: Saddle,
+def sum_over_shards(total: Callable[[Saddle, Tree, jax.Array | None, Rounding], Sums], z: Saddle,
                     data: Sharded, query: Query, rows: jax.Array | None,
-                    valid: jax.Array | None) -> Saddle:
-    """`total(z, examples, mask)` over the sampled rows, each in its shard, added up.
+                    valid: jax.Array | None, rounding: Rounding, key: jax.Array) -> Sums:
+    """`total(z, examples, mask, rounding)` over the sampled rows, each in its shard, added up.
 
     Args:
-      total: a sum over examples, such as `clipped_sum` makes.
+      total: a sum over examples, `ClippedSum.sums`.
       z: the point, on every device or spread over other axes than that of the rows.
       data: the data on the mesh.
       query: how the rows were sampled.
       rows: which rows take part, int32 `[c]`; None for the whole population.
-      valid: which of `rows` count, the first ones; None for all.
+      valid: which of `rows` count; None for all.
+      rounding: of the sums.
+      key: for the slots of the shards' rows.
 
     Returns:
       As `total`, the same on every device along the axis of the rows.
@@ -85,48 +96,64 @@ def sum_over_shards(total: Callable[[Saddle, Tree, jax.Array | None], Saddle], z
     if given != {(whole,)}:
         raise ValueError(f"Data on a mesh must have {whole} rows, {size} for each of {shards} "
                          f"shards, got leading axes {given}: sharding.shard lays them out.")
-    if rows is not None and isinstance(query.sampling, FixedSize):
-        rows = jnp.sort(rows)  # with replacement they come in any order; all of them count
+    count = None
+    if rows is not None:
+        count = jnp.int32(rows.shape[0]) if valid is None else jnp.sum(valid, dtype=jnp.int32)
+        # what does not count comes last
+        rows = jnp.sort(rows if valid is None else jnp.where(valid, rows, np.int32(2**31 - 1)))
     at_once = pass_rows(query, size, shards)
+    moving = not isinstance(query.sampling, Full | Disjoint)
 
-    def passes(z: Saddle, mine: Tree, first: jax.Array, rows: jax.Array,
-               valid: jax.Array | None) -> Saddle:
-        count = rows.shape[0] if valid is None else jnp.sum(valid, dtype=jnp.int32)
+    def passes(z: Saddle, mine: Tree, first: jax.Array, rows: jax.Array, count: jax.Array,
+               rounding: Rounding, words: jax.Array) -> Sums:
         begin, end = jnp.minimum(jnp.searchsorted(rows, jnp.stack([first, first + size])), count)
+        key = jax.random.wrap_key_data(words, impl="threefry2x32")
 
-        def one(number: jax.Array | int) -> Saddle:
-            place = begin + number * at_once + jnp.arange(at_once, dtype=jnp.int32)
+        def one(number: jax.Array | int) -> Sums:
+            slot = jnp.arange(at_once, dtype=jnp.int32)
+            if moving:
+                slot = places(child(key, number), at_once)
+            place = begin + number * at_once + slot
             local = jnp.clip(rows.at[place].get(mode="clip") - first, 0, size - 1)
-            examples = jax.tree.map(lambda x: x.at[local].get(
-                mode="clip", indices_are_sorted=True), mine)
-            return total(z, examples, place < end)
+            examples = jax.tree.map(lambda x: x.at[local].get(mode="clip"), mine)
+            return total(z, examples, place < end, rounding)
 
         if at_once == _most_rows(query, size):
             return one(0)
 
         # compensated, as in `clipped_sum`: of a large sum and small terms none may be lost
-        def step(number: jax.Array, carry: tuple[Saddle, Saddle]) -> tuple[Saddle, Saddle]:
-            so_far, lost = carry
-            more = jax.tree.map(jnp.add, one(number), lost)
+        def step(number: jax.Array, carry: tuple[Saddle, Saddle, Saddle]) -> tuple:
+            so_far, lost, integers = carry
+            found = one(number)
+            more = jax.tree.map(jnp.add, found.floats, lost)
             new = jax.tree.map(jnp.add, so_far, more)
-            return new, jax.tree.map(two_sum_error, so_far, more, new)
+            lost = jax.tree.map(two_sum_error, so_far, more, new)
+            return new, lost, jax.tree.map(plus, integers, found.integers, is_leaf=is_words)
 
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(one, 0))
+        first_sum = one(0)
         needed = (end - begin + at_once - 1) // at_once
-        return jax.tree.map(jnp.add, *jax.lax.fori_loop(0, needed, step, (zeros, zeros)))
+        none = jax.tree.map(jnp.zeros_like, first_sum.floats)
+        floats, lost, integers = jax.lax.fori_loop(1, needed, step, (
+            first_sum.floats, none, first_sum.integers))
+        return Sums(jax.tree.map(jnp.add, floats, lost), integers)
 
     def here(z: Saddle, mine: Tree, first: jax.Array, rows: jax.Array | None,
-             valid: jax.Array | None) -> Saddle:
-        if rows is not None:
-            return _add_up(passes(z, mine, first[0], rows, valid))
+             count: jax.Array | None, rounding: tuple, words: jax.Array) -> Sums:
+        scale, dither, floats, integers = rounding
+        grid = Rounding(Grid(scale, dither, wide), floats, integers)
+        if rows is not None and count is not None:
+            return _add_up(passes(z, mine, first[0], rows, count, grid, words), floats)
         number = first[0] + jnp.arange(size, dtype=jnp.int32)
         return _add_up(total(z, mine, None if whole == data.population
-                             else number < data.population))
+                             else number < data.population, grid), floats)
 
     # Unchecked on purpose: with varying types, the derivative of a shard's loss by a point that is
     # the same for all shards would itself be a sum over them, made before anything is clipped.
-    one_sum = jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=PartitionSpec(),
-                            in_specs=(PartitionSpec(), PartitionSpec(AXIS), PartitionSpec(AXIS),
-                                      PartitionSpec(), PartitionSpec()), check_vma=False)
+    (scale, dither, wide), floats, integers = rounding
+    everywhere = PartitionSpec()
+    one_sum = jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=everywhere,
+                            in_specs=(everywhere, PartitionSpec(AXIS), PartitionSpec(AXIS),
+                                      *[everywhere] * 4), check_vma=False)
     firsts = jnp.arange(shards, dtype=jnp.int32) * size
-    return one_sum(z, data.rows, firsts, rows, valid)
+    return one_sum(z, data.rows, firsts, rows, count,
+                   (scale, dither, floats, integers), jax.random.key_data(key))

@@ -1,8 +1,7 @@
 """The accountant: host only, float64, reads descriptions of mechanisms and nothing else."""
 
 from jaxminimax.accounting._calibrate import calibrate, calibrate_iterations, calibrate_noise
-from jaxminimax.accounting._charge import effective_noise_multiplier
-from jaxminimax.accounting._epsilon import epsilon
+from jaxminimax.accounting._epsilon import effective_noise_multiplier, epsilon
 from jaxminimax.accounting._statement import Statement, statement
 
 __all__ = [

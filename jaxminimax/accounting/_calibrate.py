@@ -10,7 +10,7 @@ from jaxminimax import _check
 from jaxminimax import mechanism as words
 from jaxminimax.accounting import _curves
 from jaxminimax.accounting._charge import Charge, charges, silent
-from jaxminimax.accounting._epsilon import check_delta, check_epsilon, worst
+from jaxminimax.accounting._epsilon import check_delta, check_epsilon, warn_of, worst
 from jaxminimax.mechanism import (
     GroupLosses,
     Leaf,
@@ -81,17 +81,18 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     # at two factors: some of what is charged may not change with it
     known = (alone, charges(describe(2.0), neighbours), charges(fixed, neighbours), epsilon, delta,
              neighbours)
-    if known in _CACHE:
+
+    def at(scale: float) -> tuple[Charge, ...]:
+        return charges(Sequence(parts=(fixed, describe(scale))), neighbours)
+
+    # grids of players with other multipliers may be the same at these two factors, and not there
+    if known in _CACHE and worst(at(_CACHE[known]), delta, neighbours)[0] <= epsilon:
         return _CACHE[known]
     if any(map(silent, alone)):
         raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
                          "give the ratio between the players, or leave it None.")
     if alongside:
         _leave_room(alongside, epsilon, delta, neighbours)
-
-    def at(scale: float) -> tuple[Charge, ...]:
-        return charges(Sequence(parts=(fixed, describe(scale))), neighbours)
-
     scale = _scale(at, epsilon, delta, neighbours)
     if not worst(at(scale), delta, neighbours)[0] <= epsilon:
         raise ArithmeticError("calibration ended on the wrong side of the target.")
@@ -120,7 +121,7 @@ def _with_losses(algorithm: Any, hyper: Any, epsilon: float, delta: float, neigh
     if hyper.losses.noise_multiplier is not None:
         return hyper
     (losses,) = _losses(algorithm, hyper)
-    made = calibrate_noise(losses, epsilon, delta, neighbours=neighbours)
+    made = _calibrated(losses, epsilon, delta, neighbours)
     return dataclasses.replace(hyper, losses=dataclasses.replace(
         hyper.losses, noise_multiplier=made.noise_multiplier))
 
@@ -128,7 +129,7 @@ def _with_losses(algorithm: Any, hyper: Any, epsilon: float, delta: float, neigh
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
                alongside: tuple[Mechanism, ...]) -> Any:
     """`hyper` with parts of its query that reach the target each: a record is in one of them."""
-    parts = tuple(calibrate_noise(part, epsilon, delta, neighbours=neighbours, alongside=alongside)
+    parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
                   for part in hyper.query.parts)
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
     whole = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
@@ -192,6 +193,14 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
     """
     _check.number("share", share, low=0.0, high=1.0)
     check_epsilon(epsilon)
+    check_delta(delta)
+    made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, alongside, share)
+    warn_of(delta, algorithm.mechanism(made))
+    return made
+
+
+def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
+               alongside: tuple[Mechanism, ...], share: float) -> Any:
     if isinstance(hyper.query, Parallel):
         return _each_part(algorithm, hyper, epsilon, delta, neighbours, alongside)
     if getattr(hyper, "losses", None) is not None:
@@ -217,6 +226,13 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
 
     Args and errors as in `calibrate`; a multiplier that is not set counts as 1.
     """
+    made = _calibrated(mechanism, epsilon, delta, neighbours, alongside)
+    warn_of(delta, made)
+    return made
+
+
+def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
+                alongside: tuple[Mechanism, ...] = ()) -> Any:
     scale = _solve(lambda scale: _louder(mechanism, scale), epsilon, delta, neighbours, alongside)
     return _louder(mechanism, scale)
 
@@ -265,6 +281,7 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if private(middle) else (low, middle)
+    warn_of(delta, made)
     return dataclasses.replace(hyper, iterations=low)
 
 
@@ -272,6 +289,7 @@ def _quickly(cost: Charge, epsilon: float, delta: float, neighbours: str) -> boo
     """Whether the quick bound already shows that a charge meets the target."""
     if not {loss.kind for loss, _ in cost.losses} <= {"poisson", "laplace"}:
         return False
-    failures = cost.overflow + (1 + math.exp(min(epsilon, 500.0))) * cost.law_error
+    failures = (math.expm1(cost.ratio) * delta + cost.overflow
+                + (1 + math.exp(min(epsilon, 500.0))) * cost.law_error)
     return (failures <= 0.01 * delta
-            and _curves.rdp_epsilon(cost, 0.99 * delta, neighbours) <= epsilon)
+            and _curves.rdp_epsilon(cost, 0.98 * delta, neighbours) + cost.ratio <= epsilon)

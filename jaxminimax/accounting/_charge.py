@@ -19,6 +19,11 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   where it may be are alternatives, one for each size that matters.
 * Parts on disjoint data are alternatives: the differing record is in one of them, so epsilon is
   the largest over the alternatives, each a `Charge` of its own.
+* Sums are integers on a grid, plus integer noise that is the floor of a real Gaussian one. How far
+  rounding may move them is part of their distance: `mechanism.charged_multiplier` says which real
+  multiplier is no more private, and that one enters every curve.
+* The integer noise is realised up to a factor of 1 +- r on every probability, outside of a tail.
+  N numbers, on both data sets, cost 2 N r of epsilon, and N times the tail of total variation.
 * P[a Poisson sample overflows] is added to delta. That is more than needed: given which other
   records were drawn, a sample overflows with the same probability on both data sets, so its NaN
   tells nothing, and where it cannot overflow the pair is the Poisson one.
@@ -30,11 +35,11 @@ import bisect
 import dataclasses
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
-from jaxminimax import _check, _valid, sampling
+from jaxminimax import _check, _valid, integer_noise, sampling
 from jaxminimax import mechanism as words
 from jaxminimax.mechanism import (
     Disjoint,
@@ -82,14 +87,17 @@ class Charge(NamedTuple):
     Attributes:
       gaussian: sum of T / z_eff^2 over everything that is Gaussian without sampling.
       losses: (loss, T) of the other releases, merged and sorted.
-      overflow: total probability that a sample does not fit its capacity.
-      law_error: total variation tau between the realised samples and the described ones.
+      overflow: total probability that a sample does not fit its capacity, or that rounding to the
+        grid moves a sum by more than is charged.
+      law_error: total variation tau between the realised samples and noise and the described ones.
+      ratio: what the realised noise costs beyond the described one, of epsilon.
     """
 
     gaussian: float = 0.0
     losses: tuple[tuple[Loss, int], ...] = ()
     overflow: float = 0.0
     law_error: float = 0.0
+    ratio: float = 0.0
 
 
 def effective_noise_multiplier(query: Query | Resolvent | GroupGradients) -> float:
@@ -119,6 +127,84 @@ def multiplier(leaf: Leaf) -> float:
         raise ValueError(f"noise_multiplier of {type(leaf).__name__} is not set: calibrate_noise("
                          "mechanism, epsilon=..., delta=...) sets it.")
     return words.concrete(leaf.noise_multiplier)
+
+
+def charged(leaf: Leaf, neighbours: str) -> float:
+    """The multiplier of a real mechanism that is no more private than what runs.
+
+    For Gaussian noise on sums, trees and solutions see `mechanism.charged_multiplier`. A solution's
+    float64 numbers are rounded once more where they are scaled, by less than a part slack / 64 of
+    what certificates leave. Losses are rounded one by one, so that a record moves a sum by up to a
+    unit more, which is a part z / 2^L of the bound.
+    """
+    z = multiplier(leaf)
+    if z == 0 or isinstance(leaf, Solution):  # whose user adds the noise
+        return z
+    if isinstance(leaf, GroupLosses | RecordLosses):
+        return z / (1 + z * 2.0**-words.grid_bits(z, words.PARAMETERS))
+    absent = neighbours != "replace_one"
+    if isinstance(leaf, Tree):
+        return words.charged_multiplier(z, z, leaf.parameters, absent=absent)
+    if isinstance(leaf, GroupSolution):  # z is over the replace-one sensitivity, not half of it
+        return words.charged_multiplier(2 * z, 2 * z, leaf.parameters, absent=absent,
+                                        eta=_scaling(leaf.slack)) / 2
+    query = leaf.query
+    absent |= isinstance(query.sampling, Poisson)
+    if isinstance(query, Resolvent):
+        return words.charged_multiplier(z, z, query.parameters, absent=absent,
+                                        eta=_scaling(query.slack))
+    smallest = min(map(words.concrete, jax.tree.leaves(query.noise_multiplier)))
+    return words.charged_multiplier(z, smallest, query.parameters, absent=absent)
+
+
+def _scaling(slack: Any) -> float:
+    slack = words.concrete(slack)
+    return slack / (64 * (1 + slack))
+
+
+def _numbers(leaf: Leaf) -> tuple[int, int]:
+    """Gaussian and Laplace numbers that are added to what a record may move, at most.
+
+    Others are drawn from one law on both data sets, whatever it is.
+    """
+    match leaf:
+        case GroupLosses(times=times):
+            return 0, times
+        case RecordLosses():
+            return 0, 1
+        case Tree(leaves=leaves, parameters=d):
+            return leaves.bit_length() * d, 0
+        case GroupSolution(parameters=d):
+            return d, 0
+        case Solution():
+            return 0, 0
+    return leaf.times * leaf.query.parameters, 0
+
+
+def realised(leaf: Leaf) -> Charge:
+    """What integer noise and rounding to the grid cost beside the real mechanism."""
+    if isinstance(leaf, Solution):
+        return Charge()
+    rounded = 0  # pairs of sums that are bound to be near
+    if isinstance(leaf, Repeat):
+        match leaf.query.sampling:
+            case FixedSize(batch=batch, replacement=True):  # one copy after the other is replaced
+                pairs = batch
+            case Poisson():  # without the record, with it, and with the one in its place
+                pairs = 2
+            case _:
+                pairs = 1
+        rounded = leaf.times * pairs
+    elif isinstance(leaf, Tree | GroupSolution):
+        rounded = 1
+    failure = rounded * words.DITHER_FAILURE
+    if not words.is_exact(leaf):
+        return Charge(overflow=failure)
+    normal, laplace = _numbers(leaf)
+    ratio = (normal * integer_noise.normal_ratio(words.MOST_BITS)
+             + laplace * integer_noise.LAPLACE_RATIO)
+    tail = normal * integer_noise.NORMAL_TAIL + laplace * integer_noise.LAPLACE_TAIL
+    return Charge(overflow=failure, law_error=tail, ratio=2 * ratio)
 
 
 def first(mechanism: Mechanism, spent: int) -> Mechanism | None:
@@ -176,15 +262,20 @@ def _alternatives(mechanism: Mechanism, neighbours: str) -> list[Charge]:
     if isinstance(mechanism, Repeat) and isinstance(mechanism.query, GroupGradients):
         group = mechanism.query
         sizes = set(group.sizes) if isinstance(group.sampling, FixedSize) else {max(group.sizes)}
-        return [_one(dataclasses.replace(mechanism, query=words.in_group(group, n)))
+        return [_one(dataclasses.replace(mechanism, query=words.in_group(group, n)), neighbours)
                 for n in sorted(sizes)]
-    return [_one(mechanism)]
+    return [_one(mechanism, neighbours)]
 
 
-def _one(leaf: Leaf) -> Charge:
+def _one(leaf: Leaf, neighbours: str) -> Charge:
     for x in jax.tree.leaves(leaf):
         words.concrete(x)  # one number each, or what is run is not what is described
-    z = multiplier(leaf)
+    z = charged(leaf, neighbours)
+    return _real(leaf, z) if z == 0 else together(_real(leaf, z), realised(leaf))
+
+
+def _real(leaf: Leaf, z: float) -> Charge:
+    """The cost of a mechanism with real noise of that multiplier."""
     if isinstance(leaf, GroupLosses):
         return Charge(losses=((Loss("laplace", z), leaf.times),))
     if isinstance(leaf, Tree):  # Q leaves: a record is in this many nodes
@@ -225,7 +316,8 @@ def together(*parts: Charge) -> Charge:
         for loss, times in one.losses:
             losses[loss] = losses.get(loss, 0) + times
     return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),
-                  sum(c.overflow for c in parts), sum(c.law_error for c in parts))
+                  sum(c.overflow for c in parts), sum(c.law_error for c in parts),
+                  sum(c.ratio for c in parts))
 
 
 def silent(cost: Charge) -> bool:

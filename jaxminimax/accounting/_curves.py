@@ -201,7 +201,7 @@ def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
     Returns:
       Infinity where the noise is too small for a grid of bounded memory, however wide its cells.
     """
-    cost = charge._replace(overflow=0.0, law_error=0.0)  # not part of the loss
+    cost = charge._replace(overflow=0.0, law_error=0.0, ratio=0.0)  # not part of the loss
     grid, composed = interval(charge, bracket, coarse), None
     while composed is None:
         try:

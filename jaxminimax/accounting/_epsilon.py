@@ -2,12 +2,21 @@
 
 import functools
 import math
+import warnings
 from collections.abc import Iterable
 
-from jaxminimax import _check
-from jaxminimax.accounting import _curves
+from jaxminimax import _check, _valid
+from jaxminimax.accounting import _charge, _curves
 from jaxminimax.accounting._charge import NEIGHBOURS, Charge, charges, first, silent
-from jaxminimax.mechanism import Mechanism
+from jaxminimax.mechanism import (
+    GroupGradients,
+    Mechanism,
+    Parallel,
+    Query,
+    Repeat,
+    Resolvent,
+    Sequence,
+)
 
 _LONGEST_PLD = 10**7  # releases
 
@@ -41,6 +50,33 @@ def check_delta(delta: float) -> None:
       ValueError: naming the value and the fix.
     """
     _check.number("delta", delta, low=0.0, high=1.0)
+
+
+def warn_of(delta: float, mechanism: Mechanism, stacklevel: int = 3) -> None:
+    """Warns of a delta above 1/n, for the functions that a user calls; once in each call.
+
+    Publishing one whole record, drawn at random, is (0, 1/n)-differentially private: such a delta
+    does not rule it out.
+    """
+    n = _records(mechanism)
+    if n and delta > 1 / n:
+        warnings.warn(f"delta = {float(delta):g} is above 1/n = {1 / n:.3g} for n = {n} records: a "
+                      "mechanism that publishes whole records may meet it. Choose a delta well "
+                      "below 1/n.", UserWarning, stacklevel=stacklevel)
+
+
+def _records(mechanism: Mechanism) -> int:
+    """How many records a description is for; 0 where it does not say."""
+    match mechanism:
+        case Sequence(parts=parts):
+            return max(map(_records, parts), default=0)
+        case Parallel(parts=parts):
+            return sum(map(_records, parts))
+        case Repeat(query=GroupGradients(sizes=sizes)):
+            return sum(sizes)
+        case Repeat(query=Query() | Resolvent() as query, parts=parts):
+            return parts * query.population
+    return sum(getattr(mechanism, "sizes", ()))
 
 
 def upper_bounds(cost: Charge, delta: float, neighbours: str,
@@ -83,12 +119,12 @@ def charged_epsilon(cost: Charge, delta: float, neighbours: str,
     for _ in range(50):
         bounds = upper_bounds(cost, delta - reserved, neighbours, coarse)
         name = min(bounds, key=lambda bound: bounds[bound])
-        if cost.overflow + cost.law_error == 0:
-            return bounds[name], name
-        # capped only to keep exp finite: at such an epsilon the answer is infinity
-        need = cost.overflow + (1 + math.exp(min(bounds[name], 500.0))) * cost.law_error
+        value = bounds[name] + cost.ratio
+        # the exponent is capped only to keep exp finite: at such an epsilon the answer is infinity
+        need = (math.expm1(cost.ratio) * delta + math.exp(cost.ratio) * cost.overflow
+                + (1 + math.exp(min(value, 500.0))) * cost.law_error)
         if need <= reserved:
-            return bounds[name], name
+            return value, name
         if cost.overflow > delta / 2:
             raise ValueError(
                 f"Samples outgrow their capacity with probability {cost.overflow:.3g} in all, "
@@ -105,18 +141,37 @@ def worst(costs: Iterable[Charge], delta: float, neighbours: str,
     return max(charged_epsilon(cost, delta, neighbours, coarse) for cost in costs)
 
 
+def effective_noise_multiplier(query: Query | Resolvent | GroupGradients) -> float:
+    """z_eff: one Gaussian as strong as both players' together.
+
+    (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
+
+    Raises:
+      ValueError: for a query that is not valid, or whose noise is not set to plain numbers.
+    """
+    if not isinstance(query, Query | Resolvent | GroupGradients):
+        raise ValueError("effective_noise_multiplier is of a Query, a Resolvent or GroupGradients, "
+                         f"got {type(query).__name__}.")
+    steps = getattr(query, "steps", None)  # one number a part, or one for all
+    _valid.check(Repeat(query=query, times=1, parts=len(steps) if isinstance(steps, tuple) else 1))
+    return _charge.effective_noise_multiplier(query)
+
+
 def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
             neighbours: str = "replace_one") -> float:
     """The epsilon of (epsilon, delta)-differential privacy of a mechanism.
 
-    Without sampling the exact Gaussian value; for Poisson sampling the composed privacy loss
-    distribution, rounded pessimistically, or a Renyi bound where that is smaller. Always an upper
-    bound for what the code does: failures of the sampler are charged to delta.
+    That is the cost of everything that the mechanism allows, and so of a run that stops earlier by
+    whatever rule. Without sampling the exact Gaussian value; for Poisson sampling the composed
+    privacy loss distribution, rounded pessimistically, or a Renyi bound where that is smaller.
+    Always an upper bound for what the code does: failures of the sampler are charged to delta.
 
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
       delta: in (0, 1).
-      spent: releases made, for a run that stopped early; None for all that the mechanism allows.
+      spent: a number of releases fixed before the first one, for a shorter run; None for all that
+        the mechanism allows. For a run that ended because of what it had released, the epsilon of
+        what it had spent then does not hold, only that of all that is allowed.
       neighbours: "replace_one" (one record is exchanged, n is public) or "add_or_remove_one" (one
         record is there or counts as absent; n is a declared constant).
 
@@ -131,6 +186,7 @@ def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
     check_delta(delta)
     _check.one_of("neighbours", neighbours, NEIGHBOURS)
     charges(mechanism, neighbours)  # refuses what is not valid, even if nothing was spent
+    warn_of(delta, mechanism)
     if spent is not None:
         _check.count("spent", spent, low=0)
         done = first(mechanism, int(spent))

@@ -8,8 +8,8 @@ from typing import Any
 from jaxminimax import _check
 from jaxminimax import mechanism as words
 from jaxminimax.accounting import _curves
-from jaxminimax.accounting._charge import charges, first, multiplier
-from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, worst
+from jaxminimax.accounting._charge import charged, charges, first, multiplier, realised
+from jaxminimax.accounting._epsilon import charged_epsilon, check_delta, warn_of, worst
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
@@ -38,7 +38,8 @@ _BOUND = {
 _CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
             "stated, before it is summed.")
 _PLACES = ("A record's row does not depend on what any record contains: the data are not sorted, "
-           "grouped, deduplicated or filtered by value before they are cut.")
+           "grouped, deduplicated or filtered by value before they are cut, and their order is the "
+           "same in every session of a run.")
 _CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 _ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
          "loss or for its gradient, by its place in its group.")
@@ -54,9 +55,20 @@ ASSUMED = (
     "n, the initial point, the preprocessing, the projection and every hyper-parameter are public; "
     "choosing them by looking at these data is not paid for here.",
     "The key is secret, drawn with full entropy, and used for this run only.",
+    "The operator of a record, losses, public terms, projection, optimisers and schedules read no "
+    "data but that one record: none closes over records, or over numbers computed from them.",
     "The statement is for one run; publishing several runs on the same data adds up.",
-    "Noise is made of floating-point numbers; attacks on their last bits are not covered.",
+    "The generator's words are independent and uniform, floating-point arithmetic is IEEE's, and "
+    "equal programs on equal numbers give equal results; how long a release takes is not "
+    "published.",
 )
+_EXACT = ("Sums are integers on public grids, noise is made of integers of known law, and they are "
+          "added without rounding; what rounding to the grid may move is charged. The last bits of "
+          "what is released tell no more than the rest.")
+_FLOATS = "Noise is made of floating-point numbers; attacks on their last bits are not covered."
+_FIXED_END = ("The epsilon of what was spent is for an end that was fixed beforehand. If a look at "
+              "what was released decided when to stop, only the epsilon of all that is allowed "
+              "holds.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +76,11 @@ class Statement:
     """A privacy statement; `str` for words, `to_json` for a flat record.
 
     Attributes:
-      epsilon: of what was spent.
-      epsilon_allowed: of everything the mechanism allows.
+      epsilon: of everything the mechanism allows. It holds for a run that ends earlier too, by
+        whatever rule: what was released is a part of what would have been.
+      epsilon_spent_if_fixed: of what was spent, provided that this number of releases was fixed
+        before the first one. A rule that looks at what was released can stop where the privacy
+        loss is large, and then this number does not hold.
       delta: the delta of both.
       neighbours: "replace_one" or "add_or_remove_one".
       unit: what one record is.
@@ -75,14 +90,17 @@ class Statement:
       noise_multiplier: per part and player, noise on the clipped sum over clip norm.
       clip: per part and player.
       effective_noise_multiplier: per part, players combined.
-      accountant: bound, library and version.
-      event: the charged dp-accounting event; multipliers are noise over clip norm.
+      charged_noise_multiplier: per part, the multiplier of a mechanism with real-valued sums and
+        noise that is no more private than what runs: rounding is part of the distance.
+      realisation: per part, what the grid, sums of blocks and the sampler of the noise cost.
+      accountant: bound, library and version, of `epsilon`.
+      event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
       assumed: what the user must see to.
     """
 
     epsilon: float
-    epsilon_allowed: float
+    epsilon_spent_if_fixed: float
     delta: float
     neighbours: str
     unit: str
@@ -92,6 +110,8 @@ class Statement:
     noise_multiplier: tuple[dict[str, float], ...]
     clip: tuple[dict[str, float], ...]
     effective_noise_multiplier: tuple[float, ...]
+    charged_noise_multiplier: tuple[float, ...]
+    realisation: tuple[str, ...]
     accountant: str
     event: str
     enforced: tuple[str, ...]
@@ -107,15 +127,20 @@ class Statement:
     def __str__(self) -> str:
         relation = {"replace_one": "one record is replaced by another",
                     "add_or_remove_one": "one record is present or counts as absent"}
+        spent = f"Spent {self.spent} of {self.allowed} releases"
+        if self.spent < self.allowed:
+            spent += ("; the epsilon above is of all of them, and holds whatever made the run end. "
+                      f"Had this end been fixed beforehand, not chosen by looking at what was "
+                      f"released: epsilon = {self.epsilon_spent_if_fixed:.4g}")
         lines = [
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
             f"neighbouring data sets: {relation[self.neighbours]}.",
-            f"Spent {self.spent} of {self.allowed} releases (all of them: epsilon = "
-            f"{self.epsilon_allowed:.4g}).",
+            f"{spent}.",
             *self.sampling,
             "Noise / clip norm per player: " + "; ".join(map(_players, self.noise_multiplier))
             + "; both together: "
             + ", ".join(f"{z:.5g}" for z in self.effective_noise_multiplier) + ".",
+            *self.realisation,
             f"Accountant: {self.accountant}.",
             "Enforced by the code:", *(f"  - {x}" for x in self.enforced),
             "Assumed:", *(f"  - {x}" for x in self.assumed),
@@ -214,6 +239,9 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               unit: str = "one record", assumed: tuple[str, ...] = ()) -> Statement:
     """The privacy statement of a run.
 
+    Its epsilon is that of all releases that are allowed, however few were made: that holds whatever
+    ended the run. `Statement.epsilon_spent_if_fixed` is smaller, and holds on a condition.
+
     Args:
       algorithm: a module such as `sgda`.
       hyper: the `Hyper` that was run.
@@ -254,13 +282,14 @@ def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: i
       assumed: as in `statement`.
     """
     check_delta(delta)
-    costs = charges(so_far, neighbours)
+    warn_of(delta, everything, stacklevel=4)
+    costs = charges(everything, neighbours)
     value, bound = worst(costs, float(delta), neighbours)
     dearest = max(costs, key=lambda cost: charged_epsilon(cost, float(delta), neighbours))
     parts = words.leaves(everything)
     return Statement(
         epsilon=value,
-        epsilon_allowed=worst(charges(everything, neighbours), float(delta), neighbours)[0],
+        epsilon_spent_if_fixed=worst(charges(so_far, neighbours), float(delta), neighbours)[0],
         delta=float(delta),
         neighbours=neighbours,
         unit=unit,
@@ -271,11 +300,30 @@ def state_of(everything: Mechanism, so_far: Mechanism, delta: float, *, spent: i
                                or {_unit(p): multiplier(p)} for p in parts),
         clip=tuple(_numbers(p, "clip") for p in parts),
         effective_noise_multiplier=tuple(map(multiplier, parts)),
+        charged_noise_multiplier=tuple(charged(part, neighbours) for part in parts),
+        realisation=tuple(_realisation(part, neighbours) for part in parts),
         accountant=accountant_name(bound),
         event=str(_curves.event(dearest)),
         enforced=(*_guarantees(parts), *ENFORCED),
-        assumed=(*ASSUMED, *dict.fromkeys(x for p in parts for x in _assumptions(p)), *assumed),
+        assumed=(*ASSUMED, *(() if all(map(words.is_exact, parts)) else (_FLOATS,)),
+                 *((_FIXED_END,) if spent < allowed else ()),
+                 *dict.fromkeys(x for p in parts for x in _assumptions(p)), *assumed),
     )
+
+
+def _realisation(part: Leaf, neighbours: str) -> str:
+    """How noise and sums are made, and what that costs beside real numbers."""
+    z, counted, cost = multiplier(part), charged(part, neighbours), realised(part)
+    if isinstance(part, Solution):
+        return "Noise is added by whoever releases the solution."
+    if z == 0:
+        return "No noise is added."
+    rounded = (f"rounding to the grid and inside blocks is charged, a multiplier of {z:.6g} as "
+               f"{counted:.6g} ({100 * (counted / z - 1):.2g} %)")
+    if not words.is_exact(part):
+        return f"Noise of floating-point numbers on sums on a grid; {rounded}."
+    return (f"Integer noise, added exactly; {rounded}; the sampler's law adds {cost.ratio:.2g} to "
+            f"epsilon and {cost.law_error:.2g} (1 + e^epsilon) to delta.")
 
 
 def _guarantees(parts: list[Leaf]) -> list[str]:
@@ -284,8 +332,9 @@ def _guarantees(parts: list[Leaf]) -> list[str]:
     solved = [query for query in queries if isinstance(query, Resolvent)]
     clipped = len(queries) > len(solved) or any(q.assumes == "lipschitz" for q in solved)
     kinds = set(map(type, parts))
-    said = {_CLIPPED: clipped or Tree in kinds, _LOSSES: GroupLosses in kinds,
-            _ONCE: RecordLosses in kinds, _CERTIFIED: bool(solved) or GroupSolution in kinds}
+    said = {_EXACT: all(map(words.is_exact, parts)), _CLIPPED: clipped or Tree in kinds,
+            _LOSSES: GroupLosses in kinds, _ONCE: RecordLosses in kinds,
+            _CERTIFIED: bool(solved) or GroupSolution in kinds}
     return [words for words, holds in said.items() if holds]
 
 

@@ -169,7 +169,7 @@ def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: 
     in the smallest group and n_t = floor(n / T).
     """
     _check.number("eta", eta, low=0.0)
-    n = min(sizes)
+    n = int(min(sizes))
     phases = max(1, n.bit_length() - 1) if phases is None else phases
     return GroupSolution(lipschitz=lipschitz, bound=bound, smooth=smooth, diameter=diameter,
                          reg_w=2 / (eta * (n // phases)), reg_lam=diameter**2 / (eta * n),
@@ -219,5 +219,5 @@ def _scale(lipschitz: float, bound: float, diameter: float) -> float:
 
 
 def _statistical(sizes: tuple[int, ...]) -> float:
-    total = sum(sizes)
+    total = sum(map(int, sizes))
     return math.sqrt(len(sizes) / total) / math.log(total) ** 0.75

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax import integer_sums
 from jaxminimax._held import held
 from jaxminimax._tree import EXACT, at_least_float32
 from jaxminimax._types import Saddle, Tree
@@ -30,11 +31,17 @@ from jaxminimax.ghost._factors import (
     balanced,
     merged,
     norms,
+    outer,
+    outer_blocks,
+    rows_on_grid,
+    silenced,
     weighted_outer,
     weighted_rows,
 )
 from jaxminimax.ghost._flat import Flat, flatten, moved, run
 from jaxminimax.ghost._uses import Use, find, matrix_of, unseen
+from jaxminimax.integer_sums import Leaf, Words
+from jaxminimax.mechanism import BLOCK
 
 _LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 
@@ -98,6 +105,18 @@ class Factors(NamedTuple):
     def stand_in(self) -> jax.Array:
         """Numbers `[b, ...]` with the norms of the gradients."""
         return self.d if self.x.ndim == 2 else norms(self.x, self.d)
+
+
+class Silenced(NamedTuple):
+    """`Factors` of weighted gradients that are finite, the one with fewer numbers last."""
+
+    x: jax.Array
+    d: jax.Array
+
+
+def is_kept(x: Any) -> bool:
+    """Whether `x` is a gradient that is kept as factors."""
+    return isinstance(x, Factors | Silenced)
 
 
 def _treatment(found: list[Use] | str, leaf: jax.Array) -> Treatment:
@@ -226,6 +245,55 @@ class Plan(NamedTuple):
         every = [x._replace(x=given[k]) if k in given else x
                  for k, x in enumerate(held(computed, mask))]
         return Saddle(every[: self.leaves.w], every[self.leaves.w:])
+
+    def silenced(self, leaf: int, factors: Factors, weight: jax.Array,
+                 stand_in: jax.Array) -> Silenced:
+        """Factors of weight_i g_i, finite, the one with fewer numbers last; not for rows."""
+        x, d = factors
+        turned = self._turned(leaf)  # the weight goes to the factor with fewer numbers
+        return Silenced(*silenced(*((d, x) if turned else (x, d)), weight, stand_in))
+
+    def _turned(self, leaf: int) -> bool:
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        return treatment.uses[0].shape[1] > treatment.uses[0].shape[0]
+
+    def _shaped(self, leaf: int, found: Tree) -> Tree:
+        """From the shape of `silenced` factors' product to the leaf's."""
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        found = jax.tree.map(jnp.transpose, found) if self._turned(leaf) else found
+        return jax.tree.map(lambda a: unseen(treatment.uses[0].view, a), found)
+
+    def both(self, leaf: int, factors: Silenced, grid: Leaf) -> tuple[jax.Array, Words]:
+        """The sum of `silenced` factors, one piece a record and one block, and that on a grid."""
+        total = outer(*factors)
+        return self._shaped(leaf, total), self._shaped(leaf, grid.block(total))
+
+    def on_grid(self, leaf: int, factors: Silenced, grid: Leaf) -> Words:
+        """The sum of `silenced` factors on a grid; the dither's numbers are those of the matrix."""
+        def block(total: jax.Array, scale: jax.Array, dither: jax.Array) -> Words:
+            return Leaf(scale, dither, grid.wide).block(total)
+
+        return self._shaped(leaf, outer_blocks(*factors, block, (grid.scale, grid.dither),
+                                               integer_sums.plus, BLOCK))
+
+    def rows_on_grid(self, leaf: int, factors: Factors, weight: jax.Array, grid: Leaf) -> Words:
+        """`total` of a leaf that is looked up, on a grid."""
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        view, (count, o) = treatment.uses[0].view, treatment.uses[0].shape
+
+        def rounded(x: jax.Array, rows: jax.Array) -> jax.Array:
+            return integer_sums.rounded(x, grid.scale, grid.dither.reshape(count, o).at[rows].get(
+                mode="clip"))
+
+        found = rows_on_grid(*factors, weight, rounded, grid.of, integer_sums.plus, count)
+        return jax.tree.map(lambda a: unseen(view, a), found)
+
+    def silenced_total(self, leaf: int, factors: Silenced) -> jax.Array:
+        """The sum of `silenced` factors."""
+        return self._shaped(leaf, outer(*factors))
 
     def total(self, leaf: int, factors: Factors, weight: jax.Array,
               stand_in: jax.Array, clip: jax.typing.ArrayLike) -> jax.Array:

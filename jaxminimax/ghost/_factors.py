@@ -14,7 +14,10 @@ pieces x_it d_it^T of all examples together, so two things must hold for every i
 Sums over the batch go over blocks of rows, which bounds how long a running sum is.
 """
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +31,12 @@ from jaxminimax._tree import (
     two_sum_error,
     unit,
 )
+from jaxminimax._types import Tree
+from jaxminimax.solvers import in_float64
 
 CANCELLATION = 2.0**-8
 _ROWS = 1024  # in a block
+_UNROLLED = 4  # blocks whose products are written out
 
 
 def _wide(*x: jax.Array) -> list[jax.Array]:
@@ -142,6 +148,74 @@ def _product(x: jax.Array, d: jax.Array) -> jax.Array:
     return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=EXACT)
 
 
+def silenced(x: jax.Array, d: jax.Array, weight: jax.Array,
+             norm: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Factors of weight_i sum_t x_it d_it^T, finite.
+
+    Args:
+      x: `[b, t, k]`.
+      d: `[b, t, o]`.
+      weight: `[b]`; 0 for examples whose norm is not finite.
+      norm: `[b]`.
+    """
+    x, d = _wide(x, d)
+    # what is not finite is 0; whether some is changes no finite number, and so no other block
+    x = jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _finite, lambda a: a, x)
+    return x, weight.astype(d.dtype)[:, None, None] * _finite(d)
+
+
+def outer(x: jax.Array, d: jax.Array) -> jax.Array:
+    """sum_i sum_t x_it d_it^T, `[k, o]`, of factors that are finite."""
+    return (_in_blocks if x.shape[0] > 4 * _ROWS else _product)(x, d)
+
+
+def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., Tree],
+                 numbers: tuple[jax.Array, ...], plus: Callable[[Tree, Tree], Tree],
+                 rows: int) -> Tree:
+    """sum_j rounded(sum_{i in block j} sum_t x_it d_it^T), blocks of at most `rows` rows.
+
+    Products of several pieces a record are float64: the pieces may be 1 / `CANCELLATION` times as
+    long as their sum, and so may be what float32 would lose of them.
+
+    Args:
+      x: `[b, t, k]`, finite.
+      d: `[b, t, o]`, finite.
+      rounded: from a block's sum `[k, o]`, and `numbers`, to what is added up.
+      numbers: arrays.
+      plus: adds two of those.
+      rows: of a block.
+    """
+    count, (t, k), o = x.shape[0], x.shape[1:], d.shape[2]
+    blocks = -(-count // rows)
+    rows = -(-count // blocks)
+
+    def block(x: jax.Array, d: jax.Array) -> Tree:
+        if t == 1:
+            return rounded(_product(x, d), *numbers)
+        return in_float64(lambda x, d, *numbers: rounded(jnp.einsum(
+            "ik,io->ko", x.reshape(-1, k).astype(jnp.float64),
+            d.reshape(-1, o).astype(jnp.float64), precision=EXACT), *numbers))(x, d, *numbers)
+
+    def at(first: jax.Array, fresh: jax.Array | None = None) -> Tree:
+        x_j, d_j = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
+        return block(x_j, d_j if fresh is None else jnp.where(fresh[:, None, None], d_j, 0))
+
+    if blocks <= _UNROLLED:
+        parts = [block(x[j * rows: (j + 1) * rows], d[j * rows: (j + 1) * rows])
+                 for j in range(blocks)]
+        return functools.reduce(plus, parts)
+
+    def step(j: jax.Array, total: Tree) -> Tree:
+        first = jnp.minimum(j * rows, count - rows)  # the last block begins early, to be whole
+        return plus(total, at(first, first + jnp.arange(rows) >= j * rows))
+
+    return jax.lax.fori_loop(1, blocks, step, at(jnp.int32(0)))
+
+
+def _finite(x: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isfinite(x), x, 0)
+
+
 def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
     """The derivatives of one example's lookups, those of equal rows added to the first, `[t, o]`.
 
@@ -157,6 +231,44 @@ def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
     first = jnp.argmax(rows[:, None] == rows[None, :], 1)
     return jnp.einsum("ts,to->so", jax.nn.one_hot(first, rows.shape[0], dtype=d.dtype), d,
                       precision=EXACT)
+
+
+def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
+                 rounded: Callable[[jax.Array, jax.Array], jax.Array],
+                 of: Callable[[jax.Array], Tree], plus: Callable[[Tree, Tree], Tree],
+                 count: int) -> Tree:
+    """sum_i sum_t e_{row_it} rounded(weight_i d_it), record by record, so in whatever order.
+
+    Args:
+      rows: `[b, t]`; those of one example differ, or their d is 0.
+      d: `[b, t, o]`.
+      weight: `[b]`.
+      rounded: of numbers `[b, t, o]` that are added to the entries of these rows.
+      of: from int32 numbers to integers of one word or two, whose words are added up.
+      plus: adds two of those.
+      count: rows of the table.
+    """
+    weight = weight.astype(d.dtype)[:, None, None]
+    left = jnp.where(weight > 0, weight * d, 0)
+
+    def some(rows: jax.Array, left: jax.Array) -> Tree:
+        zeros = jnp.zeros((count, d.shape[-1]), jnp.int32)
+        # word by word: lower ones have 20 bits, so that sums of 1024 cannot wrap around
+        found = jax.tree.map(lambda a: zeros.at[rows].add(a, mode="drop"), of(rounded(left, rows)))
+        return plus(found, of(zeros))
+
+    parts = [some(rows[i: i + _ROWS], left[i: i + _ROWS]) for i in range(0, rows.shape[0], _ROWS)
+             ] if rows.shape[0] <= _UNROLLED * _ROWS else None
+    if parts is not None:
+        return functools.reduce(plus, parts)
+    whole = rows.shape[0] // _ROWS * _ROWS
+
+    def step(total: Tree, these: Any) -> tuple[Tree, None]:
+        return plus(total, some(*these)), None
+
+    slices = tuple(a[:whole].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, left))
+    total = some(rows[whole:], left[whole:])
+    return jax.lax.scan(step, total, slices)[0]
 
 
 def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,

@@ -4,6 +4,15 @@ The door (`release`) draws its sample and its noise from these descriptions; the
 the same ones. Neither has another source.
 """
 
+from jaxminimax.mechanism._grid import (
+    BLOCK,
+    DITHER_FAILURE,
+    MOST_BITS,
+    PARAMETERS,
+    charged_multiplier,
+    finer_bits,
+    grid_bits,
+)
 from jaxminimax.mechanism._noise import (
     budget_split,
     check_noise,
@@ -45,6 +54,7 @@ from jaxminimax.mechanism._runs import (
     Sequence,
     Solution,
     Tree,
+    is_exact,
     leaves,
     releases,
 )
@@ -57,7 +67,11 @@ from jaxminimax.mechanism._samplings import (
 )
 
 __all__ = [
+    "BLOCK",
+    "DITHER_FAILURE",
+    "MOST_BITS",
     "OVERFLOW",
+    "PARAMETERS",
     "Disjoint",
     "FixedSize",
     "Full",
@@ -78,12 +92,16 @@ __all__ = [
     "batch_lipschitz",
     "batch_size",
     "budget_split",
+    "charged_multiplier",
     "check_noise",
     "concrete",
     "displacement",
     "exact_sensitivity",
+    "finer_bits",
+    "grid_bits",
     "group_batch_sizes",
     "in_group",
+    "is_exact",
     "leaves",
     "modulus",
     "on_part",

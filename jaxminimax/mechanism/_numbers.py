@@ -23,7 +23,8 @@ def in_group(query: GroupGradients, size: int) -> Query:
     z = query.noise_multiplier
     n = max(query.sizes) if isinstance(query.sampling, Poisson) else size
     return Query(clip=Saddle(query.clip, None), sampling=query.sampling, population=n,
-                 noise_multiplier=None if z is None else Saddle(z, None))
+                 noise_multiplier=None if z is None else Saddle(z, None),
+                 parameters=query.parameters, exact=query.exact)
 
 
 def batch_size(query: Query | Resolvent) -> float:

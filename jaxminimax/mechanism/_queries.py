@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from jaxminimax._types import Saddle, record
+from jaxminimax.mechanism._grid import PARAMETERS
 from jaxminimax.mechanism._samplings import Disjoint, FixedSize, Full, Poisson
 
 
@@ -23,6 +24,12 @@ class Query:
       joint: one clip for both players: a record's operator g is scaled so that
         sum_p (||g_p|| / C_p)^2 <= 1, instead of ||g_p|| <= C_p for each p. It costs as much as the
         player with the smaller noise multiplier alone, and keeps the operator's direction.
+      parameters: d, at least the numbers that a release has, both players together; public. The
+        sum is rounded to a grid, which costs a little that grows with d; a release of more numbers
+        is refused.
+      exact: whether the noise is an integer multiple of the grid, added without rounding. If not,
+        it is a floating-point number: quicker for large models, and open to attacks on its last
+        bits.
     """
 
     clip: Saddle
@@ -30,6 +37,8 @@ class Query:
     sampling: Full | Poisson | FixedSize | Disjoint = Full()
     population: int = jax.tree.static()
     joint: bool = jax.tree.static(default=False)
+    parameters: int = jax.tree.static(default=PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
 
 
 @record
@@ -73,6 +82,8 @@ class Resolvent:
       sampling: as in `Query`.
       population: n, the number of records; public.
       assumes: "monotone" or "lipschitz".
+      parameters: as in `Query`.
+      exact: as in `Query`.
 
     Source: Boob and Guzman, arXiv:2104.02988, Propositions 9 and 10, with the sensitivity of the
     residual in place of theirs (which is twice as large) and the Lipschitz mode added.
@@ -90,6 +101,8 @@ class Resolvent:
     sampling: Full | Poisson | FixedSize | Disjoint = Full()
     population: int = jax.tree.static()
     assumes: str = jax.tree.static()
+    parameters: int = jax.tree.static(default=PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
 
 
 @record
@@ -107,9 +120,13 @@ class GroupGradients:
       sampling: inside the group: `Full()`, `Poisson(rate=...)` or `FixedSize(batch=...)`. A Poisson
         sample's capacity is one for all groups; by default the largest group's.
       sizes: n_1, ..., n_p, records of each group; public.
+      parameters: as in `Query`.
+      exact: as in `Query`.
     """
 
     clip: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
     sampling: Full | Poisson | FixedSize = Full()
     sizes: tuple[int, ...] = jax.tree.static()
+    parameters: int = jax.tree.static(default=PARAMETERS)
+    exact: bool = jax.tree.static(default=True)

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from jaxminimax._types import record
+from jaxminimax.mechanism._grid import PARAMETERS
 from jaxminimax.mechanism._queries import GroupGradients, Query, Resolvent
 
 
@@ -44,6 +45,7 @@ class GroupLosses:
       noise_multiplier: Laplace scale over B / n_i [dimensionless].
       times: number of releases. Algorithms set it to their own number of rounds.
       only_argmax: whether only the index of the largest noisy loss is released.
+      exact: as in `Query`.
     """
 
     bound: float | jax.Array
@@ -51,6 +53,7 @@ class GroupLosses:
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static(default=1)
     only_argmax: bool = jax.tree.static(default=False)
+    exact: bool = jax.tree.static(default=True)
 
 
 @record
@@ -64,11 +67,15 @@ class Tree:
       clip: bound on the L2 norm of a leaf's per-record vector.
       noise_multiplier: standard deviation of a node's noise over the clip norm.
       leaves: Q, the number of leaves.
+      parameters: as in `Query`.
+      exact: as in `Query`.
     """
 
     clip: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
     leaves: int = jax.tree.static()
+    parameters: int = jax.tree.static(default=PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
 
 
 @record
@@ -118,6 +125,8 @@ class GroupSolution:
         sensitivity [dimensionless]; as in `Solution`, not over half of it.
       sizes: n_1, ..., n_p, records of each group; public.
       phases: T.
+      parameters: as in `Query`.
+      exact: as in `Query`.
     """
 
     lipschitz: float | jax.Array
@@ -131,6 +140,8 @@ class GroupSolution:
     noise_multiplier: float | jax.Array | None = None
     sizes: tuple[int, ...] = jax.tree.static()
     phases: int = jax.tree.static()
+    parameters: int = jax.tree.static(default=PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
 
 
 @record
@@ -144,11 +155,13 @@ class RecordLosses:
       bound: B, losses are clipped to [0, B].
       noise_multiplier: Laplace scale over B [dimensionless].
       times: number of releases.
+      exact: as in `Query`.
     """
 
     bound: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static()
+    exact: bool = jax.tree.static(default=True)
 
 
 @record
@@ -205,3 +218,10 @@ def leaves(mechanism: Mechanism) -> list[Leaf]:
     if isinstance(mechanism, Sequence | Parallel):
         return [leaf for part in mechanism.parts for leaf in leaves(part)]
     return [mechanism]
+
+
+def is_exact(leaf: Leaf) -> bool:
+    """Whether a mechanism's noise is made of integers and added without rounding."""
+    if isinstance(leaf, Solution):  # whose user adds the noise
+        return False
+    return leaf.query.exact if isinstance(leaf, Repeat) else leaf.exact

@@ -1,0 +1,230 @@
+"""Privacy audit: how much of the claimed epsilon an attack on the real update code attains.
+
+A whole run of an algorithm is repeated on two neighbouring data sets, and a threshold test guesses
+from what the runs released which one they read. For every event S an (epsilon, delta)-private run
+has P[S] <= e^epsilon Q[S] + delta, so with Clopper-Pearson bounds on both probabilities
+
+    epsilon >= ln((P_low[S] - delta) / Q_up[S])
+
+at the stated confidence, whatever the two distributions are. Statistic, threshold and the order of
+the pair are chosen on one half of the runs, the bound is computed on the other. A lower bound above
+the claimed epsilon proves a bug; one below it proves nothing.
+
+Beside the bound stands the `Signal`, which is no proof for all events but much sharper: how far a
+record moves what is released, in units of the noise that is on it, measured and as charged; how
+often samples hold the record; and whether two released numbers share noise. A part of ten per cent
+that is missing from a noise scale or a sensitivity shows in a few thousand runs.
+
+The pair "worst" is the one that attains the theory's bound for one release (and, without fixed-size
+samples, for all of them): every operator is far above its clip norm, along one axis, opposite for
+the two players and, from the second round on, for the rounds, so that noise shared by players or
+rounds cancels and shows. The other records contribute nothing, or the opposite where samples have a
+fixed size. A problem, a point and a pair of one's own are attacked in the same way:
+
+    jmm.audit.audit(key, sgda, hyper, delta, problem=problem, z=z, pair=(data, neighbour))
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax import _check
+from jaxminimax import mechanism as words
+from jaxminimax._types import Algorithm, GroupProblem, Problem, Saddle
+from jaxminimax.accounting import epsilon
+from jaxminimax.audit._bound import clopper_pearson, linear, lower_bound
+from jaxminimax.audit._grid import coarse, coarse_scores, scale
+from jaxminimax.audit._pairs import (
+    PAIRS,
+    PLAIN,
+    PROBLEM,
+    check_pair,
+    random_pair,
+    worst_pair,
+)
+from jaxminimax.audit._released import likelihood_ratio, releases
+from jaxminimax.audit._rounds import (
+    Rounds,
+    first_points,
+    points,
+    rounds,
+    rounds_of_both,
+    unprojected,
+)
+from jaxminimax.audit._signal import (
+    Signal,
+    charged_signal,
+    signal,
+    signal_of,
+)
+from jaxminimax.mechanism import FixedSize, Poisson, Repeat
+
+__all__ = ["PAIRS", "PLAIN", "PROBLEM", "Audit", "Rounds", "Signal", "audit", "charged_signal",
+           "clopper_pearson", "coarse", "likelihood_ratio", "linear", "lower_bound", "random_pair",
+           "releases", "rounds", "rounds_of_both", "signal", "signal_of", "worst_pair"]
+
+_ENOUGH = 4000  # runs that the signal is measured on
+_FEW = 1000  # with fewer it is not
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+      epsilon_lower: lower bound on the epsilon of the code, at `confidence`.
+      epsilon_claimed: what the accountant says.
+      delta: the delta of both.
+      confidence: probability that `epsilon_lower` is a lower bound.
+      neighbours: the relation.
+      pair: "worst", "random" or "own".
+      statistic: what separated the runs: "likelihood ratio" of the described mechanism, "linear"
+        fitted on the first half, "failures", the number of rounds that released NaN, or one of
+        those of `coarse`, of what the first round released less the first data set's sum.
+      runs: on each data set.
+      hits: on how many of the `trials` of each data set the event was seen.
+      trials: runs on each data set that the bound is computed from.
+      signal: how far a record moves the releases in units of their noise, and what is charged;
+        None where that was not measured.
+    """
+
+    epsilon_lower: float
+    epsilon_claimed: float
+    delta: float
+    confidence: float
+    neighbours: str
+    pair: str
+    statistic: str
+    runs: int
+    hits: tuple[int, int]
+    trials: int
+    signal: Signal | None = None
+
+    @property
+    def violated(self) -> bool:
+        """Whether the claim, or what it charges, is refuted."""
+        return (not self.epsilon_lower <= self.epsilon_claimed
+                or (self.signal is not None and self.signal.violated))
+
+
+def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, runs: int = 100_000,
+          neighbours: str = "replace_one", pair: Any = "worst", confidence: float = 0.999,
+          problem: Problem | GroupProblem | None = None, z: Saddle | None = None) -> Audit:
+    """Attacks whole runs of `algorithm.update` and compares with what the accountant claims.
+
+    The bound sees most of the claimed epsilon only where events of probability near delta can be
+    counted: use a delta like 1e-2 here, with noise calibrated to it. Keep the rounds, the
+    population and the optimiser simple; the code under audit is the same for others.
+
+    Args:
+      key: for all the runs.
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`, with noise multipliers.
+      delta: of the bound and of the claim.
+      runs: on each of the two data sets.
+      neighbours: "replace_one" or "add_or_remove_one".
+      pair: "worst", "random", or two data sets of one's own, (data, neighbour), that differ in one
+        record; a record that is absent is one of NaN.
+      confidence: of the lower bound.
+      problem: of a pair of one's own. The projection is left out where it only hides what was
+        released.
+      z: the initial point of a pair of one's own.
+
+    Raises:
+      ValueError: for numbers out of range, a relation the mechanism has no guarantee for, or a pair
+        that is not one of neighbours, or without its problem and point.
+    """
+    _check.count("runs", runs, low=4)
+    _check.number("confidence", confidence, low=0.0, high=1.0)
+    if not isinstance(pair, str):
+        if problem is None or z is None:
+            missing = "problem" if problem is None else "z"
+            raise ValueError(f"{missing} is None, but a pair of one's own needs both: give "
+                             "problem=..., z=... and pair=(data, neighbour).")
+        return _own(key, algorithm, hyper, delta, runs, neighbours, pair, confidence, problem, z)
+    _check.one_of("pair", pair, PAIRS)
+    if problem is not None or z is not None:
+        raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
+                         "pair=(data, neighbour).")
+    made, query = algorithm.mechanism(hyper), getattr(hyper, "query", None)
+    if not (isinstance(made, Repeat) and isinstance(query, words.Query | words.Resolvent)):
+        raise ValueError(f"pair {pair!r} is for algorithms that repeat a Query or a Resolvent, got "
+                         f"{type(made).__name__}: give problem=..., z=... and "
+                         "pair=(data, neighbour).")
+    claimed = epsilon(made, delta, neighbours=neighbours)
+    key, choice = jax.random.split(key)
+    if pair == "worst":
+        data = worst_pair(query, neighbours)
+    else:
+        seed = int(jax.random.bits(choice, (), jnp.uint32))
+        data = random_pair(seed, query, neighbours)
+    # the record is in the first part of the data; the other parts contribute nothing
+    more = (made.parts - 1) * query.population
+    data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
+    one, two = releases(key, algorithm, hyper, data, runs)
+    scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(one, two, runs // 2)]
+    for score, released in zip(scores, (one, two), strict=True):
+        if pair == "worst":
+            score["likelihood ratio"] = likelihood_ratio(released, query, neighbours,
+                                                         made.times)
+        score["failures"] = np.isnan(released[:, :, 0, 0]).sum(1).astype(float)
+    value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
+    found = None
+    if runs >= _FEW:
+        found = signal(choice, algorithm, hyper, start, data, PLAIN, observe=points,
+                       runs=min(runs, _ENOUGH), neighbours=neighbours, confidence=confidence)
+    return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials,
+                 found)
+
+
+def _public(mechanism: Any) -> bool:
+    """Whether everybody knows which records a release reads."""
+    return not any(isinstance(getattr(getattr(leaf, "query", None), "sampling", None),
+                              Poisson | FixedSize) for leaf in words.leaves(mechanism))
+
+
+def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: int,
+         neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
+         z: Saddle) -> Audit:
+    """The audit of a user's pair, round by round."""
+    data = check_pair(pair, problem)
+    made = algorithm.mechanism(hyper)
+    claimed = epsilon(made, delta, neighbours=neighbours)
+    problem = unprojected(problem, hyper)
+    found = rounds_of_both(key, algorithm, hyper, z, data, problem, first_points, runs)
+    one, two = _scores(found, _public(made))
+    unit = scale(found[0], hyper, z, data, problem) if isinstance(problem, Problem) else None
+    if unit is not None:
+        bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
+        for score, more in zip((one, two), coarse_scores(found, unit, bits), strict=True):
+            score.update(more)
+    value, name, hits, trials = lower_bound(one, two, delta, confidence)
+    seen = made
+    if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
+        seen = dataclasses.replace(made, times=hyper.iterations)  # the first release of each round
+    gauge = None
+    if runs >= _FEW and isinstance(made, Repeat | words.Tree | words.GroupSolution):
+        gauge = signal_of(found[0], seen, neighbours=neighbours, confidence=confidence)
+    return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
+                 gauge)
+
+
+def _scores(found: list[Rounds], public: bool) -> list[dict[str, np.ndarray]]:
+    """Statistics of the runs on each data set; of what was released and what everybody knows."""
+    moves = [x.noisy[:, :, i] - x.before for i, x in enumerate(found)]
+    half = len(moves[0]) // 2
+    scores = [{"linear": x} for x in linear(moves[0], moves[1], half)]
+    for score, move in zip(scores, moves, strict=True):
+        score["failures"] = np.isnan(move).any(2).sum(1).astype(float)
+    if public:  # then whoever has the states knows what either data set would have added to them
+        noise = found[0].parts()[1][:half]
+        variance = np.maximum(np.nanvar(noise, 0), 1e-300)
+        for score, move, x in zip(scores, moves, found, strict=True):
+            one, two = np.moveaxis(x.parts()[0], 2, 0)
+            ratio = (move - (one + two) / 2) * (one - two) / variance
+            score["likelihood ratio"] = np.nansum(ratio, (1, 2))
+    return scores

@@ -1,0 +1,100 @@
+"""Statistics that see holes and grids in noise, such as floating-point samplers leave.
+
+Whoever knows all records but one subtracts either candidate's sum from what was released. Under the
+right candidate the rest is the sampler's own number, whatever it cannot be is never seen there;
+under the wrong one it is shifted. So every property of a sampler's numbers that a shift destroys
+tells the two apart, however little of the noise's law it is.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax import mechanism as words
+from jaxminimax._types import Problem, Saddle, Tree
+from jaxminimax.audit._rounds import Rounds
+from jaxminimax.gradients import clipped_sum
+from jaxminimax.mechanism import Full, Query
+from jaxminimax.noise import SPARE
+
+_NEAR = 2000  # steps of a grid from 0 that are looked at
+
+
+def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
+    """Statistics of released numbers less a candidate's sum, over the noise's scale.
+
+    Args:
+      noise: `[runs, d]`, float64.
+      bits: digits of the type that they were drawn in, 24 or 53.
+
+    Returns:
+      Each `[runs]`: the share of small pairs (i, i + d / 2) whose 1 - exp(-r^2 / 2) is a multiple
+      of 2^-bits, and whether all are; of numbers that are multiples of 2^-k; of numbers with no
+      more than 8 or 11 digits; how many are equal but for a sign; the smallest and the largest.
+    """
+    runs, d = noise.shape
+    half = (d + 1) // 2
+    found: dict[str, np.ndarray] = {}
+    one, two = noise[:, : d - half], noise[:, half:]
+    for digits in (bits - 1, bits, bits + 1):
+        steps = -np.expm1(-(one**2 + two**2) / 2) * 2.0**digits
+        near = steps < (_NEAR if bits == 24 else 2.0**digits * 0.05**2 / 2)
+        hit = near & (np.abs(steps - np.round(steps)) < 0.03)
+        count = near.sum(1)
+        found[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        found[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+    for k in range(4, 17, 2):
+        steps = noise * 2.0**k
+        found[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
+    fraction, _ = np.frexp(noise)
+    for digits in (8, 11):
+        steps = fraction * 2.0**digits
+        found[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
+    size = np.sort(np.abs(noise), 1)
+    gaps = np.diff(size, axis=1)
+    found["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    found["smallest"], found["largest"] = size[:, 0], size[:, -1]
+    return found
+
+
+def scale(found: Rounds, hyper: Any, z: Saddle, data: Tree, problem: Problem) -> np.ndarray | None:
+    """The noise's standard deviation in the first round's numbers, `[k]`, from the description.
+
+    A release is a sum plus clip * noise multiplier times standard noise, and a point moves by a
+    step times it. How far the two data sets' clipped sums are apart, and the points that they lead
+    to, tells the step to many digits, which a grid is looked for with.
+
+    Returns:
+      NaN for a player whose sums are equal; None where not all of the data are summed up.
+    """
+    query = getattr(hyper, "query", None)
+    if not (isinstance(query, Query) and isinstance(query.sampling, Full)):
+        return None
+    total = clipped_sum(problem.operator, query.clip, joint=query.joint)
+    sums = [total(z, jax.tree.map(lambda x, i=i: x[i], data)) for i in range(2)]
+    signal = found.parts()[0][:, 0].mean(0)  # [2, k], the same in all runs
+    unit, first = np.full(signal.shape[1], np.nan), 0
+    players = zip(z, query.clip, words.check_noise(query), *sums, strict=True)
+    for point, clip, noise, one, two in players:
+        size = sum(jnp.size(x) for x in jax.tree.leaves(point))
+        span, first = slice(first, first + size), first + size
+        if clip is None or not size:
+            continue
+        apart = np.concatenate([np.ravel(np.asarray(a, np.float64) - np.asarray(b, np.float64))
+                                for a, b in zip(*map(jax.tree.leaves, (one, two)), strict=True)])
+        if np.any(apart):
+            step = (signal[0, span] - signal[1, span]) @ apart / (apart @ apart)
+            unit[span] = abs(step) * (words.concrete(clip) * words.concrete(noise) * SPARE)
+    return unit if np.any(unit > 0) else None
+
+
+def coarse_scores(found: list[Rounds], unit: np.ndarray, bits: int) -> list[dict[str, np.ndarray]]:
+    """`coarse` of the first round of runs on each data set, less what the first one adds."""
+    scores = []
+    for i, seen in enumerate(found):
+        rest = seen.noisy[:, 0, i] - seen.before[:, 0] - seen.parts()[0][:, 0, 0]
+        known = np.isfinite(unit) & (unit > 0)
+        scores.append(coarse(np.nan_to_num(rest[:, known]) / unit[known], bits))
+    return scores

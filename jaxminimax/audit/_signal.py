@@ -1,0 +1,224 @@
+"""How far apart neighbours' releases are, in units of their noise, against what is charged.
+
+An attack's lower bound on epsilon is proof against any mistake, but a mistake must raise epsilon by
+a good part to be seen. What the accountant charges rests on two numbers that can be measured
+directly: how far a record moves what is released, and how much noise is on it. A few thousand runs
+tell their ratio to a few hundredths.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxminimax import _check
+from jaxminimax import mechanism as words
+from jaxminimax._types import Algorithm, Saddle, Tree
+from jaxminimax.accounting import _charge, _curves
+from jaxminimax.audit._bound import clopper_pearson
+from jaxminimax.audit._distance import gaussian_signal, laplace_signal, shared_noise
+from jaxminimax.audit._rounds import Rounds, first_points, rounds
+from jaxminimax.mechanism import FixedSize, Full, Poisson
+
+LAWS = ("gaussian", "laplace")
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """How far a record moves the releases of a run, in units of their noise.
+
+    For Gaussian noise the distance of the two means in the metric of the noise's covariance, over
+    all rounds that are looked at, given samples that hold the record; a run is the Gaussian
+    mechanism of this parameter. For Laplace noise the sum of distances over scales.
+
+    Attributes:
+      attained: the estimate.
+      low: lower confidence bound on it.
+      high: upper confidence bound.
+      charged: what the accountant takes it for.
+      read: share of the releases that read the record, from below; 0 where samples are public.
+      read_charged: the share that the description says; 1 where samples are public.
+      shared: largest correlation of two released numbers' noise, or of noise with whether a sample
+        holds the record, from below; 0 unless it is there beyond doubt. Of a tree the nodes' noise.
+      law: "gaussian" or "laplace".
+      confidence: of each bound.
+      runs: that it was measured on.
+    """
+
+    attained: float
+    low: float
+    high: float
+    charged: float
+    read: float
+    read_charged: float
+    shared: float
+    law: str
+    confidence: float
+    runs: int
+
+    @property
+    def violated(self) -> bool:
+        """Whether what is charged is refuted."""
+        return not (self.low <= self.charged and self.read <= self.read_charged
+                    and self.shared <= 0)
+
+
+def _unsampled(described: Any) -> Any:
+    """A description in which every sample holds the record, disjoint batches apart."""
+    if isinstance(described, tuple) and not hasattr(described, "_fields"):
+        return tuple(map(_unsampled, described))
+    if not dataclasses.is_dataclass(described) or isinstance(described, type):
+        return described
+    if isinstance(getattr(described, "sampling", None), Poisson | FixedSize):
+        more: dict[str, Any] = {"steps": None} if isinstance(described, words.Resolvent) else {}
+        return dataclasses.replace(described, sampling=Full(), **more)
+    return dataclasses.replace(described, **{
+        field.name: _unsampled(getattr(described, field.name))
+        for field in dataclasses.fields(described)})
+
+
+def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
+    """What the accountant takes the signal for, given samples that hold the record.
+
+    A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z.
+    """
+    most = 0.0
+    for charge in _charge.charges(_unsampled(mechanism), neighbours):
+        if law == "gaussian":
+            most = max(most, _curves.shift(neighbours) * math.sqrt(charge.gaussian))
+        else:
+            most = max(most, sum(times / loss.z if loss.z else math.inf
+                                 for loss, times in charge.losses if loss.kind == "laplace"))
+    return most
+
+
+def _reduced(found: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each round's part of a leaf as its component along the record's move."""
+    columns = []
+    for span in (span for release in found.spans() for span in release):
+        move = gap[:, span]  # [rounds, k]
+        length = np.linalg.norm(move, axis=1, keepdims=True)
+        away = np.where(length > 0, move / np.where(length > 0, length, 1.0),
+                        1 / math.sqrt(span.stop - span.start))
+        columns.append((np.einsum("rtk,tk->rt", noise[..., span], away), length[:, 0]))
+    return np.stack([x for x, _ in columns], -1), np.stack([x for _, x in columns], -1)
+
+
+def _release_spans(found: Rounds) -> list[slice]:
+    return [slice(leaves[0].start, leaves[-1].stop) for leaves in found.spans()]
+
+
+def _largest(found: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
+    """Each release's move of the run in which it is largest over the noise, `[rounds, k]`.
+
+    Of samples that may hold the record several times, the smallest that is not 0.
+    """
+    scale = noise.std(0)
+    square, every = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
+    move = np.zeros(gap.shape[1:])
+    for span in _release_spans(found):
+        size = np.sum(square[..., span], -1)  # [runs, rounds]
+        if smallest:
+            size = np.where(size > 1e-6 * size.max(), -size, -np.inf)
+        move[:, span] = gap[np.argmax(size, 0), every, span]
+    return move
+
+
+def _nodes(steps: np.ndarray) -> np.ndarray:
+    """What a tree's nodes hold, `[runs, rounds, k]`, from how much its sums grow with each leaf.
+
+    With leaf t = 1, 2, ... one node comes, and those at the bits of t - 1 below it go.
+    """
+    nodes = np.array(steps)
+    for t in range(1, steps.shape[1] + 1):
+        low = (t & -t).bit_length() - 1
+        for level in range(low):  # the node over the leaves up to t - 1 at this level came then
+            nodes[:, t - 1] += nodes[:, ((t - 1) >> level << level) - 1]
+    return nodes
+
+
+def _there(found: Rounds, gap: np.ndarray) -> list[np.ndarray]:
+    """Whether each release of a round read the record, `[runs, rounds]` each."""
+    sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(found)]
+    return [size > 1e-9 * size.max() for size in sizes]
+
+
+def _read(there: list[np.ndarray], confidence: float) -> float:
+    """How often a release reads the record, from below, where it reads it at all."""
+    read = 0.0
+    for one in there:
+        one = one[:, one.any(0)]  # rounds on other parts of the data never do
+        if one.size:
+            read = max(read, float(clopper_pearson(one.sum(), one.size,
+                                                   (1 - confidence) / len(there))[0]))
+    return read
+
+
+def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
+              law: str = "gaussian", confidence: float = 0.999) -> Signal:
+    """The signal of rounds that were observed; see `signal`."""
+    parts, noise = found.parts()
+    gap = parts[:, :, 0] - parts[:, :, 1]
+    known = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
+    if known.sum() < 4:
+        raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
+                         "beyond their capacity, or solutions without a certificate.")
+    noise, gap = noise[known], gap[known]
+    if isinstance(mechanism, words.Tree):  # whose nodes have noise of their own each
+        noise, gap = _nodes(noise), _nodes(gap)
+    query: Any = getattr(mechanism, "query", None)
+    sampling = getattr(query, "sampling", None)
+    several = isinstance(sampling, FixedSize) and sampling.replacement
+    move = _largest(found, gap, noise, several)
+    if noise[0].size > len(noise) // 20:
+        noise, move = _reduced(found, noise, move)
+    noise, move = noise.reshape(len(noise), -1), move.ravel()
+    there = _there(found, gap)
+    shared = shared_noise(noise, np.concatenate(there, 1), confidence)
+    measure = gaussian_signal if law == "gaussian" else laplace_signal
+    attained, low, high = measure(noise, move, confidence)
+    read, charged = 0.0, 1.0
+    if isinstance(sampling, Poisson | FixedSize):
+        n = query.population if hasattr(query, "population") else min(query.sizes)
+        read = _read(there, confidence)
+        charged = (sampling.rate if isinstance(sampling, Poisson) else
+                   1 - (1 - 1 / n) ** sampling.batch if several else sampling.batch / n)
+    return Signal(attained, low, high, charged_signal(mechanism, neighbours, law), read, charged,
+                  shared, law, confidence, len(noise))
+
+
+def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Tree, problem: Any, *,
+           observe: Callable[[Any], Tree] = first_points, runs: int = 4000,
+           neighbours: str = "replace_one", law: str = "gaussian", confidence: float = 0.999,
+           mechanism: Any = None) -> Signal:
+    """Measures how far a record moves the releases, in units of their noise.
+
+    With k runs the noise is known to a part (2 k)^(-1/2); 4000 runs refute a description whose
+    sensitivity or noise is a tenth off.
+
+    Args:
+      key: for all the runs.
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`, with noise multipliers; they need not be calibrated.
+      z: the initial point.
+      data: the pair, leaves `[2, ...]`.
+      problem: what the algorithm takes; it should attain the clip norms.
+      observe: `state -> tree`, numbers that what is released is added to, times a public step.
+      runs: at least ten for each number that is looked at.
+      neighbours: the relation.
+      law: of the noise, "gaussian" or "laplace".
+      confidence: of each bound.
+      mechanism: what is charged for the numbers that are looked at; None: all of the run.
+
+    Raises:
+      ValueError: for numbers out of range, or runs that are too few.
+    """
+    _check.count("runs", runs, low=4)
+    _check.one_of("law", law, LAWS)
+    _check.number("confidence", confidence, low=0.0, high=1.0)
+    made = algorithm.mechanism(hyper) if mechanism is None else mechanism
+    found = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
+    return signal_of(found, made, neighbours=neighbours, law=law, confidence=confidence)
