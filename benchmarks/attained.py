@@ -185,7 +185,7 @@ def composed(mechanism: jmm.Repeat, epsilon: float) -> float:
         mu = 2 * math.sqrt(cost.gaussian)
         return float(special.ndtr(mu / 2 - epsilon / mu)
                      - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu))
-    cost = cost._replace(overflow=0.0, law_error=0.0)
+    cost = cost._replace(overflow=0.0, law_error=0.0, ratio=0.0)
     return float(_curves._composed(cost, 1e-4, "replace_one").get_delta_for_epsilon(epsilon))
 
 

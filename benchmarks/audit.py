@@ -1,15 +1,17 @@
 """Audits the algorithms: what an attack attains of the epsilon that the accountant claims.
 
-    python -m benchmarks.audit [--json FILE] [--quick]
+    python -m benchmarks.audit [--json FILE] [--markdown FILE] [--quick] [--only claims|wide]
 
 Every algorithm with every way of sampling, calibrated to epsilon = 1 and 4 at delta = 0.01, run
-a hundred thousand times on two neighbouring data sets. Exit status 1 if an attack attains
-more than the claim.
+a hundred thousand times on two neighbouring data sets; and attacks with many numbers and
+many records, see `wide_attack`, in float32 and float64. Exit status 1 if an attack attains more
+than the claim, or a record moves what is released by more than is charged, in units of its noise.
 """
 
 import argparse
 import dataclasses
 import importlib
+import math
 import pathlib
 import pkgutil
 import sys
@@ -17,11 +19,12 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import jaxminimax as jmm
-from benchmarks import group_attack, report, stream_attack
+from benchmarks import group_attack, report, stream_attack, wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, algorithms
-from jaxminimax.audit import Audit, audit
+from jaxminimax.audit import Audit, audit, worst_pair
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS = 100_000
@@ -153,6 +156,15 @@ def hyper_of(name: str, module: Any, case: Case) -> Any | None:
     return hyper
 
 
+def at(module: Any, hyper: Any) -> tuple[Saddle, Saddle]:
+    """The worst pair of a hyper, and the point where runs start."""
+    made = module.mechanism(hyper)
+    data = worst_pair(hyper.query, "replace_one")
+    more = (made.parts - 1) * hyper.query.population  # the record is in the first part
+    data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
+    return data, jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
+
+
 def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbours: str,
         runs: int, seed: int) -> tuple[dict[str, Any], Any]:
     """Calibrates and attacks one case: a row of the table, and the hyper that was run."""
@@ -188,11 +200,17 @@ def _line(name: str, mechanism: str, found: Audit, start: float) -> dict[str, An
         "delta": DELTA,
         "confidence": found.confidence,
         "statistic": found.statistic,
+        "signal": None if found.signal is None else _finite(dataclasses.asdict(found.signal)),
         "hits": list(found.hits),
         "trials": found.trials,
         "runs": found.runs,
         "seconds": round(time.perf_counter() - start, 2),
     }
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Infinity has no word in JSON."""
+    return {k: 1e300 if v == math.inf else v for k, v in values.items()}
 
 
 def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -223,42 +241,84 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
     return rows, statements
 
 
+def claims_table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and cells."""
+    def signal(r: dict[str, Any]) -> tuple[str, str]:
+        found = r["signal"]
+        if found is None:
+            return "-", "-"
+        return f"{found['charged']:.3f}", f"{found['attained']:.3f} (>= {found['low']:.3f})"
+
+    return (("algorithm", "mechanism", "neighbours", "pair", "claimed", "lower", "share", "runs",
+             "charged signal", "signal"),
+            [(r["algorithm"], r["mechanism"], r["neighbours"], r["pair"],
+              f"{r['epsilon_claimed']:.3f}", f"{r['epsilon_lower']:.3f}", f"{r['share']:.2f}",
+              str(r["runs"]), *signal(r)) for r in rows])
+
+
+def wide_table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and cells."""
+    return (("attack", "case", "measured", "limit", "note"),
+            [(r["attack"], r["case"], f"{r['measured']:.6g}", f"{r['limit']:.6g}", r["note"])
+             for r in rows])
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = report.Parser(prog="python -m benchmarks.audit", description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=report.output(".json"), help="file for rows and statements")
+    parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
     parser.add_argument("--quick", action="store_true", help="fewer cases")
+    parser.add_argument("--only", choices=("claims", "wide"), help="one half of it")
     parser.add_argument("--runs", type=report.count, help="on each of the two data sets")
     args = parser.parse_args(argv)
     runs = args.runs or RUNS
     if runs < 1000:
         parser.error(f"--runs {runs} shows nothing; give 1000 or more")
     start = time.perf_counter()
-    rows, statements = everything(runs, args.quick)
+    rows, statements = ([], []) if args.only == "wide" else everything(runs, args.quick)
+    wide = [] if args.only == "claims" else wide_attack.everything(args.quick)
     seconds = time.perf_counter() - start
-    print(report.table(
-        ("algorithm", "mechanism", "neighbours", "pair", "claimed", "lower", "share", "runs"),
-        [(r["algorithm"], r["mechanism"], r["neighbours"], r["pair"],
-          f"{r['epsilon_claimed']:.3f}", f"{r['epsilon_lower']:.3f}", f"{r['share']:.2f}",
-          str(r["runs"])) for r in rows]))
-    print(f"\nLower bounds on epsilon at delta = {DELTA:g} and confidence 0.999 a row; "
-          f"{len(rows)} rows, {seconds:.0f} s.")
+    tables = [claims_table(rows)] * bool(rows) + [wide_table(wide)] * bool(wide)
+    for header, cells in tables:
+        print(report.table(header, cells), end="\n\n")
+    print(f"Lower bounds on epsilon at delta = {DELTA:g} and confidence 0.999 a row; "
+          f"{len(rows) + len(wide)} rows, {seconds:.0f} s.")
     if args.json is not None:
-        write(args.json, args, rows, statements, seconds)
+        write(args.json, args, rows, statements, wide, seconds)
+    if args.markdown is not None:
+        args.markdown.write_text(markdown(tables), encoding="utf-8")
     broken = [r for r in rows if r["violated"]]
     for r in broken:
         report.say(f"VIOLATED: {r['algorithm']}, {r['mechanism']}, {r['neighbours']}: an attack "
                    f"attains epsilon = {r['epsilon_lower']:.4g} at delta = {DELTA:g}, and the "
-                   f"accountant claims {r['epsilon_claimed']:.4g}. Do not use this release.")
+                   f"accountant claims {r['epsilon_claimed']:.4g}; signal "
+                   f"{claims_table([r])[1][0][-1]}. Do not use this release.")
+    for r in wide:
+        if r["violated"]:
+            broken.append(r)
+            report.say(f"VIOLATED: {r['attack']}, {r['case']}: {r['measured']:.6g} of at most "
+                       f"{r['limit']:.6g}. Do not use this release.")
     return 1 if broken else 0
 
 
+def markdown(tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]]) -> str:
+    """The tables, in Markdown."""
+    text = ("# Audit\n\nWritten by `python -m benchmarks.audit --markdown FILE`. Lower bounds on "
+            f"epsilon at delta = {DELTA:g}, signals in units of the noise, both at confidence "
+            "0.999 a row.\n")
+    for header, cells in tables:
+        text += "\n" + "\n".join(f"| {' | '.join(row)} |" for row in (
+            header, ("---",) * len(header), *cells)) + "\n"
+    return text
+
+
 def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
-          statements: list[dict[str, Any]], seconds: float) -> None:
+          statements: list[dict[str, Any]], wide: list[dict[str, Any]], seconds: float) -> None:
     """The JSON file."""
     arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
     report.write_json(path, {"environment": report.environment(), "arguments": arguments,
                              "seconds": round(seconds, 1), "rows": rows,
-                             "statements": statements})
+                             "statements": statements, "wide": wide})
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ worst one by far, so that almost every round reads it, and the second group is s
 noise hides little. The attack sees the path of the model and, where there are any, of the weights.
 """
 
+import dataclasses
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import optimize
 
 import jaxminimax as jmm
 from jaxminimax import FixedSize, GroupGradients, GroupLosses, Saddle
@@ -21,6 +23,7 @@ from jaxminimax import mechanism as words
 SIZES = (20, 400)
 CLIP, BOUND, WEIGHT_STEP = 0.5, 2.0, 3.0
 _GIANT = 1e3
+_MEASURED = 4000  # runs that signals are measured on
 
 
 def _gradient(z: Saddle, record: Any) -> Saddle:
@@ -101,12 +104,100 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     return {"likelihood ratio": total + ratio, "losses": np.sum(x, 1)}
 
 
+def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism: Any = None,
+            confidence: float = 0.999, only: str | None = None) -> dict[str, auditor.Signal]:
+    """The signals of the gradients and of the losses, by name; see `jaxminimax.audit.signal`.
+
+    "gradients", and "losses" or, of `active_groups`, "largest loss".
+
+    Args:
+      key: for all the runs.
+      algorithm: `group_sgd` or `active_groups`.
+      hyper: from `hyper_of`, with noise multipliers.
+      runs: of each.
+      mechanism: what is charged; None: the hyper's own.
+      confidence: of the bounds.
+      only: the name of the one that is wanted; None: all.
+    """
+    made = algorithm.mechanism(hyper) if mechanism is None else mechanism
+    start, data = Saddle(jnp.zeros(2, jnp.float32), ()), worst_pair(hyper.query.sampling)
+    how: dict[str, Any] = dict(mechanism=made, runs=runs, confidence=confidence)
+    n = SIZES[0]  # of both groups: a gradient's noise is then the same whichever is read
+    equal = dataclasses.replace(
+        hyper, query=dataclasses.replace(hyper.query, sizes=(n, n)),
+        losses=dataclasses.replace(hyper.losses, sizes=(n, n)))
+    few = jax.tree.map(lambda x: x[:, :, :n], data)
+    found = {}
+    if only in (None, "gradients"):
+        found["gradients"] = auditor.signal(key, algorithm, equal, start, few, PROBLEM,
+                                            observe=lambda state: state.z.w, **how)
+    if algorithm is jmm.active_groups and only in (None, "largest loss"):
+        found["largest loss"] = largest_loss(key, hyper, made, runs=10 * runs,
+                                             confidence=confidence)
+    if algorithm is not jmm.active_groups and only in (None, "losses"):
+        # the second group's loss has hardly any noise
+        found["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law="laplace",
+                                         observe=lambda state: state.z.v[0] - state.z.v[1], **how)
+    return found
+
+
+def largest_loss(key: jax.Array, hyper: Any, mechanism: Any, *, runs: int,
+                 confidence: float = 0.999) -> auditor.Signal:
+    """The signal of the index of the larger of two noisy losses, from how often it is the first.
+
+    The losses are apart by half of what the record moves them by, to either side in the two data
+    sets; with Laplace noise of scale b on both, P[first] = 1 - e^-x (1 + x / 2) / 2 at x = gap / b.
+    The two x add up to the signal.
+    """
+    n = SIZES[0]
+    loss = np.full((2, 2, n), BOUND / 2, np.float32)
+    loss[:, 0, 0] = _GIANT, -_GIANT
+    data = {"gradient": jnp.zeros((2, 2, n, 2), jnp.float32), "loss": jnp.asarray(loss)}
+    start = Saddle(jnp.zeros(2, jnp.float32), ())
+    equal = dataclasses.replace(
+        hyper, query=dataclasses.replace(hyper.query, sizes=(n, n)), iterations=1,
+        losses=dataclasses.replace(hyper.losses, sizes=(n, n)))
+
+    @jax.jit
+    def first(keys: jax.Array, data: Any) -> jax.Array:
+        def one(key: jax.Array) -> jax.Array:
+            return jmm.run(key, start, data, equal, jmm.active_groups, PROBLEM)[0].z.v[0]
+
+        return jax.lax.map(jax.vmap(one), keys)
+
+    keys = jax.random.split(key, (2, -(-runs // 1000), 1000))
+    hits = [int(np.sum(first(keys[i], jax.tree.map(lambda x, i=i: x[i], data)) > 0))
+            for i in range(2)]
+    trials = keys[0].size
+    hits[1] = trials - hits[1]
+
+    def gap(p: float) -> float:
+        """X at which the first is the larger one with probability p."""
+        def far(x: float) -> float:
+            tail = math.exp(-abs(x)) * (1 + abs(x) / 2) / 2
+            return (1 - tail if x > 0 else tail) - p
+
+        return float(optimize.brentq(far, -60.0, 60.0))
+
+    error = (1 - confidence) / 2
+    bounds = [auditor.clopper_pearson(h, trials, error) for h in hits]
+    low, high = (sum(gap(min(max(float(b[i]), 1e-12), 1 - 1e-12)) for b in bounds)
+                 for i in range(2))
+    middle = sum(gap(min(max(h / trials, 1e-12), 1 - 1e-12)) for h in hits)
+    charged = auditor.charged_signal(mechanism, law="laplace") / hyper.iterations
+    return auditor.Signal(middle, low, high, charged, 0.0, 1.0, 0.0, "laplace", confidence, trials)
+
+
 def audit(key: jax.Array, algorithm: Any, hyper: Any, delta: float, *, runs: int,
           confidence: float = 0.999) -> auditor.Audit:
     """Attacks whole runs and compares with what the accountant claims; as `jaxminimax.audit`."""
     claimed = jmm.epsilon(algorithm.mechanism(hyper), delta)
-    one, two = (scores(path, algorithm, hyper)
-                for path in paths(key, algorithm, hyper, runs))
+    seen = paths(key, algorithm, hyper, runs)
+    one, two = (scores(path, algorithm, hyper) for path in seen)
+    # noise that rounds or players share shows in a statistic of its own
+    one["linear"], two["linear"] = auditor.linear(*seen, runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
+    found = signals(key, algorithm, hyper, runs=min(runs, _MEASURED), confidence=confidence)
+    worst = max(found.values(), key=lambda signal: (signal.violated, signal.low / signal.charged))
     return auditor.Audit(value, claimed, delta, confidence, "replace_one", "worst", name, runs,
-                         hits, trials)
+                         hits, trials, worst)

@@ -56,7 +56,7 @@ class Case:
 def charges(mechanism: Any) -> tuple[_charge.Charge, ...]:
     """The costs with samplers that follow their laws exactly and never overflow."""
     costs = _charge.charges(mechanism, "replace_one")
-    return tuple(cost._replace(overflow=0.0, law_error=0.0) for cost in costs)
+    return tuple(cost._replace(overflow=0.0, law_error=0.0, ratio=0.0) for cost in costs)
 
 
 def ideal_epsilon(mechanism: Any, delta: float, coarse: float = 1.0) -> float:

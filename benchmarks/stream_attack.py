@@ -21,6 +21,8 @@ from jaxminimax import mechanism as words
 CLIP, BOUND, STEP, WEIGHT_STEP = 0.5, 2.0, 1.0, 0.02
 _GIANT, _FAR = 1e3, 1e3
 _TOGETHER = 500
+_START = Saddle(jnp.zeros(1, jnp.float32), ())
+_MEASURED = 4000  # runs that the signal is measured on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Attack:
       data: the two data sets, leaves with a leading axis of 2.
       observe: `state -> tree`, what the attack keeps of a round.
       scores: `(path, hyper) ->` statistics of the runs by name, each `[runs]`.
+      added: `state -> tree`, numbers that what is released is added to; None: `observe`.
+      measured: `(rounds, mechanism) -> Signal`, the signal of what was added.
     """
 
     name: str
@@ -44,6 +48,8 @@ class Attack:
     data: Any
     observe: Callable[[Any], Any]
     scores: Callable[[Any, Any], dict[str, np.ndarray]]
+    added: Callable[[Any], Any] | None = None
+    measured: Callable[..., auditor.Signal] = auditor.signal_of
 
 
 # --- solutions of disjoint phases ---
@@ -73,6 +79,32 @@ def solutions() -> Attack:
     return Attack("phases of 4 records", jmm.phased_erm,
                   jmm.phased_erm.Hyper(query=jmm.phased_erm.certified(query)), LINES,
                   jnp.asarray(data), lambda state: state.z.w, _moves)
+
+
+# Two groups that pull to both sides, and a record that moves the balance of their weights: with
+# slopes of (reg_w reg_lam)^(1/2) it moves the solution by what the second term of the sensitivity
+# allows, B / (4 n (reg_w reg_lam)^(1/2)), but for the curvature of the weights
+_SLOPE, _HALF = 0.1, 0.1
+WEIGHED = jmm.problems.worst_group(
+    lambda w, x: (jnp.clip(x[0], -1.0, 1.0) * _SLOPE * w[0]
+                  + jnp.clip(x[1], 0.0, 1.0) + _SLOPE * _HALF).astype(w.dtype),
+    jmm.problems.ball(_HALF), lipschitz=_SLOPE, bound=1 + 2 * _SLOPE * _HALF, smooth=1e-9,
+    convex=True)
+
+
+def weights(phases: int = 2, each: int = 100) -> Attack:
+    """A record of the first phase that moves the groups' weights."""
+    query = GroupSolution(lipschitz=WEIGHED.lipschitz, bound=WEIGHED.bound, smooth=1e-9,
+                          diameter=2 * _HALF, reg_w=1.0, reg_lam=_SLOPE**2,
+                          sizes=(phases * each,) * 2, phases=phases)
+    data = np.zeros((2, 2, phases * each, 2), np.float32)
+    data[:, 0, :, 0], data[:, 1, :, 0] = 1.0, -1.0
+    data[..., 1] = 0.5
+    data[:, 0, 0, 1] = 0.0, 1.0
+    return Attack("two groups' weights", jmm.phased_erm,
+                  jmm.phased_erm.Hyper(query=jmm.phased_erm.certified(query)), WEIGHED,
+                  jnp.asarray(data), lambda state: state.z.w,
+                  lambda path, _: {"first phase": path[:, 0, 0]})
 
 
 # --- a tree of noisy sums ---
@@ -112,19 +144,54 @@ READ_ONCE = jmm.GroupProblem(
     project=lambda w: w, diameter=1.0, lipschitz=CLIP, bound=BOUND)
 
 
-def _first_turn(path: Any, hyper: Any) -> dict[str, np.ndarray]:
-    """What the first turn of the first group released; nothing if it never had one."""
+def _losses(path: Any, hyper: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The released losses, `[runs, rounds]`, and which of them are of the first group."""
     log, turns = path["log_weights"], path["turns"]
     before = np.concatenate([np.log(np.full_like(log[:, :1], 0.5)), log[:, :-1]], 1)
-    drawn = (turns[..., 0] == 1) & (np.diff(turns[..., 0], axis=1, prepend=0) == 1)
-    # the gap of the two groups' log weights falls by eta l / v, l = U - loss
+    first = np.diff(turns[..., 0], axis=1, prepend=0) == 1
+    # the drawn group's log weight falls by eta l / v against the other's, l = U - loss
     fell = (before - log)[..., 0] - (before - log)[..., 1]
+    weight = np.exp(np.where(first, before[..., 0], before[..., 1]))
     losses = hyper.query.parts[1]
-    loss = words.concrete(jmm.group_oco.offset(losses)) - (
-        fell * np.exp(before[..., 0]) / WEIGHT_STEP)
-    loss = np.where(drawn, loss, BOUND / 2).sum(1) - (drawn.shape[1] - 1) * BOUND / 2
+    return words.concrete(jmm.group_oco.offset(losses)) - (
+        np.where(first, fell, -fell) * weight / WEIGHT_STEP), first
+
+
+def _first_turn(path: Any, hyper: Any) -> dict[str, np.ndarray]:
+    """What the first turn of the first group released; nothing if it never had one."""
+    each, first = _losses(path, hyper)
+    drawn = (path["turns"][..., 0] == 1) & first
+    loss = np.where(drawn, each, BOUND / 2).sum(1) - (drawn.shape[1] - 1) * BOUND / 2
+    # of the others the losses are known to be 0, and so is their noise
+    others = np.where(drawn, 0.0, each)
+    scores = {"loss": loss, "noise of the others": others.sum(1)}
+    for t in range(each.shape[1]):
+        scores[f"loss less that of round {t + 1}"] = loss - others[:, t]
     leaf = np.where(drawn.any(1), drawn.argmax(1), drawn.shape[1])
-    return {"loss": loss, "likelihood ratio": _prefix_ratio(path["total"][..., 0], leaf)}
+    scores["likelihood ratio"] = _prefix_ratio(path["total"][..., 0], leaf)
+    return scores
+
+
+def _gap_and_turns(state: Any) -> Any:
+    return jnp.stack([state.log_weights[0] - state.log_weights[1],
+                      state.turns[0].astype(state.log_weights.dtype)])
+
+
+def _signed(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
+    """Signal of single losses: the gap of the log weights falls or rises with the group drawn.
+
+    Given that the record's group was drawn; weights are nearly equal for small steps.
+    """
+    first = found.parts()[0][:, :, 0, 1] == 1
+    sign = np.where(first, 1.0, -1.0)[..., None]
+    turned = found._replace(before=found.before[..., :1] * sign, leaves=((1,),),
+                            noisy=found.noisy[..., :1] * sign[:, :, None],
+                            quiet=found.quiet[..., :1] * sign[:, :, None])
+    signal = auditor.signal_of(turned, mechanism, law="laplace", **how)
+    # a record is in one of the rounds, whichever it is
+    rounds = found.before.shape[1]
+    return dataclasses.replace(signal, attained=signal.attained / rounds, low=signal.low / rounds,
+                               high=signal.high / rounds)
 
 
 def one_pass(role: str, rounds: int = 4) -> Attack:
@@ -141,12 +208,43 @@ def one_pass(role: str, rounds: int = 4) -> Attack:
     return Attack(f"{rounds} rounds, for its {role}", jmm.group_oco, hyper, READ_ONCE,
                   {"gradient": jnp.asarray(gradient), "loss": jnp.asarray(loss)},
                   lambda state: {"log_weights": state.log_weights, "turns": state.turns,
-                                 "total": state.online.total.w}, _first_turn)
+                                 "total": state.online.total.w}, _first_turn,
+                  *((lambda state: state.online.total.w, _first_leaf) if role == "gradient"
+                    else (_gap_and_turns, _signed)))
+
+
+def _first_leaf(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
+    """Signal of a group's gradients among the runs whose first round reads the record."""
+    one, two = np.moveaxis(found.parts()[0], 2, 0)
+    there = np.any(one[:, 0] != two[:, 0], -1)
+    kept = found._replace(before=found.before[there], noisy=found.noisy[there],
+                          quiet=found.quiet[there])
+    return auditor.signal_of(kept, mechanism.parts[0], **how)
 
 
 def attacks() -> tuple[Attack, ...]:
     """All of them."""
-    return solutions(), tree(), one_pass("gradient"), one_pass("loss")
+    return solutions(), tree(), one_pass("gradient"), one_pass("loss"), weights()
+
+
+def signal(key: jax.Array, attack: Attack, hyper: Any, *, runs: int, mechanism: Any = None,
+           **how: Any) -> auditor.Signal:
+    """How far the record moves what is released, in units of its noise; as `jaxminimax.audit`.
+
+    Args:
+      key: for all the runs.
+      attack: one of `attacks`.
+      hyper: its hyper, with noise multipliers.
+      runs: on the first data set.
+      mechanism: what is charged; None: the hyper's own.
+      **how: see `jaxminimax.audit.signal_of`.
+    """
+    if attack.measured is _signed:  # so that the weights, which divide the losses, stay equal
+        hyper = dataclasses.replace(hyper, weight_step=1e-3 * WEIGHT_STEP)
+    found = auditor.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
+                           attack.added or attack.observe, runs)
+    made = attack.algorithm.mechanism(hyper) if mechanism is None else mechanism
+    return attack.measured(found, made, **how)
 
 
 def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int,
@@ -161,25 +259,24 @@ def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int
       runs: on each of the two data sets.
       confidence: of the lower bound.
     """
-    start = Saddle(jnp.zeros(1, jnp.float32), ())
-
     @jax.jit
     def all_of(keys: jax.Array, data: Any) -> Any:
         def one(key: jax.Array) -> Any:
-            return jmm.run(key, start, data, hyper, attack.algorithm, attack.problem,
+            return jmm.run(key, _START, data, hyper, attack.algorithm, attack.problem,
                            attack.observe)[1]
 
         return jax.lax.map(jax.vmap(one), keys)
 
     keys = jax.random.split(key, (2, -(-runs // _TOGETHER), _TOGETHER))
-    found = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], attack.data)))
+    seen = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], attack.data)))
              for i in range(2)]
     paths = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:runs].astype(np.float64), path)
-             for path in found]
+             for path in seen]
     one, two = (attack.scores(path, hyper) for path in paths)
-    if isinstance(paths[0], np.ndarray):  # noise that cancels shows in a statistic of its own
-        one["linear"], two["linear"] = auditor._linear(*paths, runs // 2)
+    # noise that cancels shows in a statistic of its own, whatever the path is made of
+    one["linear"], two["linear"] = auditor.linear(*paths, runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
     claimed = jmm.epsilon(attack.algorithm.mechanism(hyper), delta)
+    found = signal(key, attack, hyper, runs=min(runs, _MEASURED), confidence=confidence)
     return auditor.Audit(value, claimed, delta, confidence, "replace_one", "worst", name, runs,
-                         hits, trials)
+                         hits, trials, found)

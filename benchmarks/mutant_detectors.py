@@ -1,0 +1,334 @@
+"""What finds planted bugs: each detector measures one number that the sound code keeps small."""
+
+import dataclasses
+import functools
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+import jaxminimax as jmm
+from benchmarks import group_attack, stream_attack
+from jaxminimax import Saddle, gda, gradients, group_sgd, proximal, recursive_sgda, sgda
+from jaxminimax import audit as auditor
+from jaxminimax import mechanism as words
+from jaxminimax.accounting import _charge
+from jaxminimax.prefetch import Supply
+
+door = importlib.import_module("jaxminimax.release")
+
+FULL = words.Full()
+POISSON = words.Poisson(rate=0.25)
+DELTA = 1e-2
+RUNS = 4000
+ATTACKS = 40_000  # runs of an attack that bounds epsilon
+KEY = jax.random.key(11)
+
+
+class Finding(NamedTuple):
+    """What a detector measured; it fires above the limit.
+
+    Attributes:
+      value: measured.
+      limit: the most it may be.
+    """
+
+    value: float
+    limit: float
+
+    @property
+    def fires(self) -> bool:
+        """Whether a bug was found.
+
+        Raises:
+          ValueError: for a value or a limit that is NaN: the detector is broken, and has found
+            nothing.
+        """
+        if math.isnan(self.value) or math.isnan(self.limit):
+            raise ValueError(f"A detector measured {self.value} with limit {self.limit}: it is "
+                             "broken, and neither silent nor firing.")
+        return self.value > self.limit
+
+
+def query(where: Any, population: int = 20, **values: Any) -> words.Query:
+    return words.Query(**{"clip": Saddle(0.5, 2.0), "sampling": where, "population": population,
+                          "noise_multiplier": Saddle(1.5, 2.0), **values})
+
+
+def hyper_of(algorithm: Any, rounds: int, query: words.Query) -> Any:
+    if algorithm is proximal:
+        point = words.Resolvent(bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0,
+                                sampling=query.sampling, population=query.population,
+                                noise_multiplier=1.5, assumes="lipschitz")
+        return proximal.Hyper(query=proximal.certified(point), iterations=rounds)
+    if algorithm is recursive_sgda:
+        return recursive_sgda.Hyper(query=query, base=0.1, diameter=10.0, rounds=2,
+                                    inner=rounds + 1)
+    own = {"modulus": 1.0} if algorithm is gda else {"step": Saddle(0.5, 0.5)}
+    return algorithm.Hyper(query=query, iterations=rounds, **own)
+
+
+# --- signals ---
+
+
+def over_charged(found: auditor.Signal) -> Finding:
+    """The largest of a signal's numbers over what is charged for it, all from below."""
+    shared = 1 + found.shared if found.shared > 0 else 0.0
+    return Finding(max(found.low / found.charged, found.read / found.read_charged, shared), 1.0)
+
+
+def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = False) -> Finding:
+    """Signal of the worst pair over the charged one."""
+    equal = {"noise_multiplier": Saddle(1.5, 1.5)} if joint else {}  # then both players show
+    hyper = hyper_of(algorithm, rounds, query(where, joint=joint, **equal))
+    data = auditor.worst_pair(hyper.query, "replace_one")
+    more = (algorithm.mechanism(hyper).parts - 1) * hyper.query.population
+    data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
+    start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
+    return over_charged(auditor.signal(KEY, algorithm, hyper, start, data, auditor.PLAIN,
+                                       observe=auditor.points, runs=RUNS))
+
+
+def leaves() -> Finding:
+    """As `signal`, of one round whose players have several leaves, scalars among them."""
+    hyper = hyper_of(sgda, 1, query(FULL))
+    start = Saddle({"a": jnp.float32(0), "b": jnp.float32(0), "theta": jnp.zeros(3, jnp.float32)},
+                   jnp.zeros(2, jnp.float32))
+    rng = np.random.default_rng(0)
+
+    def leaf(x: jax.Array) -> jax.Array:
+        one = rng.normal(size=(1, 20, *x.shape))
+        two = np.concatenate([-one[:, :1], one[:, 1:]], 1)
+        return jnp.asarray(1e3 * np.concatenate([one, two]), jnp.float32)
+
+    def operator(z: Saddle, x: Saddle) -> Saddle:
+        return x
+
+    data = jax.tree.map(leaf, start)
+    return over_charged(auditor.signal(KEY, sgda, hyper, start, data, jmm.Problem(operator),
+                                       runs=RUNS))
+
+
+def with_noise(described: Any, z: float) -> Any:
+    """A description of any kind with one noise multiplier."""
+    if isinstance(described, words.Parallel):
+        return dataclasses.replace(described, parts=tuple(with_noise(x, z)
+                                                          for x in described.parts))
+    return dataclasses.replace(described, noise_multiplier=z)
+
+
+def group_signal(name: str, algorithm: Any = group_sgd, where: Any = FULL) -> Finding:
+    """Signal of groups' "gradients", "losses" or "largest loss" over the charged one."""
+    hyper = group_attack.hyper_of(algorithm, where, 2)
+    hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5),
+                                losses=with_noise(hyper.losses, 1.0))
+    return over_charged(group_attack.signals(KEY, algorithm, hyper, runs=RUNS, only=name)[name])
+
+
+def stream_signal(number: int) -> Finding:
+    """Signal where a record is read once over the charged one."""
+    attack = stream_attack.attacks()[number]
+    hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 0.7))
+    return over_charged(stream_attack.signal(KEY, attack, hyper, runs=RUNS))
+
+
+def power_of_two_leaves() -> Finding:
+    """As `stream_signal`, of a tree whose first record is in one node more than log2(leaves)."""
+    attack = stream_attack.tree(4)
+    hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 0.7))
+    return over_charged(stream_attack.signal(KEY, attack, hyper, runs=RUNS))
+
+
+def audit(rounds: int) -> Finding:
+    """Lower bound on epsilon; the limit is the claimed one."""
+    hyper = jmm.calibrate(sgda, hyper_of(sgda, rounds, query(FULL, noise_multiplier=None)), 4.0,
+                          DELTA)
+    data = auditor.worst_pair(hyper.query, "replace_one")
+    one, two = auditor.releases(KEY, sgda, hyper, data, ATTACKS)
+    scores = [{"likelihood ratio": auditor.likelihood_ratio(x, hyper.query, "replace_one")}
+              for x in (one, two)]
+    return Finding(auditor.lower_bound(*scores, DELTA)[0],
+                   jmm.epsilon(sgda.mechanism(hyper), DELTA))
+
+
+# --- other properties of releases ---
+
+
+def distance() -> Finding:
+    """Largest distance of equal-key releases on neighbours; the limit is the charged 2 / z_eff.
+
+    Every operator but one is zero, and the samples differ in size from the expected one.
+    """
+    described = query(words.Poisson(rate=0.1), noise_multiplier=Saddle(1.0, 1.0))
+    data = auditor.worst_pair(described, "replace_one")
+    once = words.Repeat(query=described, times=1)
+    start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
+    keys = jax.random.split(jax.random.key(5), 500)
+
+    def one(key: jax.Array, data: Saddle) -> Saddle:
+        return door.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data)
+
+    g = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(keys, data)
+    square = sum(((x[:, 0] - x[:, 1])[:, 0] * words.batch_size(described) / clip) ** 2
+                 for x, clip in zip(g, described.clip, strict=True))
+    limit = 2 / _charge.charged(once, "replace_one")
+    return Finding(float(jnp.sqrt(jnp.max(square))), limit)
+
+
+def shared_rows() -> Finding:
+    """Norm of one clipped gradient of rows that share a matrix and are equal, in clip norms."""
+    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(x @ w)
+
+    total = gradients.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
+    alone = total(Saddle(jnp.zeros((30, 40), jnp.float32), ()), jnp.ones((1, 3, 30), jnp.float32))
+    return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
+
+
+def one_norm() -> Finding:
+    """Largest norm of one clipped record among records of all sizes, in clip norms."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(300, 50)) * 10.0 ** rng.uniform(-1, 3, (300, 1))
+    total = gradients.clipped_sum(lambda z, x: Saddle(x, None), Saddle(1.0, None))
+    each = jax.vmap(lambda row: total(Saddle(jnp.zeros(50, jnp.float32), ()), row[None]).w)
+    g = np.asarray(jax.jit(each)(jnp.asarray(x, jnp.float32)), np.float64)
+    return Finding(float(np.linalg.norm(g, axis=1).max()), 1.0 + 1e-6)
+
+
+def budget() -> Finding:
+    """Releases that are not NaN; the limit is what the mechanism allows."""
+    hyper = hyper_of(sgda, 3, query(FULL))
+    data = Saddle(*(x[0] for x in auditor.worst_pair(hyper.query, "replace_one")))
+    state = sgda.init(Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32)), hyper)
+    finite = 0
+    for _ in range(5):
+        state = sgda.update(jax.random.key(2), state, data, hyper, auditor.PROBLEM)
+        finite += int(jnp.isfinite(state.z.w[0]))
+    return Finding(finite, hyper.iterations)
+
+
+def places() -> Finding:
+    """How unequally often records are in releases that are not NaN, in standard deviations."""
+    n, rate, count = 12, 0.5, 20_000
+    described = query(words.Poisson(rate=rate, capacity=6), n, clip=Saddle(1.0, None),
+                      noise_multiplier=Saddle(0.0, None))
+    once = words.Repeat(query=described, times=1)
+    data = Saddle(jnp.eye(n, dtype=jnp.float32), jnp.zeros((n, 1), jnp.float32))
+    start = Saddle(jnp.ones(n, jnp.float32), jnp.zeros(1, jnp.float32))
+
+    def one(key: jax.Array) -> jax.Array:
+        return door.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data).w
+
+    g = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), count)))
+    inside = np.round(g[np.isfinite(g).all(1)] * rate * n)
+    gap = inside[:, : n // 2].sum(1) - inside[:, n // 2:].sum(1)
+    return Finding(abs(gap.mean()) / (gap.std() / math.sqrt(len(gap))), 5.0)
+
+
+def sent_ahead() -> Finding:
+    """Releases of rows sent ahead that are numbers; the limit is how many samples fit."""
+    n, count = 40, 12
+    described = query(words.Poisson(rate=0.5, capacity=20), n)
+    made = words.Repeat(query=described, times=count)
+    rows = Saddle(np.ones((n, 1), np.float32), np.ones((n, 1), np.float32))
+    start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
+    with Supply(KEY, made, jmm.HostData(rows), [count], 0, count) as supply:
+        shares = list(supply.piece(count))
+
+    @jax.jit
+    def finite(spent: jax.Array, data: Any) -> jax.Array:
+        g = door.release(KEY, made, spent, auditor.PLAIN, start, data)
+        return jnp.isfinite(g.w[0])
+
+    first, released = 0, 0
+    for window, rounds in shares:
+        released += sum(int(finite(jnp.int32(k), window)) for k in range(first, first + rounds))
+        first += rounds
+    fit = sum(int(finite(jnp.int32(k), jax.tree.map(jnp.asarray, rows))) for k in range(count))
+    return Finding(released, fit)
+
+
+@functools.cache
+def _many() -> Any:
+    return jnp.zeros(2**21, jnp.float32)
+
+
+def loudness() -> Finding:
+    """Described standard deviation over that of 2^21 released numbers; within chance of 1."""
+    z, clip = 1.5, 0.5
+    described = query(FULL, 1, clip=Saddle(clip, None), noise_multiplier=Saddle(z, None),
+                      parameters=_many().size)
+    made = words.Repeat(query=described, times=1)
+    start = Saddle(_many(), ())
+
+    def operator(z: Saddle, x: Any) -> Saddle:
+        return Saddle(jnp.zeros_like(z.w), ())
+
+    g = jax.jit(lambda key: door.release(key, made, jnp.int32(0), jmm.Problem(operator), start,
+                                         jnp.zeros(1)).w)(KEY)
+    deviation = float(jnp.sqrt(jnp.mean(jnp.square(g))))  # sums of floats are made pairwise
+    return Finding(clip * z / deviation, 1 + 4 / math.sqrt(2 * g.size))
+
+
+def law() -> Finding:
+    """Distance of the noise's distribution function from the normal one, times root of runs."""
+    hyper = hyper_of(sgda, 2, query(FULL))
+    data = auditor.worst_pair(hyper.query, "replace_one")
+    start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
+    found = auditor.rounds(KEY, sgda, hyper, start, data, auditor.PLAIN, auditor.points, RUNS)
+    x = found.parts()[1]
+    x = np.ravel(x / x.std(0))
+    return Finding(float(stats.kstest(x, "norm").statistic) * math.sqrt(x.size), 2.5)
+
+
+# --- the accountant ---
+
+
+def _mass(one: Callable[[np.ndarray], np.ndarray], two: Callable[[np.ndarray], np.ndarray],
+          epsilon: float) -> float:
+    """Hockey-stick divergence of two densities, by a sum on a fine grid."""
+    x = np.linspace(-60, 60, 480_001)
+    return float(np.sum(np.maximum(one(x) - math.exp(epsilon) * two(x), 0)) * (x[1] - x[0]))
+
+
+def one_sample(z: float = 0.6) -> Finding:
+    """True delta at the claimed epsilon of both players on one Poisson sample, over the claimed."""
+    rate = 0.1
+    described = query(words.Poisson(rate=rate), 1000, noise_multiplier=Saddle(z, z))
+    joint = math.sqrt(2) / z  # distance of both players' releases from 0, noise 1
+    return _of_a_sample(words.Repeat(query=described, times=1), rate, joint)
+
+
+def one_group() -> Finding:
+    """As `one_sample`, of a group's gradient that is read for sure."""
+    rate, z = 0.2, 0.6
+    described = words.GroupGradients(clip=1.0, noise_multiplier=z,
+                                     sampling=words.Poisson(rate=rate), sizes=(500,) * 2)
+    return _of_a_sample(words.Repeat(query=described, times=1), rate, 1 / z)
+
+
+def _of_a_sample(once: words.Repeat, rate: float, far: float) -> Finding:
+    """True delta at the claimed epsilon of a release at distance `far` from 0, over the claimed."""
+    claimed = jmm.epsilon(once, DELTA)
+
+    def density(towards: float, x: np.ndarray) -> np.ndarray:
+        mixed = (1 - rate) * np.exp(-x**2 / 2) + rate * np.exp(-(x - towards) ** 2 / 2)
+        return mixed / math.sqrt(2 * math.pi)
+
+    true = _mass(functools.partial(density, far), functools.partial(density, -far), claimed)
+    return Finding(true / DELTA, 1.0 + 1e-6)
+
+
+def laplace() -> Finding:
+    """True delta of one Laplace release at the claimed epsilon, over the claimed delta."""
+    z, delta = 0.5, 1e-3
+    losses = words.GroupLosses(bound=1.0, sizes=(100,), noise_multiplier=z, times=1)
+    gradient = words.Repeat(query=query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
+    claimed = jmm.epsilon(words.Sequence(parts=(gradient, losses)), delta)
+    true = max(0.0, 1 - math.exp((claimed - 1 / z) / 2))
+    return Finding(true / delta, 1.0)

@@ -1,0 +1,379 @@
+"""Planted bugs: what each function of the release path is replaced by.
+
+`AIMS` says where a function is looked up by the code that uses it; that is the one place to change
+when code moves.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import group_attack
+from jaxminimax import (
+    Saddle,
+    blur,
+    gradients,
+    group_oco,
+    host_data,
+    release_groups,
+    release_solution,
+    release_stream,
+    sgda,
+)
+from jaxminimax import mechanism as words
+from jaxminimax._words import child
+from jaxminimax.accounting import _charge, _curves, _epsilon
+from jaxminimax.ghost import _factors
+
+door = importlib.import_module("jaxminimax.release")
+
+AIMS: dict[str, tuple[Any, str]] = {
+    # noise
+    "integer noise": (blur, "floored_normal"),
+    "integer noise of both players": (blur, "integer_noise"),
+    "integer Laplace noise": (blur, "floored_laplace"),
+    "margin of the noise": (blur, "SPARE"),
+    "node": (release_stream, "_node"),
+    "key of a number": (jax.random, "fold_in"),
+    "key and sample": (door, "chosen"),
+    # samples
+    "sample": (door, "draw"),
+    "part": (door, "_part"),
+    "rows sent ahead": (host_data.Window, "read"),
+    # sums
+    "weight": (gradients, "_weight"),
+    "norm": (gradients, "_norm"),
+    "joint norm": (gradients, "_together"),
+    "clipped sum": (gradients.ClippedSum, "sums"),
+    "gram": (_factors, "_gram"),
+    "clipped losses": (release_groups, "_clipped"),
+    "displacement": (door, "displacement"),
+    "length of a solution": (release_solution, "solution_length"),
+    # algorithms
+    "update": (sgda, "update"),
+    "release": (sgda, "release"),
+    "single loss": (group_oco, "release_loss"),
+    # the accountant
+    "charge": (_charge, "_one"),
+    "multiplier": (_charge, "effective_noise_multiplier"),
+    "shift": (_curves, "shift"),
+    "delta": (_epsilon, "upper_bounds"),
+}
+
+
+def replace(aim: str, make: Callable[[Any], Any]) -> Callable:
+    """Plants `make(original)` where `AIMS` says."""
+    where, name = AIMS[aim]
+    return lambda: mock.patch.object(where, name, make(getattr(where, name)))
+
+
+# --- noise ---
+
+
+def _scaled(x: jax.Array, factor: float) -> jax.Array:
+    return jnp.floor(factor * x.astype(jnp.float32)).astype(jnp.int32)
+
+
+def quieter(factor: float) -> Callable[[Any], Any]:
+    """Integer noise of another deviation."""
+    return lambda draw: lambda *args: _scaled(draw(*args), factor)
+
+
+def of_one_player(factor: float) -> Callable[[Any], Any]:
+    """The same of player w alone."""
+    def make(noise: Any) -> Any:
+        def changed(*args: Any) -> Any:
+            found = noise(*args)
+            return found._replace(w=jax.tree.map(lambda x: _scaled(x, factor), found.w))
+
+        return changed
+
+    return make
+
+
+def times(factor: float) -> Callable[[Any], Any]:
+    """A function's value times a number."""
+    return lambda function: lambda *args, **how: factor * function(*args, **how)
+
+
+def of_key_0(draw: Any) -> Any:
+    return lambda key, *rest: draw(jax.random.key(0), *rest)
+
+
+def uniform(_: Any) -> Any:
+    """Of the same variance."""
+    def changed(key: Any, size: int, bits: Any, wanted: Any) -> Any:
+        wide = 3**0.5 * jnp.exp2(jnp.asarray(bits, jnp.float32))
+        return jnp.floor(wide * jax.random.uniform(key, (size,), jnp.float32, -1, 1)).astype(
+            jnp.int32)
+
+    return changed
+
+
+def one_draw_for_both(noise: Any) -> Any:
+    def changed(key: Any, like: Any, scale: Any) -> Any:
+        return Saddle(noise(key, Saddle(like.w, None), Saddle(scale.w, None)).w,
+                      noise(key, Saddle(None, like.v), Saddle(None, scale.v)).v)
+
+    return changed
+
+
+def scalars_share(noise: Any) -> Any:
+    """A leaf without axes has the noise of the number after it, in units of its grid."""
+    def changed(*args: Any) -> Any:
+        found, structure = jax.tree.flatten(noise(*args))
+        for i in reversed(range(len(found) - 1)):
+            if found[i].ndim == 0:
+                found[i] = jnp.ravel(found[i + 1])[0]
+        return jax.tree.unflatten(structure, found)
+
+    return changed
+
+
+def leaves_share(noise: Any) -> Any:
+    """A quarter of the variance comes from a draw that all leaves share."""
+    def changed(key: Any, like: Any, scale: Any) -> Any:
+        apart = noise(key, like, scale)
+        one = noise(jax.random.fold_in(key, 7), Saddle(*(
+            None if x is None else jnp.zeros(()) for x in like)), scale)
+        common = jax.tree.leaves(one)[0]
+        return jax.tree.map(lambda x: _scaled(x, 0.75**0.5) + common // 2, apart)
+
+    return changed
+
+
+def one_noise_a_level(node: Any) -> Any:
+    return lambda key, level, index, *rest: node(key, level, jnp.int32(1), *rest)
+
+
+def one_noise_an_index(node: Any) -> Any:
+    return lambda key, level, index, *rest: node(key, jnp.int32(0), index, *rest)
+
+
+def without_number(fold_in: Any) -> Any:
+    """What is folded into keys while tracing, the number of the release, is left out."""
+    return lambda key, data: fold_in(key, 0 if isinstance(data, jax.core.Tracer) else data)
+
+
+def of_the_noises_words(chosen: Any) -> Any:
+    """The sample is drawn from the words that the noise is made of."""
+    def changed(key: Any, mechanism: Any, spent: Any) -> Any:
+        key, _ = chosen(key, mechanism, spent)
+        return key, door.draw(child(key, blur._NOISE), mechanism.query, spent % mechanism.times)
+
+    return changed
+
+
+def loss_of_round_0(release_loss: Any) -> Any:
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any) -> Any:
+        return release_loss(key, mechanism, 0 * spent, *args)
+
+    return changed
+
+
+def by_all_records(laplace: Any) -> Any:
+    """Scale B / K instead of B / n_i: the sensitivity of the mean over all groups."""
+    def changed(key: Any, shape: Any) -> Any:
+        return _scaled(laplace(key, shape), group_attack.SIZES[0] / sum(group_attack.SIZES))
+
+    return changed
+
+
+# --- samples ---
+
+
+def times_the_rate(factor: float) -> Callable[[Any], Any]:
+    def make(draw: Any) -> Any:
+        def changed(key: Any, query: Any, spent: Any) -> Any:
+            if not isinstance(query.sampling, words.Poisson):
+                return draw(key, query, spent)
+            capacity = words.rows_read(query)
+            more = words.Poisson(rate=min(1.0, factor * query.sampling.rate), capacity=capacity)
+            return draw(key, dataclasses.replace(query, sampling=more), spent)
+
+        return changed
+
+    return make
+
+
+def any_fits(draw: Any) -> Any:
+    return lambda key, query, spent: draw(key, query, spent)._replace(fits=jnp.array(True))
+
+
+def first_batch_only(draw: Any) -> Any:
+    return lambda key, query, spent: draw(key, query, jnp.zeros_like(spent))
+
+
+def fits_if_sent(read: Any) -> Any:
+    """Rows that were sent for a release count, also beyond the capacity."""
+    class Always:
+        """A flag that no other one changes."""
+
+        def __init__(self, same: jax.Array) -> None:
+            self.same = same
+
+        def __rand__(self, other: Any) -> jax.Array:
+            return self.same
+
+        __array_priority__ = 1000
+
+    def changed(window: Any, spent: Any, wanted: Any) -> Any:
+        rows, places, same = read(window, spent, wanted)
+        return rows, places, Always(same)
+
+    return changed
+
+
+# --- sums ---
+
+
+def clip_times(factor: float) -> Callable[[Any], Any]:
+    return lambda weight: lambda clip, ratio, present: weight(clip, ratio / factor, present)
+
+
+def lifted(weight: Any) -> Any:
+    return lambda clip, ratio, present: weight(clip, jnp.minimum(ratio, 0.5), present)
+
+
+def in_bfloat16(norm: Any) -> Any:
+    """Norms of numbers that were cast, sums of the numbers themselves."""
+    return lambda clip, g: norm(clip, jax.tree.map(
+        lambda x: jax.lax.reduce_precision(x, 8, 7), g))  # casts to and fro may be left out
+
+
+def by_realised_size(sums: Any) -> Any:
+    def changed(self: Any, z: Any, data: Any, mask: Any, rounding: Any) -> Any:
+        found, factor = sums(self, z, data, mask, rounding), 2.0 / jnp.maximum(jnp.sum(mask), 1)
+        return found._replace(integers=jax.tree.map(
+            lambda x: _scaled(x, factor.astype(jnp.float32)), found.integers))
+
+    return changed
+
+
+def without_cross_terms(gram: Any) -> Any:
+    return lambda x: gram(x) * jnp.eye(x.shape[1], dtype=x.dtype)[None]
+
+
+def losses_clipped_at(factor: float) -> Callable[[Any], Any]:
+    return lambda clipped: lambda each, bound: clipped(each, factor * bound)
+
+
+def of_gradients_alone(_: Any) -> Any:
+    """The length of a solution without what the groups' weights add to it."""
+    def length(query: Any, reg_w: Any) -> Any:
+        n = min(words.phase_sizes(query))
+        return (1 + 2 * query.slack) * 2 * query.lipschitz / (n * reg_w)
+
+    return length
+
+
+# --- algorithms ---
+
+
+def silent_once(release: Any) -> Any:
+    """No noise in one of ten rounds."""
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        loud = jnp.where(spent % 10 == 3, 0.0, 1.0).astype(jnp.float32)
+        query = mechanism.query
+        scaled = jax.tree.map(lambda z: z * loud, query.noise_multiplier)
+        query = dataclasses.replace(query, noise_multiplier=scaled)
+        return release(key, dataclasses.replace(mechanism, query=query), spent, *args, **how)
+
+    return changed
+
+
+def same_key_in_two_rounds(release: Any) -> Any:
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        return release(key, mechanism, spent - spent % 2, *args, **how)
+
+    return changed
+
+
+def not_advanced(update: Any) -> Any:
+    def changed(key: Any, state: Any, *args: Any) -> Any:
+        return update(key, state, *args)._replace(spent=state.spent)
+
+    return changed
+
+
+# --- the accountant ---
+
+
+def players_apart(one: Any) -> Any:
+    def changed(leaf: Any, neighbours: str) -> Any:
+        if not isinstance(leaf, words.Repeat):
+            return one(leaf, neighbours)
+        w, v = words.check_noise(leaf.query)
+        return _charge.together(*(one(dataclasses.replace(leaf, query=dataclasses.replace(
+            leaf.query, noise_multiplier=z)), neighbours)
+            for z in (Saddle(w, None), Saddle(None, v))))
+
+    return changed
+
+
+def dearer_player_alone(multiplier: Any) -> Any:
+    def changed(query: Any) -> Any:
+        if not isinstance(query, words.Query):
+            return multiplier(query)
+        return min(words.concrete(z) for z in words.check_noise(query) if z is not None)
+
+    return changed
+
+
+def one_release_free(one: Any) -> Any:
+    return lambda leaf, neighbours: one(
+        dataclasses.replace(leaf, times=max(1, leaf.times - 1)), neighbours)
+
+
+def whole_passes_only(one: Any) -> Any:
+    """A pass that was begun is not charged, unless it is the only one."""
+    def changed(leaf: Any, neighbours: str) -> Any:
+        batches = leaf.query.population // leaf.query.sampling.batch
+        whole = max(1, leaf.times // batches) * batches
+        return one(dataclasses.replace(leaf, times=min(leaf.times, whole)), neighbours)
+
+    return changed
+
+
+def laplace_free(one: Any) -> Any:
+    return lambda leaf, neighbours: (_charge.Charge() if isinstance(leaf, words.GroupLosses)
+                                     else one(leaf, neighbours))
+
+
+def tree_of(leaves: Callable[[int], int]) -> Callable[[Any], Any]:
+    """A tree charged as one of another number of leaves."""
+    return lambda one: lambda leaf, neighbours: one(
+        dataclasses.replace(leaf, leaves=leaves(leaf.leaves))
+        if isinstance(leaf, words.Tree) else leaf, neighbours)
+
+
+def rate_over_groups(one: Any) -> Any:
+    """Charges a group's Poisson sample as if each of the groups were drawn equally often."""
+    def changed(leaf: Any, neighbours: str) -> Any:
+        rare = words.Poisson(rate=leaf.query.sampling.rate / len(group_attack.SIZES))
+        return one(dataclasses.replace(leaf, query=dataclasses.replace(leaf.query, sampling=rare)),
+                   neighbours)
+
+    return changed
+
+
+def rate_charged(factor: float) -> Callable[[Any], Any]:
+    def make(one: Any) -> Any:
+        def changed(leaf: Any, neighbours: str) -> Any:
+            rare = words.Poisson(rate=factor * leaf.query.sampling.rate)
+            return one(dataclasses.replace(leaf, query=dataclasses.replace(
+                leaf.query, sampling=rare)), neighbours)
+
+        return changed
+
+    return make
+
+
+def spent_twice(bounds: Any) -> Any:
+    """Delta is used up twice: once by each of two parts of the bound."""
+    return lambda cost, delta, *rest: bounds(cost, min(2 * delta, 0.5), *rest)
