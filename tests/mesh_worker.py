@@ -34,7 +34,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxminimax as jmm
 from benchmarks import scaling
-from jaxminimax import Saddle, release_groups, release_stream, shard_sums
+from jaxminimax import Saddle, _fingerprint, blur, release_groups, release_stream, shard_sums
 
 door = importlib.import_module("jaxminimax.release")
 jax.config.update("jax_enable_x64", True)
@@ -235,6 +235,10 @@ def placements(found):
 
     everywhere = jmm.shard(jax.device_put(data, NamedSharding(mesh, PartitionSpec())), mesh)
     found["placed everywhere"] = apart(one, answers(query(jmm.Full()), everywhere))
+    marks = {_fingerprint.of_rows(b"secret", x) for x in (data, jmm.shard(data, mesh), jmm.shard(
+        data, meshed(4)), jmm.shard(data, Mesh(np.array(jax.devices()[::-1]), ("data",))),
+        jmm.shard(data, jax.make_mesh((2, 4), ("model", "data"))))}
+    found["marks"] = len(marks)
     backwards = Mesh(np.array(jax.devices()[::-1]), ("data",))
     found["placed backwards"] = apart(one, answers(query(jmm.Full()), jmm.shard(data, backwards)))
 
@@ -281,22 +285,22 @@ def bugs(found):
     silent, data, count = query(jmm.Full(), 0.0), dataset(), 8
     one, rows = answers(silent, data), jmm.shard(data, meshed(count))
     found["noise scale"] = noise_scale(rows)
-    sound, noise = door.sum_over_shards, door.gaussian
+    sound, noise = door.sum_over_shards, blur.integer_noise
 
     def uncounted(total, z, data, *rest):
         whole = jax.tree.leaves(data.rows)[0].shape[0]
         return sound(total, z, dataclasses.replace(data, population=whole), *rest)
 
     def louder(factor):
-        return lambda key, tree, std: noise(key, tree, jax.tree.map(lambda x: factor * x, std))
+        return lambda *args: jax.tree.map(lambda x: (factor * x).astype(jnp.int32), noise(*args))
 
     planted = {
-        "no sum": (shard_sums, "_add_up", lambda x: x),
+        "no sum": (shard_sums, "_add_up", lambda x, _: x),
         "sum of sums": (shard_sums, "_add_up",
-                        lambda x: jax.lax.psum(jax.lax.psum(x, "data"), "data")),
+                        lambda x, _: jax.lax.psum(jax.lax.psum(x, "data"), "data")),
         "padding counts": (door, "sum_over_shards", uncounted),
-        "noise of every device": (door, "gaussian", louder(count)),
-        "half of the noise": (door, "gaussian", louder(0.5)),
+        "noise of every device": (blur, "integer_noise", louder(count)),
+        "half of the noise": (blur, "integer_noise", louder(0.5)),
     }
     for name, (where, attribute, wrong) in planted.items():
         forget()
@@ -370,6 +374,7 @@ def together(found):
     padded = tuple(np.pad(x, ((0, 102 - len(x)), (0, 0))) for x in rows)
     handed = jmm.shard(tuple(jax.make_array_from_process_local_data(spread, x) for x in padded),
                        mesh, population=N)
+    found["marks"] = len({_fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
     settings = hyper(SAMPLINGS["poisson"])
     one = fitted(settings, data)
     many = fitted(settings, placed, mesh, callback=lambda state: None)

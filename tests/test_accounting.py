@@ -1,6 +1,8 @@
 """Reference values, laws of the accountant, and tripwires on the library behind it."""
 
+import dataclasses
 import math
+import warnings
 
 import dp_accounting as dpa
 import jax
@@ -15,6 +17,7 @@ from jaxminimax import Saddle
 from jaxminimax.accounting import _charge, _curves, _epsilon, _pld
 from jaxminimax.accounting._charge import Charge, Loss
 
+pytestmark = pytest.mark.usefixtures("real_noise")
 RO, AR = "replace_one", "add_or_remove_one"
 
 
@@ -112,12 +115,14 @@ def test_players_combine_like_parallel_resistors():
     assert jmm.effective_noise_multiplier(query(Saddle(3.0, 4.0))) == pytest.approx(12 / 5)
     assert jmm.effective_noise_multiplier(query(Saddle(2.5, None))) == 2.5
     assert jmm.effective_noise_multiplier(query(Saddle(0.0, 4.0))) == 0.0
-    assert jmm.effective_noise_multiplier(query(Saddle(1e-200, 1e200))) == pytest.approx(1e-200)
+    extreme = _charge.effective_noise_multiplier(query(Saddle(1e-200, 1e200)))
+    assert extreme == pytest.approx(1e-200)
 
 
 def test_rate_one_is_no_sampling():
     exact = jmm.epsilon(repeat(30.0, 10), 1e-5)
-    assert exact <= jmm.epsilon(repeat(30.0, 10, sampling=jmm.Poisson(rate=1.0)), 1e-5)
+    assert exact * (1 - 1e-12) <= jmm.epsilon(
+        repeat(30.0, 10, sampling=jmm.Poisson(rate=1.0)), 1e-5)
     assert jmm.epsilon(repeat(30.0, 10, sampling=jmm.Poisson(rate=1.0)), 1e-5) <= exact * 1.001
 
 
@@ -381,14 +386,134 @@ def test_a_statement_tells_what_was_spent():
     said = jmm.statement(jmm.sgda, hyper, state, delta=1e-6, unit="one visit", assumed=("Extra.",))
     assert said.spent == 20
     assert said.allowed == 50
-    assert said.epsilon == jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, spent=20)
-    assert 0.999 < said.epsilon_allowed <= 1.0
+    assert 0.999 < said.epsilon == jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1.0
+    fewer = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, spent=20)
+    assert said.epsilon_spent_if_fixed == fewer < 0.9 * said.epsilon
     for words in ("one visit", "Extra.", "replaced", "20 of 50", "dp-accounting 0.6"):
         assert words in str(said)
+    # first the number that holds for any end, then the other one with its condition
+    first, second, *_ = str(said).split("\n")
+    assert first.startswith(f"({said.epsilon:.4g}, 1e-06)-differential privacy")
+    assert f"fixed beforehand, not chosen by looking at what was released: epsilon = {fewer:.4g}" \
+        in second
+    condition = "for an end that was fixed beforehand"
+    assert any(condition in line for line in said.assumed)
+    whole = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+    assert whole.epsilon_spent_if_fixed == whole.epsilon == said.epsilon
+    assert condition not in str(whole)
     record = said.to_json()
     assert record["epsilon"] == said.epsilon
     assert record["clip"] == [{"w": 1.0, "v": 1.0}]
     assert record["event"].startswith("GaussianDpEvent")
+
+
+def test_the_stated_epsilon_holds_for_a_rule_that_stops_by_what_it_sees():
+    """One record, +1 or -1, read in full in every round, and real runs' released states.
+
+    The rule ends a run as soon as the privacy loss L exceeds the epsilon of what was spent. The
+    output of the stopped run is (epsilon, delta)-private only if E (1 - exp(epsilon - L))_+ is at
+    most delta.
+    """
+    delta, rounds, runs = 1e-2, 100, 8000
+    query = jmm.Query(clip=Saddle(1.0, None), population=1)
+    hyper = jmm.calibrate(jmm.sgda, jmm.sgda.Hyper(
+        query=query, step=Saddle(1.0, 1.0), iterations=rounds), 2.0, delta)
+    z = hyper.query.noise_multiplier.w
+    problem = jmm.Problem(operator=lambda z, x: Saddle(x, None))
+
+    def path(key):
+        start, data = Saddle(jnp.float32(0.0), ()), jnp.array([5.0], jnp.float32)
+        return jmm.run(key, start, data, hyper, jmm.sgda, problem, lambda state: state.z.w)[1]
+
+    points = np.asarray(jax.jit(jax.vmap(path))(jax.random.split(jax.random.key(1), runs)))
+    released = -np.diff(points.astype(float), axis=1, prepend=0)
+    loss = np.cumsum(2 * released / z**2, 1)  # N(1, z^2) a round, against N(-1, z^2)
+    by_spent = np.array([jmm.epsilon(jmm.sgda.mechanism(hyper), delta, spent=t)
+                         for t in range(1, rounds + 1)])
+    over = loss > by_spent - np.log(0.9)
+    end = np.where(over.any(1), over.argmax(1), rounds - 1)
+    state = jmm.sgda.init(Saddle(jnp.zeros(()), ()), hyper)
+    told = {t: jmm.statement(jmm.sgda, hyper, state._replace(spent=jnp.int32(t + 1)), delta=delta)
+            for t in np.unique(end)}
+
+    def reached(stated):
+        stated = np.array([stated(told[t]) for t in end])
+        each = np.maximum(1 - np.exp(stated - loss[np.arange(runs), end]), 0)
+        return each.mean(), each.std() / runs**0.5
+
+    holds, error = reached(lambda said: said.epsilon)
+    assert holds <= delta + 4 * error
+    breaks, error = reached(lambda said: said.epsilon_spent_if_fixed)
+    assert breaks > 2 * delta + 4 * error  # what it would be to state that one
+
+
+@pytest.mark.parametrize(("noise", "words"), [
+    (Saddle(-1.0, 1.0), "noise_multiplier.w"), (Saddle(math.nan, 1.0), "noise_multiplier.w"),
+    (Saddle("1", 1.0), "must be a number"), (Saddle(True, 1.0), "must be a number"),
+    (Saddle(np.array([1.0, 2.0]), 1.0), "one plain number"), (None, "not set"),
+])
+def test_noise_that_is_no_number_has_no_effective_multiplier(noise, words):
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=noise, population=10)
+    with pytest.raises(ValueError, match=words):
+        jmm.effective_noise_multiplier(query)
+    with pytest.raises(ValueError, match="of a Query"):
+        jmm.effective_noise_multiplier(noise)
+
+
+# ---- a delta that promises little --------------------------------------------------------------
+
+
+def test_a_delta_above_one_in_n_is_warned_of_once_a_call():
+    query = jmm.Query(clip=Saddle(1.0, 1.0), population=50, sampling=jmm.Poisson(rate=0.1))
+    bare = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
+    sizes = jmm.GroupLosses(bound=1.0, sizes=(20, 30), noise_multiplier=9.0)
+    with pytest.warns(UserWarning, match="n = 50 records") as seen:
+        hyper = jmm.calibrate(jmm.sgda, bare, 1.0, 0.03)
+    assert len(seen) == 1
+    for call in (lambda: jmm.epsilon(jmm.sgda.mechanism(hyper), 0.03),
+                 lambda: jmm.statement(jmm.sgda, hyper, delta=0.03),
+                 lambda: jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, 0.03),
+                 lambda: jmm.epsilon(sizes, 0.03),
+                 lambda: jmm.calibrate_noise(sizes, 1.0, 0.03),
+                 lambda: jmm.epsilon(jmm.Repeat(query=dataclasses.replace(
+                     hyper.query, population=25), times=2, parts=2), 0.03)):
+        with pytest.warns(UserWarning, match="n = 50 records") as seen:
+            call()
+        assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jmm.epsilon(jmm.sgda.mechanism(hyper), 0.02)
+
+
+# ---- counts of NumPy's ---------------------------------------------------------------------------
+
+
+def test_counts_of_numpy_are_charged_as_pythons():
+    """Products of 32-bit counts would overflow, and a cost with them."""
+    big = np.int32(10**9)
+
+    def five(times):
+        one = jmm.Repeat(query=query(Saddle(1e6, 1e6)), times=times)
+        return jmm.Sequence(parts=(one,) * 5)
+
+    assert jmm.epsilon(five(big), 1e-6) == jmm.epsilon(five(10**9), 1e-6)
+    for made in (jmm.Repeat(query=query(), times=big, parts=np.uint8(3)),
+                 jmm.Tree(clip=1.0, leaves=np.int64(7)), jmm.RecordLosses(bound=1.0, times=big),
+                 jmm.FixedSize(batch=jnp.int32(4)), jmm.Disjoint(batch=np.array(3)),
+                 jmm.Poisson(rate=np.float32(0.25), capacity=np.int16(5)),
+                 jmm.GroupLosses(bound=1.0, sizes=(np.int32(3), 4), times=np.int32(2)),
+                 jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=None, diameter=1.0, reg_w=1.0,
+                                   reg_lam=1.0, sizes=(np.int64(9),), phases=np.int64(2)),
+                 jmm.sgda.Hyper(query=query(), step=Saddle(0.1, 0.1), iterations=np.int64(3))):
+        counts = [getattr(made, f.name) for f in dataclasses.fields(made)
+                  if f.metadata.get("static")]
+        flat = [x for c in counts for x in (c if type(c) is tuple else (c,))]
+        assert not any(isinstance(x, np.generic | np.ndarray | jax.Array) for x in flat)
+        assert jax.tree.map(lambda x: x, made) == made
+    assert type(jmm.Poisson(rate=np.float32(0.25)).rate) is float
+    for times in (np.float32(3.0), np.bool_(True), True, 2.0, np.array([3])):
+        with pytest.raises(ValueError, match="times"):
+            jmm.epsilon(jmm.Repeat(query=query(), times=times), 1e-5)
 
 
 def test_a_statement_without_noise_says_so():

@@ -12,7 +12,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks import audit as benchmark
-from benchmarks import stream_attack
+from benchmarks import mutant_plants, stream_attack, wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting._curves import gaussian_epsilon
 
@@ -118,7 +118,7 @@ SAMPLINGS = [Full(), Poisson(rate=0.25), Disjoint(batch=6), FixedSize(batch=5),
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("sampling", [SAMPLINGS[i] for i in (1, 2, 4)], ids=str)
 def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
     """E_Q[P/Q] = E_P[Q/P] = 1: so the releases have the laws that the accountant charges."""
     runs, rounds = 20_000, 2
@@ -157,10 +157,8 @@ def test_a_player_without_a_clip_norm_takes_no_part():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
-@pytest.mark.parametrize(("algorithm", "sampling", "rounds"), [
-    (sgda, Full(), 1), (sgda, Full(), 5), (gda, Full(), 1), (gda, Full(), 5),
-    (sgda, Poisson(rate=0.25), 1), (sgda, Disjoint(batch=5), 1),
+@pytest.mark.parametrize(("algorithm", "sampling", "rounds", "epsilon"), [
+    (sgda, Poisson(rate=0.25), 1, 4.0),
 ], ids=lambda x: getattr(x, "__name__", str(x)))
 def test_most_of_the_claim_is_attained_and_no_more(algorithm, sampling, rounds, epsilon):
     hyper = hyper_of(algorithm, sampling, rounds, epsilon)
@@ -168,60 +166,36 @@ def test_most_of_the_claim_is_attained_and_no_more(algorithm, sampling, rounds, 
     assert 0.99 * epsilon < found.epsilon_claimed <= epsilon
     assert not found.violated
     assert (found.runs, found.trials) == (60_000, 30_000)
+    assert found.signal.attained > 0.95 * found.signal.charged
     assert found.epsilon_lower >= 0.6 * found.epsilon_claimed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["extragradient", "proximal"])
-@pytest.mark.parametrize(("sampling", "rounds", "share"), [
-    (Full(), 1, 0.6), (Full(), 3, 0.5), (Disjoint(batch=6), 3, 0.6), (Poisson(rate=0.25), 1, 0.4)],
-    ids=str)
-def test_the_other_algorithms_attain_most_of_it_too(name, sampling, rounds, share):
-    module = benchmark.modules()[name]
-    hyper = benchmark.hyper_of(name, module, benchmark.Case(sampling, rounds))
+def test_a_round_of_two_releases_that_is_charged_as_one_is_refuted(monkeypatch):
+    module = jmm.extragradient
+    hyper = benchmark.hyper_of("extragradient", module, benchmark.Case(Full(), 1))
     hyper = jmm.calibrate(module, hyper, 4.0, DELTA)
-    found = audit.audit(jax.random.key(7), module, hyper, DELTA, runs=30_000)
-    assert share * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed <= 4.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "changes"), [
-    ("extragradient", {"times": 1}), ("proximal", {"noise": 0.5})])
-def test_the_other_algorithms_are_caught_too(name, changes, monkeypatch):
-    """A round of extragradient charged as one release; a proximal point with half its noise."""
-    module = benchmark.modules()[name]
-    hyper = benchmark.hyper_of(name, module, benchmark.Case(Full(), 1))
-    hyper = jmm.calibrate(module, hyper, 4.0, DELTA)
-    query = hyper.query
-    factor = changes.get("noise", 2**-0.5)  # two releases at the noise of one
-    if name == "proximal":
-        query = dataclasses.replace(query, noise_multiplier=factor * query.noise_multiplier)
-    else:
-        z = jax.tree.map(lambda x: factor * x, query.noise_multiplier)
-        query = dataclasses.replace(query, noise_multiplier=z)
+    z = jax.tree.map(lambda x: 2**-0.5 * x, hyper.query.noise_multiplier)
+    hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, noise_multiplier=z))
     monkeypatch.setattr(audit, "epsilon", lambda *_, **__: 4.0)
-    found = audit.audit(jax.random.key(7), module, dataclasses.replace(hyper, query=query), DELTA,
-                        runs=60_000)
-    assert found.violated
+    found = audit.audit(jax.random.key(7), module, hyper, DELTA, runs=60_000)
+    assert found.epsilon_lower > 4.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "rounds", "neighbours", "pair", "share"), [
-    (FixedSize(batch=5), 1, RO, "worst", 0.6),
-    (FixedSize(batch=5), 3, RO, "worst", 0.4),
     (FixedSize(batch=5, replacement=True), 1, RO, "worst", 0.4),
-    (Poisson(rate=0.25), 3, AR, "worst", 0.4),
-    (Poisson(rate=0.25, capacity=11), 3, RO, "worst", 0.4),
+    (Poisson(rate=0.25, capacity=11), 3, AR, "worst", 0.4),
     (Poisson(rate=0.25), 3, RO, "random", 0.1),
-    (Full(), 5, AR, "worst", 0.55),
-    (Full(), 5, RO, "random", 0.2),
-    (Disjoint(batch=6), 7, RO, "worst", 0.4),
 ], ids=str)
 def test_what_composes_stays_below_its_claim(sampling, rounds, neighbours, pair, share):
     found = audit.audit(jax.random.key(5), sgda, loud(sampling, rounds), DELTA, runs=20_000,
                         neighbours=neighbours, pair=pair)
     assert share * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed
     assert math.isfinite(found.epsilon_claimed)
+    assert not found.signal.violated
+    if pair == "worst":
+        assert found.signal.attained > 0.95 * found.signal.charged
 
 
 @pytest.mark.slow
@@ -229,6 +203,254 @@ def test_a_claim_that_is_too_small_is_refuted(monkeypatch):
     monkeypatch.setattr(audit, "epsilon", lambda *_, **__: 1.0)
     hyper = hyper_of(gda, Full(), 1, 4.0)
     assert audit.audit(jax.random.key(1), gda, hyper, DELTA, runs=20_000).violated
+
+
+# --- the signal ---
+
+KEY = jax.random.key(23)
+
+
+def test_the_distance_of_gaussians_is_in_its_bounds_as_often_as_stated():
+    rng = np.random.default_rng(5)
+    mix, move = rng.normal(size=(4, 4)), rng.normal(size=4)
+    true = math.sqrt(move @ np.linalg.solve(mix @ mix.T, move))
+    found = np.array([audit._signal.gaussian_signal(rng.normal(size=(300, 4)) @ mix.T, move, 0.9)
+                      for _ in range(1000)])
+    middle, low, high = found.T
+    for wrong in (low > true, high < true):
+        assert abs(wrong.mean() - 0.1) < 4.5 * math.sqrt(0.09 / 1000)
+    assert abs(np.median(middle) / true - 1) < 0.01
+
+
+def test_the_distance_over_a_laplace_scale_is_in_its_bounds():
+    rng = np.random.default_rng(6)
+    found = np.array([audit._signal.laplace_signal(rng.laplace(scale=2.0, size=(400, 1)),
+                                                   np.array([3.0]), 0.9) for _ in range(1000)])
+    middle, low, high = found.T
+    assert np.mean(low > 1.5) < 0.1 + 0.05  # the median is estimated too
+    assert np.mean(high < 1.5) < 0.1 + 0.05
+    assert abs(np.median(middle) / 1.5 - 1) < 0.02
+
+
+def test_a_number_without_noise_is_an_infinite_signal_and_one_that_tells_nothing_is_none():
+    noise = np.random.default_rng(7).normal(size=(500, 2))
+    silent = noise * [1.0, 0.0]
+    assert audit._signal.gaussian_signal(silent, np.array([1.0, 1.0]), 0.99)[1] == math.inf
+    plain = audit._signal.gaussian_signal(noise[:, :1], np.array([1.0]), 0.99)
+    found = audit._signal.gaussian_signal(silent, np.array([1.0, 0.0]), 0.99)
+    np.testing.assert_allclose(found, plain, rtol=1e-9)
+    with pytest.raises(ValueError, match="runs must be at least"):
+        audit._signal.gaussian_signal(noise[:15], np.array([1.0, 1.0]), 0.99)
+
+
+def test_noise_that_numbers_have_in_common_is_seen_and_no_other():
+    rng = np.random.default_rng(8)
+    shared = audit._signal.shared_noise
+    for _ in range(100):
+        noise, there = rng.normal(size=(1000, 12)), rng.uniform(size=(1000, 3)) < 0.2
+        assert shared(noise, there, 0.999) == 0
+    assert shared(np.column_stack([noise, noise[:, 3]]), there, 0.999) > 0.99
+    assert shared(np.column_stack([noise, 0.9 * rng.normal(size=1000) + 0.45 * noise[:, 0]]), there,
+                  0.999) > 0.2
+    sizes = abs(noise[:, 0]) * rng.choice([-1, 1], 1000)  # its sign is its own
+    assert shared(np.column_stack([noise, sizes]), there, 0.999) > 0.9
+    assert shared(noise, np.column_stack([there, noise[:, 5] > 1]), 0.999) > 0.3
+
+
+def with_noise(described, z):
+    if isinstance(described, jmm.Query):
+        z = Saddle(z, 1.2 * z)
+    if isinstance(described, jmm.Parallel):
+        return dataclasses.replace(described, parts=tuple(with_noise(x, z)
+                                                          for x in described.parts))
+    return dataclasses.replace(described, noise_multiplier=z)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sampling", "rounds"), [
+    ("sgda", FixedSize(batch=5), 2), ("extragradient", FixedSize(batch=5, replacement=True), 2),
+    ("extragradient", Disjoint(batch=6), 4), ("proximal", Poisson(rate=0.25), 2),
+    ("recursive", Full(), 3),
+], ids=str)
+def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
+    """What is measured is what is charged; `benchmarks.mutants` has bugs of all mechanisms."""
+    module = benchmark.modules()[name]
+    hyper = benchmark.hyper_of(name, module, benchmark.Case(sampling, rounds))
+    hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))
+    found = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)), audit.PLAIN,
+                         observe=audit.points)
+    assert not found.violated
+    assert found.low <= found.attained <= found.high
+    assert found.attained > 0.95 * found.charged
+    quieter = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5 / 0.8))
+    less = audit.charged_signal(module.mechanism(quieter))
+    assert less == pytest.approx(0.8 * found.charged, rel=1e-3)
+    assert dataclasses.replace(found, charged=less).violated
+    assert dataclasses.replace(found, read=1.1 * found.read_charged).violated
+    assert dataclasses.replace(found, shared=0.01).violated
+
+
+# --- a pair of one's own ---
+
+
+def own(n=12, dim=3, sampling=Full(), z=1.0, **values):
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=(n, dim))
+    data = (x, np.sign(x @ np.ones(dim)))
+    neighbour = (np.concatenate([-30 * x[:1], x[1:]]), data[1])
+    query = jmm.Query(clip=Saddle(1.0, 0.5), noise_multiplier=Saddle(z, z), sampling=sampling,
+                      population=n)
+    hyper = sgda.Hyper(query=query, iterations=2, step=Saddle(0.5, 0.5), **values)
+    point = Saddle({"w": jnp.zeros(dim), "b": jnp.zeros(())}, jnp.zeros(()))
+    return hyper, dict(problem=OWN, z=point, pair=(data, neighbour))
+
+
+def logistic(w, v, record):
+    x, y = record
+    score = y * (x @ w["w"] + w["b"])
+    return jnp.logaddexp(0.0, -score) + v * score - v**2
+
+
+OWN = jmm.Problem(jmm.saddle_operator(logistic),
+                  project=lambda z: jax.tree.map(lambda x: jnp.clip(x, -0.1, 0.1), z))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.5)], ids=str)
+def test_a_problem_and_a_pair_of_ones_own_are_attacked(sampling):
+    hyper, mine = own(sampling=sampling)
+    found = audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine)
+    assert found.pair == "own"
+    assert not found.violated
+    assert found.epsilon_lower > 0.2 * found.epsilon_claimed
+    assert found.signal.attained > 0.6 * found.signal.charged
+    if sampling == Full():
+        with mutant_plants.replace("integer noise", mutant_plants.quieter(0.5))():
+            assert audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine).violated
+
+
+@pytest.mark.slow
+def test_extragradient_trees_and_groups_are_attacked_with_ones_own_pair_too():
+    hyper, mine = own()
+    more = jmm.extragradient.Hyper(query=hyper.query, iterations=2, step=hyper.step)
+    found = audit.audit(KEY, jmm.extragradient, more, DELTA, runs=2000, **mine)
+    assert not found.violated
+    assert found.signal.charged == pytest.approx(2 * math.sqrt(2) * math.hypot(1, 1), rel=2e-3)
+    attack = stream_attack.tree(3)
+    pair = tuple(np.asarray(attack.data[i]) for i in range(2))
+    start = Saddle(jnp.zeros(1, jnp.float32), ())
+    hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 1.0))
+    found = audit.audit(KEY, jmm.ftrl, hyper, DELTA, runs=2000, problem=stream_attack.GRADIENTS,
+                        z=start, pair=pair)
+    assert not found.violated
+    assert found.signal.attained > 0.9 * found.signal.charged
+    attack = stream_attack.one_pass("gradient", 2)
+    pair = tuple(jax.tree.map(lambda x, i=i: np.asarray(x[i]), attack.data) for i in range(2))
+    hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 1.0))
+    found = audit.audit(KEY, jmm.group_oco, hyper, DELTA, runs=2000,
+                        problem=stream_attack.READ_ONCE, z=start, pair=pair)
+    assert not found.violated
+    assert found.signal is None
+    assert found.epsilon_lower > 0
+
+
+def test_pairs_that_make_no_sense_are_refused():
+    hyper, mine = own()
+    (x, y), _ = mine["pair"]
+    for changes, message in (
+            ({"problem": None}, "problem is None"), ({"z": None}, "z is None"),
+            ({"pair": ((x, y), (x, y))}, "differs in 0 records"),
+            ({"pair": ((x, y), (-x, y))}, "differs in 12 records"),
+            ({"pair": ((x, y), (x[1:], y[1:]))}, "equal shapes"),
+            ({"pair": ((x, y), {"x": x})}, "equal shapes"),
+            ({"pair": (x, y, x)}, r"\(data, neighbour\)"), ({"pair": "worst"}, "problem and z")):
+        with pytest.raises(ValueError, match=message):
+            audit.audit(KEY, sgda, hyper, DELTA, **{**mine, **changes})
+    with pytest.raises(ValueError, match="give problem"):
+        audit.audit(KEY, jmm.ftrl, stream_attack.tree().hyper, DELTA)
+
+
+# --- any path ---
+
+
+def test_noise_that_leaves_of_a_path_share_is_seen_whatever_the_path_is_made_of():
+    """Sums of two numbers that one draw hides tell nothing alone, and everything together."""
+    rng = np.random.default_rng(10)
+    noise = rng.normal(size=(2, 4000, 3))
+    for path in (lambda x: {"a": x, "b": (x[:, 0], x[..., None])},
+                 lambda x: Saddle(x, np.repeat(x[..., None], 200, 2))):
+        one, two = (path(x) for x in noise)
+        one = jax.tree.map(np.array, one)
+        first = jax.tree.leaves(one)[0]
+        first += 0.1  # a tenth of the noise, in one leaf alone
+        scores = audit.linear(one, two, 2000)
+        value = audit.lower_bound(*({"linear": x} for x in scores), DELTA)[0]
+        assert value > 5
+        assert audit.lower_bound({"x": first[:, 0]}, {"x": noise[1][:, 0]}, DELTA)[0] < 1
+
+
+def test_a_statistic_fitted_to_chance_is_not_preferred():
+    """Of many numbers without a difference, and one that tells: the one is chosen."""
+    rng = np.random.default_rng(12)
+    noise, telling = rng.normal(size=(2, 400, 2, 3000)), rng.normal(size=(2, 400))
+    telling[0] += 4.0
+    one, two = ({"linear": x, "x": y} for x, y in zip(audit.linear(*noise, 200), telling,
+                                                      strict=True))
+    value, name, _, _ = audit.lower_bound(one, two, DELTA)
+    assert (name, value > 1) == ("x", True)
+
+
+@pytest.mark.slow
+def test_one_noise_for_all_losses_of_a_stream_is_refuted():
+    attack = stream_attack.one_pass("loss")
+    hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
+    with mutant_plants.replace("single loss", mutant_plants.loss_of_round_0)():
+        found = stream_attack.audit(KEY, attack, hyper, DELTA, runs=10_000)
+    assert found.epsilon_lower > 4.0
+    assert found.signal.shared > 0.5
+
+
+# --- many numbers, many records ---
+
+
+def test_a_grid_of_small_radii_is_seen_by_whoever_knows_the_sum():
+    """Radii from floats near 1, which are multiples of 2^-24, against radii of any size."""
+    rng = np.random.default_rng(11)
+
+    def noise(u):
+        radius, angle = np.sqrt(-2 * np.log(u)), rng.uniform(0, 2 * np.pi, u.shape)
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], 1)
+
+    fine = rng.uniform(size=(100, 20_000))
+    rough = noise(np.clip(np.round(fine * 2**24), 1, 2**24 - 1) / 2**24)
+    for shown, grid in ((rough, True), (rough + 0.001, False), (noise(fine), False)):
+        found = audit.coarse(shown, 24)
+        assert (found["radii on 2^-24"].mean() > 0.8) == grid
+        assert (found["all radii on 2^-24"].mean() > 0.8) == grid
+        assert found["multiples of 2^-8"].mean() < 0.01
+    assert audit.coarse(np.round(rough * 256) / 256, 24)["multiples of 2^-8"].min() == 1
+    half = rough.astype(np.float16).astype(float)
+    assert audit.coarse(half, 24)["11 digits"].min() > 0.9
+    assert audit.coarse(rough, 24)["11 digits"].max() < 0.1
+    both = np.concatenate([rough[:, :500], -rough[:, :500]], 1)
+    assert audit.coarse(both, 24)["equal"].min() > 0.45
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dim", "dtype"), [(1, jnp.float32), (20_000, jnp.float32),
+                                            (2_000, jnp.float64)], ids=str)
+def test_no_grid_in_the_noise_tells_neighbours_apart(dim, dtype):
+    found = wide_attack.grids(KEY, dim, dtype)
+    assert found.epsilon_lower <= found.epsilon_claimed
+    assert not found.signal.violated
+    assert found.signal.high > 0.85 * found.signal.charged  # records of length 0.9, few runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [10, 18])
+def test_one_record_of_many_moves_the_sum_by_no_more_than_is_charged(power):
+    found = wide_attack.moved(2**power, 1.1)
+    assert 1.999 < found.value <= found.limit < 2.02
 
 
 @pytest.mark.parametrize(("values", "message"), [
@@ -244,20 +466,25 @@ def test_audits_that_make_no_sense_are_refused(values, message):
 # --- the benchmark ---
 
 
+WIDE = [{"attack": "rounding", "case": "8 records", "measured": 1.5, "limit": 2.0,
+         "violated": False, "note": "none"}]
+
+
 @pytest.fixture
 def few(monkeypatch):
     cases = tuple(c for c in benchmark.CASES if c.rounds == 1)
-    monkeypatch.setattr(benchmark, "CASES", cases[:2])
+    monkeypatch.setattr(benchmark, "CASES", cases[:1])
     monkeypatch.setattr(benchmark, "EPSILONS", (1.0,))
     every = benchmark.modules()
-    some = {name: every[name] for name in ("gda", "recursive", "group_sgd")}
+    some = {name: every[name] for name in ("gda", "group_sgd")}
     monkeypatch.setattr(benchmark, "modules", lambda: some)
+    monkeypatch.setattr(wide_attack, "everything", lambda quick: WIDE)
     monkeypatch.setattr(benchmark, "STREAMS", lambda: benchmark.stream_attack.attacks()[1:2])
     return monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [1, 3])
 def test_records_that_are_read_once_are_attacked_and_half_the_noise_is_caught(number):
     attack = stream_attack.attacks()[number]
     hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
@@ -270,16 +497,18 @@ def test_records_that_are_read_once_are_attacked_and_half_the_noise_is_caught(nu
         query = (dataclasses.replace(query, parts=tuple(map(less, query.parts)))
                  if isinstance(query, jmm.Parallel) else less(query))
         run = dataclasses.replace(hyper, query=query)
-        return stream_attack.audit(jax.random.key(7), attack, run, DELTA, runs=30_000).epsilon_lower
+        found = stream_attack.audit(jax.random.key(7), attack, run, DELTA, runs=10_000)
+        assert not found.violated  # what is claimed of less noise is more
+        return found.epsilon_lower
 
-    assert 0.55 * 4.0 <= attained(1.0) <= 4.0 < attained(0.5)
+    assert 0.5 * 4.0 <= attained(1.0) <= 4.0 < attained(0.5)
 
 
 def test_the_benchmark_has_every_algorithm_and_every_sampling():
     assert {"sgda", "gda", "extragradient", "proximal", "group_sgd",
             "active_groups"} <= set(benchmark.modules())
     assert [attack.algorithm for attack in benchmark.STREAMS()] == [
-        jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco]
+        jmm.phased_erm, jmm.ftrl, jmm.group_oco, jmm.group_oco, jmm.phased_erm]
     assert {type(c.sampling) for c in benchmark.CASES} == {Full, Poisson, Disjoint, FixedSize}
     assert {type(c.sampling) for c in benchmark.CASES if c.quick} == {
         Full, Poisson, Disjoint, FixedSize}
@@ -293,23 +522,33 @@ def test_an_algorithm_that_the_benchmark_does_not_know_is_named(monkeypatch):
 
 @pytest.mark.slow
 def test_the_benchmark_writes_rows_and_statements(few, tmp_path, capsys):
-    assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json")]) == 0
+    table = tmp_path / "audit.md"
+    assert benchmark.main(["--runs", "2000", "--json", str(tmp_path / "audit.json"),
+                           "--markdown", str(table)]) == 0
+    assert table.read_text().count("| replace_one |") == 3
     record = json.loads((tmp_path / "audit.json").read_text())
-    assert set(record) == {"environment", "arguments", "seconds", "rows", "statements"}
-    assert len(record["rows"]) == len(record["statements"]) == 5
+    assert set(record) == {"environment", "arguments", "seconds", "rows", "statements", "wide"}
+    assert record["wide"] == WIDE
+    assert len(record["rows"]) == len(record["statements"]) == 3
     for row, statement in zip(record["rows"], record["statements"], strict=True):
         assert {"algorithm", "mechanism", "epsilon_claimed", "epsilon_lower", "runs", "delta",
                 "neighbours", "seconds"} <= set(row)
         assert row["epsilon_lower"] <= row["epsilon_claimed"] == statement["epsilon"]
-    assert "Poisson, rate 0.25, 1 round " in capsys.readouterr().out
+    assert "full batch, 1 round " in capsys.readouterr().out
 
 
 def test_a_violation_is_loud(few, capsys, monkeypatch):
     row = {"algorithm": "gda", "mechanism": "full batch", "neighbours": RO, "pair": "worst",
-           "epsilon_claimed": 1.0, "epsilon_lower": 2.0, "share": 2.0, "runs": 9, "violated": True}
+           "epsilon_claimed": 1.0, "epsilon_lower": 2.0, "share": 2.0, "runs": 9, "violated": True,
+           "signal": None}
     monkeypatch.setattr(benchmark, "everything", lambda *_: ([row], [{}]))
     assert benchmark.main(["--quick"]) == 1
     assert "VIOLATED: gda" in capsys.readouterr().err
+    monkeypatch.setattr(benchmark, "everything", lambda *_: ([], []))
+    monkeypatch.setattr(wide_attack, "everything", lambda quick: [WIDE[0] | {"violated": True}])
+    assert benchmark.main(["--quick"]) == 1
+    assert "VIOLATED: rounding" in capsys.readouterr().err
+    assert benchmark.main(["--quick", "--only", "claims"]) == 0
 
 
 @pytest.mark.parametrize("runs", ["0", "x", "999"])

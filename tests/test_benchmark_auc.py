@@ -58,7 +58,7 @@ def check_schema(out, rows):
         assert row["auc_std"] >= 0
         assert row["seconds"] > 0
         assert 0 < statement["epsilon"] <= row["epsilon"] * (1 + 1e-9)
-        assert statement["epsilon_allowed"] == statement["epsilon"]
+        assert statement["epsilon_spent_if_fixed"] == statement["epsilon"]
         assert statement["delta"] == row["delta"]
         assert statement["spent"] == row["iterations"]
         assert statement["effective_noise_multiplier"] == [row["noise_multiplier"]]

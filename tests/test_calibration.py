@@ -15,6 +15,7 @@ from jaxminimax import Saddle
 from jaxminimax.accounting import _calibrate, _curves, _epsilon, _pld, subsampling
 from jaxminimax.accounting._charge import Charge, Loss
 
+pytestmark = pytest.mark.usefixtures("real_noise")
 EPSILONS, DELTAS, TIMES = (1e-3, 0.1, 1.0, 20.0), (1e-4, 1e-10), (1, 1000, 10**6)
 
 

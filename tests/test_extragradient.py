@@ -170,6 +170,7 @@ def test_the_two_releases_of_a_round_have_noise_of_their_own():
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.04
 
 
+@pytest.mark.usefixtures("real_noise")
 def test_a_whole_pass_is_one_gaussian_and_a_full_batch_run_is_two_a_round():
     z = 7.461263269632886  # 2 z_1 at (1, 1e-5)
     clip, noise = Saddle(1.0, None), Saddle(z, None)

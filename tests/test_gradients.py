@@ -306,6 +306,18 @@ def test_pieces_that_cancel_in_one_example_do_not_drown_the_others(strategy):
     assert np.linalg.norm(a - b) <= 2
 
 
+@pytest.mark.parametrize("strategy", ["vmap", "ghost"])
+def test_no_number_of_leaves_hides_what_is_small(strategy):
+    """One entry of 1 and 399 whose squares are just below half of its last bit."""
+    x = np.full(400, np.float32(2.0**-12) * np.float32(0.99999))
+    x[0] = 1
+    w = [jnp.zeros(()) for _ in x]
+    total = clipped_sum(saddle_operator(lambda w, v, x: sum(a * b for a, b in zip(
+        w, x, strict=True))), Saddle(1.0, None), strategy=strategy)
+    g = jax.jit(total)(Saddle(w, jnp.zeros(())), jnp.asarray(x)[None])
+    assert np.linalg.norm(np.array(g.w, np.float64)) <= 1
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_leaves_of_different_types_are_held_to_the_coarser_ones_rounding(strategy):
     rng = np.random.default_rng(4)

@@ -69,6 +69,7 @@ def test_wrong_trees_would_be_told_from_it():
             (right**2 + np.outer(np.diag(right), np.diag(right))) / 3000))
 
 
+@pytest.mark.usefixtures("real_noise")
 @pytest.mark.parametrize("leaves", [1, 6, 7, 8, 21])
 def test_a_record_costs_as_many_gaussians_as_the_accountant_charges(leaves):
     """The prefix sums as one Gaussian vector: the worst leaf's squared distance over 4 C^2/sigma^2.
@@ -85,6 +86,7 @@ def test_a_record_costs_as_many_gaussians_as_the_accountant_charges(leaves):
         dpa.get_epsilon_gaussian(z / (2 * math.sqrt(max(costs))), 1e-6), rel=1e-6)
 
 
+@pytest.mark.usefixtures("real_noise")
 @pytest.mark.parametrize(("leaves", "expected"), [(1000, 13.35961), (1023, 13.35961),
                                                   (1024, 14.01167), (4096, 15.23230)])
 def test_the_noise_of_a_node_is_the_reference_value(leaves, expected):
@@ -357,6 +359,36 @@ def test_a_loss_has_the_noise_that_is_charged(factor):
     assert abs(np.median(found) - 2.5) < 0.15
 
 
+def test_rounds_share_no_noise_of_losses_or_gradients():
+    """The part of what a run shows that is not there without noise, round by round."""
+    rounds, keys = 4, 4000
+    n = 2 * rounds
+    problem = jmm.GroupProblem(
+        loss=lambda w, x: x * w[0] ** 0, operator=lambda z, x: jax.tree.map(jnp.zeros_like, z),
+        project=lambda w: w, diameter=1.0, lipschitz=1.0, bound=1.0)
+
+    def shown(noise):
+        query = group_oco.releases(clip=1.0, bound=1.0, iterations=rounds)
+        query = dataclasses.replace(query, parts=tuple(
+            dataclasses.replace(part, noise_multiplier=noise) for part in query.parts))
+        # steps so small that the draws of the groups do not depend on what was released
+        hyper = group_oco.Hyper(query=query, step=1.0, weight_step=1e-9, sizes=(n, n))
+        return jax.jit(jax.vmap(lambda key: jmm.run(
+            key, Saddle(jnp.zeros(1), ()), jnp.full((2, n), 0.5), hyper, group_oco, problem,
+            lambda state: (state.log_weights[0] - state.log_weights[1], state.turns[0],
+                           state.online.total.w[0]))[1]))(jax.random.split(jax.random.key(2), keys))
+
+    (gap, turns, total), (quiet, same, _) = shown(1.0), shown(0.0)
+    np.testing.assert_array_equal(turns, same)
+    first = np.diff(turns, axis=1, prepend=0) == 1
+    losses = np.diff(gap - quiet, axis=1, prepend=0.0) * np.where(first, 1.0, -1.0)
+    assert np.all(losses.std(0) > 0)
+    # the first, second and fourth sum are nodes of their own
+    noise = np.concatenate([losses, np.asarray(total)[:, [0, 1, 3]]], 1)
+    found = np.corrcoef(noise.T)[np.triu_indices(noise.shape[1], 1)]
+    assert np.all(abs(found) < 4.5 / math.sqrt(keys))
+
+
 def test_losses_are_clipped_and_spent():
     losses = RecordLosses(bound=3.0, noise_multiplier=0.0, times=2)
     problem = problems.worst_group(lambda w, x: x * w, problems.ball(1.0), lipschitz=1.0, bound=3.0)
@@ -378,6 +410,7 @@ def calibrated(epsilon=2.0):
     return jmm.calibrate(group_oco, hyper, epsilon, 1e-6)
 
 
+@pytest.mark.usefixtures("real_noise")
 def test_both_roles_are_calibrated_to_the_whole_target():
     hyper = calibrated()
     tree, losses = hyper.query.parts

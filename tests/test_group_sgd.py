@@ -138,7 +138,7 @@ def test_fit_is_run_and_spends_two_releases_a_round():
     w = np.concatenate([np.zeros((1, 2)), path])
     np.testing.assert_allclose(state.average.w, w[2:].mean(0))
     assert (fit.statement.spent, fit.statement.allowed) == (8, 8)
-    assert fit.statement.epsilon == fit.statement.epsilon_allowed
+    assert fit.statement.epsilon == fit.statement.epsilon_spent_if_fixed
 
 
 @both

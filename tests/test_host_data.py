@@ -140,6 +140,19 @@ def test_rows_of_another_key_or_release_are_nan(window):
     assert bool(jnp.all(jnp.isnan(released(KEY, at, one))))  # a single row is another one
 
 
+def test_a_sample_beyond_its_capacity_is_nan_wherever_its_rows_are():
+    count = 12
+    made = jmm.sgda.mechanism(hyper(jmm.Poisson(rate=0.1, capacity=20), iterations=count))
+    with Supply(KEY, made, jmm.HostData(ROWS, rounds=count), [count], 0, count) as supply:
+        ((window, sent),) = supply.piece(count)
+    assert sent == count
+    one = jax.jit(lambda data, spent: jmm.release(KEY, made, spent, PROBLEM, START, data).w)
+    ahead, resident = (np.stack([one(data, jnp.int32(spent)) for spent in range(count)])
+                       for data in (window, tuple(map(jnp.asarray, ROWS))))
+    np.testing.assert_array_equal(np.isnan(ahead), np.isnan(resident))
+    assert 0 < np.isnan(resident).all(1).sum() < count
+
+
 def test_nothing_is_sent_beyond_the_budget(window):
     """A share that would reach beyond the last release repeats its rows, to no avail."""
     with Supply(KEY, jmm.sgda.mechanism(hyper()), jmm.HostData(ROWS, rounds=4), [2, 4], 4,

@@ -11,30 +11,36 @@ SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.
 # A module imports from the floors below its own only; a part is a module or a folder of modules.
 FLOORS = {
     "_types": 0, "_check": 0, "_tree": 0, "_held": 0, "_words": 0, "_bar": 0,
-    "mechanism": 1, "solvers": 1, "group_solvers": 1, "ghost": 1,
+    "_arithmetic": 0, "_programs": 0,
+    "mechanism": 1, "solvers": 1, "group_solvers": 1, "integer_sums": 1, "ghost": 1,
     "_valid": 2, "gradients": 2, "sampling": 2, "noise": 2, "averaging": 2, "schedules": 2,
-    "host_data": 2, "sharding": 2, "shard_sums": 2,
-    "prefetch": 3, "release": 3, "release_groups": 3, "release_solution": 3, "release_stream": 3,
+    "host_data": 2, "sharding": 2, "shard_sums": 2, "integer_noise": 2, "_own_record": 2,
+    "blur": 3, "prefetch": 3,
+    "release": 3, "release_groups": 3, "release_solution": 3, "release_stream": 3,
     "algorithms": 4, "problems": 4, "metrics": 4,
-    "drivers": 5, "fit": 5, "plans": 5,
+    "_fingerprint": 4, "drivers": 5, "fit": 5, "plans": 5,
     "audit": 6,
     "__init__": 7, "__main__": 7,
 }
 # on one floor, and in this order
 BESIDE = {("_tree", "_types"), ("_held", "_types"), ("_held", "_tree"), ("shard_sums", "sharding"),
-          ("prefetch", "release"),
+          ("shard_sums", "gradients"), ("shard_sums", "sampling"),
+          ("integer_sums", "mechanism"), ("ghost", "integer_sums"), ("ghost", "mechanism"),
+          ("ghost", "solvers"), ("release", "blur"), ("release_groups", "blur"),
+          ("release_solution", "blur"), ("release_stream", "blur"),
+          ("_own_record", "host_data"), ("_own_record", "sharding"), ("prefetch", "release"),
           ("release_groups", "release"),
           ("release_groups", "release_stream"), ("release_solution", "release_stream"),
           ("__main__", "__init__")}
 # all that it may see
-ACCOUNTING = {"mechanism", "_valid", "sampling", "_check", "_types", "accounting"}
+ACCOUNTING = {"mechanism", "integer_noise", "_valid", "sampling", "_check", "_types", "accounting"}
 MAY_ACCOUNT = {"fit", "plans", "audit", "__init__", "__main__"}  # all that may see it
 
 # the only functions that data may be handed to
 DOOR = {"release", "release_resolvent", "release_group_gradient", "release_group_losses",
         "release_group_solution", "release_leaf", "release_loss", "next_pair"}
 FEED = {"feed"}  # of one algorithm, which another may use
-ONWARDS = {"update", "run", "_advance", "on_mesh", "_in_turn", "Supply"}
+ONWARDS = {"update", "run", "_rounds", "arrays", "_advance", "on_mesh", "_in_turn", "Supply"}
 
 
 def part_of(path):

@@ -7,6 +7,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Full, Poisson, Query, Repeat, Saddle, audit, gradients, release, sgda
+from jaxminimax.accounting import _charge
 from jaxminimax.gradients import STRATEGIES, clipped_sum
 
 N, DELTA = 6, 1e-2
@@ -85,10 +86,10 @@ def distances(q, pairs=60):
 
 
 def test_neighbours_are_as_far_apart_as_is_charged_and_no_farther():
-    limit = 2 / jmm.effective_noise_multiplier(query())
-    assert limit == 2 / min(NOISE)
+    limit = 2 / _charge.charged(jmm.Repeat(query=query(), times=1), "replace_one")
+    assert 2 / min(NOISE) < limit < 1.001 * 2 / min(NOISE)
     far = distances(query())
-    assert far.max() <= limit * (1 + 1e-9)
+    assert far.max() <= limit
     assert far.max() > 0.99 * limit
 
 

@@ -15,6 +15,7 @@ import pytest
 
 WORKER = pathlib.Path(__file__).parent / "mesh_worker.py"
 ROUNDING = 1e-14  # float64 numbers near 1
+GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 
 SAMPLINGS = ("full", "poisson", "fixed", "overflow", "replacement", "disjoint")
 DEVICES = (1, 2, 4, 8)
@@ -28,7 +29,7 @@ def start(*arguments):
 def results(workers):
     """What the workers found; none may fail."""
     try:
-        said = [worker.communicate(timeout=400)[0] for worker, _ in workers]
+        said = [worker.communicate(timeout=900)[0] for worker, _ in workers]
     finally:
         for worker, _ in workers:
             worker.kill()
@@ -56,7 +57,7 @@ def processes(tmp_path_factory):
 
 @pytest.mark.parametrize("count", DEVICES)
 def test_a_run_is_the_same_on_any_number_of_devices_and_costs_the_same(found, count):
-    assert found[f"run {count}"] < ROUNDING
+    assert found[f"run {count}"] < GRID
     assert found[f"silent run {count}"] < ROUNDING
     assert found[f"statement {count}"]
     one, many = found[f"epsilon {count}"]
@@ -66,7 +67,7 @@ def test_a_run_is_the_same_on_any_number_of_devices_and_costs_the_same(found, co
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_every_sampling_reads_the_same_rows(found, name):
     """With noise, and without, where nothing but the sample decides."""
-    assert found[f"equal {name}"] < ROUNDING
+    assert found[f"equal {name}"] < GRID
     assert found[f"silent {name}"] < ROUNDING
     # what one device refuses, eight do: a sample that outgrew its capacity, one release too many
     refused = found[f"refused {name}"]
@@ -76,30 +77,34 @@ def test_every_sampling_reads_the_same_rows(found, name):
 
 
 def test_a_shard_takes_as_many_passes_as_its_sample_needs(found):
-    assert found["passes poisson"] < ROUNDING
+    assert found["passes poisson"] < GRID
     assert found["bug one pass"] > 0.01
 
 
 def test_a_saved_state_goes_on_on_other_devices(found):
-    assert found["resumed"] < ROUNDING
+    assert found["resumed"] < GRID
     assert found["resumed statement"]
-    assert found["scanned"] < ROUNDING
+    assert found["scanned"] < GRID
 
 
 @pytest.mark.parametrize("name", ["extragradient", "recursive_sgda"])
 def test_algorithms_of_several_releases_or_parts_are_the_same(found, name):
-    assert found[f"algorithm {name}"] < ROUNDING
+    assert found[f"algorithm {name}"] < GRID
     assert found[f"algorithm statement {name}"]
 
 
 @pytest.mark.parametrize("how", ["everywhere", "backwards"])
 def test_rows_that_are_on_the_devices_already_count_once_each(found, how):
-    assert found[f"placed {how}"] < ROUNDING
+    assert found[f"placed {how}"] < GRID
+
+
+def test_rows_have_the_same_fingerprint_wherever_they_are(found, processes):
+    assert [here["marks"] for here in (found, *processes)] == [1, 1, 1]
 
 
 def test_a_second_axis_holds_copies_or_parameters(found):
-    assert found["two axes"] < ROUNDING
-    assert found["parameters spread"] < ROUNDING
+    assert found["two axes"] < GRID
+    assert found["parameters spread"] < GRID
     assert found["still spread"]
     assert "axis 'data'" in found["refused parameters over data"]
 
@@ -134,7 +139,8 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(found):
     """And the arithmetic of a device falls with its rows."""
     for made, size in zip(found["collectives"], found["size"], strict=True):
         assert {kind for kind, _ in made} == {"all-reduce"}
-        assert sum(moved for _, moved in made) == size
+        # integers of 32 bits, where the point is float64; float sums in a branch without noise
+        assert sum(moved for _, moved in made) == size // 2
     flops, rows = found["share"]
     assert 0.6 * rows < flops < 1.02 * rows  # every device draws the sample and the noise
     assert rows > 3
@@ -149,8 +155,8 @@ def test_two_processes_feed_their_own_rows_and_end_alike(processes):
     assert not set(one["rows"]) & set(other["rows"])
     assert one["bytes"] == other["bytes"]  # different noise would give the sum away
     for mine in processes:
-        assert mine["equal"] < ROUNDING
-        assert mine["equal handed"] < ROUNDING
+        assert mine["equal"] < GRID
+        assert mine["equal handed"] < GRID
         assert mine["statement"]
         assert mine["saved"] == 0
     assert one["epsilon"] == other["epsilon"]

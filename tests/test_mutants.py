@@ -1,5 +1,7 @@
 """Every planted bug is found, by a detector that is silent without it."""
 
+import math
+
 import pytest
 
 from benchmarks import mutants
@@ -25,10 +27,19 @@ def test_bugs_have_different_names_and_leave_nothing_behind():
         assert getattr(patch.getter(), patch.attribute) is sound
 
 
-def test_a_number_that_is_none_fires():
-    assert mutants.Finding(float("nan"), 1.0).fires
+def test_a_detector_that_breaks_has_caught_nothing():
     assert mutants.Finding(1.1, 1.0).fires
+    assert mutants.Finding(math.inf, 1.0).fires
     assert not mutants.Finding(1.0, 1.0).fires
+    for broken in (mutants.Finding(math.nan, 1.0), mutants.Finding(1.0, math.nan)):
+        with pytest.raises(ValueError, match="broken"):
+            broken.fires  # noqa: B018
+
+
+def test_most_bugs_are_no_factors_of_two():
+    """A fifth or less: of noise, of a clip norm, of a rate."""
+    parts = ("tenth", "twentieth", "256th", "fifth", "bfloat16", "short", "begun", "quarter")
+    assert sum(any(part in m.name for part in parts) for m in mutants.MUTANTS) >= 15
 
 
 def test_the_table_says_what_was_caught():

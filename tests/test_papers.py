@@ -552,6 +552,7 @@ def test_values_of_the_profile():
 
 # ---- formulas refuse, benchmark runs -----------------------------------------------------------
 
+pytestmark = pytest.mark.usefixtures("real_noise")
 EVERY = [
     (papers.dpsgda_theorem_1, (1.0, 100, 10, 1.0, 1e-5, 2.0)),
     (papers.dpsgda_remark_1, (1.0, 100, 10, 1.0, 1e-5)),

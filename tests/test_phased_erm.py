@@ -42,6 +42,7 @@ def released(hyper, data, problem, w, seed=0):
 # --- reference values ---
 
 
+@pytest.mark.usefixtures("real_noise")
 @pytest.mark.parametrize(("phase", "reg_w", "exact", "noise"), [
     (1, 5.149, 4.764e-3, 2.05e-2), (2, 10.30, 2.736e-3, 1.18e-2), (5, 82.38, 6.654e-4, 2.87e-3),
     (10, 2636.0, 9.806e-5, 4.23e-4)])
@@ -199,6 +200,19 @@ def test_the_noise_is_the_length_times_the_multiplier(factor):
         assert abs(np.mean(noise)) < 0.05 * expected
 
 
+def test_phases_share_no_noise():
+    flat = problems.worst_group(lambda w, x: 0.5 + 0 * x * w[0], problems.ball(1e6), lipschitz=1.0,
+                                bound=1.0, smooth=1.0, convex=True)
+    hyper = describe(flat, (9, 8), 3, diameter=2e6, noise_multiplier=7.0)
+    d = 20_000
+    points = released(hyper, jnp.zeros((2, 9)), flat, jnp.zeros(d))
+    noise = np.diff(points, axis=0, prepend=0.0)  # a flat loss leaves the centre where it is
+    assert np.all(noise.std(1) > 0)
+    for x in (noise, abs(noise)):
+        apart = np.corrcoef(x)[np.triu_indices(3, 1)]
+        assert np.all(abs(apart) < 4.5 / math.sqrt(d))
+
+
 def test_a_halved_sensitivity_would_be_seen_by_the_opposite_lines(monkeypatch):
     """Who releases less noise than the true distance times z, releases too little."""
     query = describe(LINE, (6,), 1, reg_lam=1e9).query
@@ -353,6 +367,7 @@ def test_what_the_description_does_not_cover_is_refused(change, problem, message
 # --- accounting ---
 
 
+@pytest.mark.usefixtures("real_noise")
 def test_all_phases_together_cost_one_gaussian():
     hyper = phased_erm.plan(POINTS, sizes=(300, 400), dim=2, **TARGET)
     hyper = jmm.calibrate(phased_erm, hyper, 1.0, 1e-6)

@@ -381,6 +381,7 @@ def test_a_door_opens_for_its_own_descriptions_only():
 # --- accounting ---
 
 
+@pytest.mark.usefixtures("real_noise")
 def test_one_pass_is_one_gaussian_and_its_noise_the_worked_example():
     made = proximal.single_pass(population=1000, dim=10, bound=1.0, smooth=1.0, diameter=2.0,
                                 epsilon=1.0, delta=1e-5)

@@ -476,6 +476,7 @@ def test_the_tight_weight_of_descent_is_where_its_induction_closes():
         planned(100, mode="best")
 
 
+@pytest.mark.usefixtures("real_noise")
 def test_one_pass_has_the_corrected_noise_and_step():
     """Local privacy: 2 L r a record, where the published formula gives epsilon 2.44."""
     plan = plans.one_pass(population=1000, epsilon=1.0, **NUMBERS)

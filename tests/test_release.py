@@ -1,7 +1,7 @@
 """The door: what leaves it tells neighbouring data sets apart by no more than was charged."""
 
+import dataclasses
 import functools
-import importlib
 import itertools
 import math
 
@@ -21,6 +21,7 @@ from jaxminimax import (
     Query,
     Repeat,
     Saddle,
+    blur,
     effective_noise_multiplier,
     gda,
     gradients,
@@ -28,10 +29,9 @@ from jaxminimax import (
     saddle_operator,
     sgda,
 )
+from jaxminimax.accounting import _charge
 from jaxminimax.mechanism import batch_size, overflow_probability
 from jaxminimax.prefetch import Supply
-
-door = importlib.import_module("jaxminimax.release")
 
 SIGMAS = 4.5
 N = 8
@@ -111,6 +111,11 @@ def _moves(algorithm, sampling, strategy, keys, data):
         jnp.negative, algorithm.update(key, state, data, hyper, ITSELF).z), keys)
 
 
+def charged(q, neighbours="replace_one"):
+    """The noise multiplier that is charged: rounding to the grid is part of the distance."""
+    return _charge.charged(Repeat(query=q, times=1), neighbours)
+
+
 def records(seed):
     rng = np.random.default_rng(seed)
     return Saddle(rng.normal(size=(N, 3)), rng.normal(size=(N, 2)))
@@ -144,7 +149,8 @@ def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
     def moves(data):
         return _moves(algorithm, sampling, strategy, split(), data)
 
-    bound = 1 / effective_noise_multiplier(query(sampling))
+    bound = 1 / charged(query(sampling), "add_or_remove_one")
+    assert bound < 1.002 / effective_noise_multiplier(query(sampling))
     data, i = records(1), 1
     giant = with_record(data, i, 1e6)
     for value in (-1e6, -1e300, 1.0, 1e-3):
@@ -152,9 +158,9 @@ def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
     absent = [distances(moves, sampling, giant, with_record(data, i, value))
               for value in (np.nan, np.inf, 0.0)]
     assert np.max(absent) <= bound
-    assert np.min(np.max(absent, 1)) > 0.999 * bound
+    assert np.min(np.max(absent, 1)) > 0.998 * bound
     replaced = distances(moves, sampling, giant, with_record(data, i, -1e6))
-    assert replaced.max() > 0.999 * 2 * bound
+    assert replaced.max() > 0.998 * 2 * bound
     if isinstance(sampling, Poisson):  # without the record in the sample there is no trace of it
         assert replaced.min() == 0
         assert 0 < (replaced > 0).sum() < KEYS
@@ -163,7 +169,7 @@ def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
 @samplings
 def test_any_two_neighbours_are_within_the_sensitivity(sampling):
     """Random records of random size, at every place."""
-    bound = 2 / effective_noise_multiplier(query(sampling))
+    bound = 2 / charged(query(sampling))
     for i in range(N):
         size = 10.0 ** np.random.default_rng(i).uniform(-3, 3)
         data, fresh = records(2 * i), records(2 * i + 1)
@@ -178,25 +184,25 @@ def test_any_two_neighbours_are_within_the_sensitivity(sampling):
 @pytest.mark.parametrize("replacement", [False, True])
 def test_a_record_counts_as_often_as_a_fixed_size_sample_holds_it(replacement):
     sampling = FixedSize(batch=4, replacement=replacement)
-    unit = 2 / effective_noise_multiplier(query(sampling))
+    unit = 2 / charged(query(sampling))
     data = records(1)
     times, most = np.zeros(KEYS), 0.0
     for i in range(N):
         moved = distances(lambda x: _moves(sgda, sampling, "vmap", split(), x), sampling,
                           with_record(data, i, 1e6), with_record(data, i, -1e6)) / unit
-        np.testing.assert_allclose(moved, np.round(moved), atol=1e-4)
+        np.testing.assert_allclose(moved, np.round(moved), atol=4e-3)
         most = max(most, moved.max())
         times += np.round(moved)
-    assert most > 1.9 if replacement else most <= 1 + 1e-4
+    assert most > 1.9 if replacement else most <= 1
     np.testing.assert_array_equal(times, 4)
 
 
 def farthest():
-    """The distance between the worst neighbours, in units of the bound: 1."""
+    """The distance between the worst neighbours, in units of the bound: nearly 1."""
     q, data = query(), records(1)
     moved = distances(lambda x: opened(q, x), q.sampling, with_record(data, 1, 1e6),
                       with_record(data, 1, -1e6))
-    return moved.max() * effective_noise_multiplier(q) / 2
+    return moved.max() * charged(q) / 2
 
 
 def test_the_sensitivity_is_attained():
@@ -237,9 +243,8 @@ def test_the_noise_of_float32_players_is_as_large():
 
 
 def test_the_measured_noise_catches_half_of_it(bug):
-    gaussian = door.gaussian
-    bug.setattr(door, "gaussian", lambda key, tree, std: gaussian(
-        key, tree, jax.tree.map(lambda s: s / 2, std)))
+    noise = blur.integer_noise
+    bug.setattr(blur, "integer_noise", lambda *args: jax.tree.map(lambda x: x // 2, noise(*args)))
     np.testing.assert_allclose(noise_ratios(query()), 0.5, rtol=0.01)
 
 
@@ -253,12 +258,57 @@ def test_players_leaves_and_releases_share_no_noise():
             assert abs(np.corrcoef(a, b)[0, 1]) < SIGMAS / math.sqrt(x.size)
 
 
+def noise_alone(q, data, count, **how):
+    """What releases have over those of the same samples without noise, a row a key."""
+    keys = split(11, count)
+    quiet = dataclasses.replace(q, noise_multiplier=jax.tree.map(lambda _: 0.0, q.noise_multiplier))
+    loud, plain = (opened(x, data, keys, **how) for x in (q, quiet))
+    rows = [np.reshape(a - b, (count, -1)) for a, b in zip(*map(jax.tree.leaves, (loud, plain)),
+                                                         strict=True)]
+    return np.concatenate(rows, 1), plain
+
+
+def test_numbers_without_axes_share_no_noise():
+    z = Saddle({"a": jnp.zeros(()), "b": jnp.zeros(()), "c": jnp.zeros(3)}, jnp.zeros(()))
+    count = 4000
+    noise, _ = noise_alone(query(), jnp.ones(N), count, problem=SCALED, z=z)
+    assert noise.shape == (count, 6)
+    for x in (noise, abs(noise)):
+        apart = np.corrcoef(x.T)[np.triu_indices(6, 1)]
+        assert np.all(abs(apart) < SIGMAS / math.sqrt(count))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Poisson(rate=0.3), FixedSize(batch=3),
+                                      FixedSize(batch=3, replacement=True)], ids=str)
+def test_noise_knows_nothing_of_the_sample(sampling):
+    """Neither do numbers tell which records were drawn, nor those how large the numbers are."""
+    count, each = 4000, np.eye(N)
+    noise, plain = noise_alone(query(sampling, clip=Saddle(1.0, 1.0)), Saddle(each, each), count)
+    there = plain.w * batch_size(query(sampling))
+    assert np.all(there.std(0) > 0)
+    for x in (noise, abs(noise)):
+        both = np.corrcoef(x.T, there.T)[: x.shape[1], x.shape[1]:]
+        assert np.all(abs(both) < SIGMAS / math.sqrt(count))
+
+
+@pytest.mark.slow
+def test_noise_is_not_a_thousandth_quieter_than_described():
+    size, z = 2**24, Saddle(1.5, None)
+    q = dataclasses.replace(query(clip=Saddle(0.7, None), noise=z, population=1), parameters=size)
+    g = opened(q, jnp.zeros((1, 1)), split(3, 1), problem=Problem(
+        lambda z, x: jax.tree.map(jnp.zeros_like, z)), z=Saddle(jnp.zeros(size, jnp.float32), ()))
+    deviation = math.sqrt(np.mean(np.square(g.w[0], dtype=np.float64)))
+    assert deviation > 0.7 * 1.5 * (1 - 3.5 / math.sqrt(2 * size))
+    assert deviation < 0.7 * 1.5 * 1.01
+
+
 def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
     data = records(3)
     plain, one, three = (opened(query(noise=Saddle(k * 1.5, k * 0.8)), data) for k in (0, 1, 3))
     clipped = gradients.clipped_sum(ITSELF.operator, CLIP)(origin(data), data)
     for p, a, b, total in zip(plain, one, three, clipped, strict=True):
-        np.testing.assert_allclose(b - p, 3 * (a - p), rtol=1e-9)
+        np.testing.assert_allclose(b - p, 3 * (a - p), atol=1e-4)  # each rounded to its grid
         np.testing.assert_allclose(p, np.broadcast_to(total / N, p.shape), rtol=1e-12)
 
 
@@ -266,7 +316,8 @@ def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
 def test_strategies_release_the_same_number(sampling):
     one, *others = (_moves(sgda, sampling, s, split(), records(4)) for s in gradients.STRATEGIES)
     for other in others:
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
+        # blocks are made of other rows, and each is rounded to the grid
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-4),
                      one, other)
 
 
@@ -292,17 +343,13 @@ def test_the_sum_is_divided_by_the_public_batch_size():
 
 
 def test_the_variance_catches_a_division_by_the_realised_batch_size(bug):
-    clipped_sum = door.clipped_sum
+    sums = gradients.ClippedSum.sums
 
-    def by_realised_size(operator, clip, **how):
-        def total(z, data, mask):
-            factor = 10 / jnp.maximum(jnp.sum(mask), 1)
-            return jax.tree.map(lambda x: x * factor, clipped_sum(operator, clip, **how)(
-                z, data, mask))
+    def by_realised_size(self, z, data, mask, rounding):
+        found, factor = sums(self, z, data, mask, rounding), 10 / jnp.maximum(jnp.sum(mask), 1)
+        return found._replace(floats=jax.tree.map(lambda x: x * factor, found.floats))
 
-        return total
-
-    bug.setattr(door, "clipped_sum", by_realised_size)
+    bug.setattr(gradients.ClippedSum, "sums", by_realised_size)
     assert shares(0.2, 50, 100).var() < 1e-12
 
 
@@ -377,7 +424,7 @@ def test_undefined_noise_releases_nothing_finite(clip, noise):
 def test_a_number_of_releases_between_two_is_refused():
     data = records(8)
     with pytest.raises(ValueError, match="spent must be an integer"):
-        door.release(jax.random.key(0), Repeat(query=query(), times=2), 0.5, ITSELF,
+        release(jax.random.key(0), Repeat(query=query(), times=2), 0.5, ITSELF,
                      origin(data), data)
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat, noise
+from jaxminimax.accounting import _charge
 from jaxminimax.mechanism import in_group, overflow_probability
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.release_groups import release_group_gradient, release_group_losses
@@ -194,13 +195,14 @@ def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
     for group in range(3):
         a, b = (opened(gradients(Z), x, group)[0] for x in (one, two))
         moved = np.linalg.norm(a - b)
-        assert moved <= 2 * CLIP / n * (1 + 1e-9)
+        z = _charge.charged(Repeat(query=gradients(Z).query, times=1), "replace_one")
+        assert moved <= 2 * CLIP / n * Z / z < 2.002 * CLIP / n
         assert (moved > 0.4 * CLIP / n) == (group == 1)
     a, b = (opened(losses(Z), x)[0] for x in (one, two))
     np.testing.assert_array_equal(a[[0, 2]], b[[0, 2]])
     assert abs(a[1] - b[1]) <= BOUND / n + 1e-6  # numbers of float32
     if other < 0:
-        assert abs(a[1] - b[1]) == pytest.approx(BOUND / n)
+        assert abs(a[1] - b[1]) == pytest.approx(BOUND / n, rel=1e-4)  # to its grid
 
 
 def test_many_float32_losses_add_up_to_within_one_records_share():

@@ -16,6 +16,8 @@ from jaxminimax import Saddle
 from jaxminimax.accounting import _curves, subsampling
 from jaxminimax.sampling import draw, failure, law_error
 
+pytestmark = pytest.mark.usefixtures("real_noise")
+
 
 def fixed(n, m, z, times, *, replacement=False, laplace=None, poisson=False):
     """`z` is noise over the sensitivity of one slot, 2 C."""
