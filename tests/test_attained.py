@@ -29,7 +29,7 @@ def test_two_adaptive_steps_never_exceed_the_composed_bound(rows):
 def test_two_steps_attain_the_bound_where_it_is_exact_and_come_close_elsewhere(rows):
     # catches a factor of two or a wrong rate that leaves too much; epsilon 3 is a far tail
     # (what rounding may move is charged, and not attained)
-    least = {"full": 0.999, "disjoint": 0.999, "poisson": 0.997, "fixed": 0.9, "replacement": 0.9}
+    least = {"full": 0.998, "disjoint": 0.998, "poisson": 0.997, "fixed": 0.9, "replacement": 0.9}
     for row in rows:
         if row["dimension"] == 1 and row["epsilon"] < 3:
             assert row["attained_over_claimed"] > least[row["sampler"]], row

@@ -143,7 +143,7 @@ def test_a_release_moves_the_parameters_once_and_nothing_else(found):
         assert sum(moved for _, moved in made) == size // 2
     flops, rows = found["share"]
     assert 0.6 * rows < flops < 1.02 * rows  # every device draws the sample and the noise
-    assert rows > 3
+    assert rows > 2  # not 4: each has room for a sample that falls unevenly
 
 
 # --- two processes ---
