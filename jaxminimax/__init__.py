@@ -1,143 +1,61 @@
 """Differentially private minimax optimisation, as pure functions on JAX."""
 
-from jaxminimax import (
-    audit,
-    averaging,
-    group_solvers,
-    metrics,
-    noise,
-    plans,
-    problems,
-    schedules,
-    sharding,
-    solvers,
-)
-from jaxminimax._types import (
-    Algorithm,
-    GroupProblem,
-    OnlineOptimiser,
-    Problem,
-    Saddle,
-    SaddleOperator,
-    record,
-    saddle_operator,
-)
-from jaxminimax.accounting import (
-    Statement,
-    calibrate,
-    calibrate_iterations,
-    calibrate_noise,
-    effective_noise_multiplier,
-    epsilon,
-    statement,
-)
-from jaxminimax.algorithms import (
-    active_groups,
-    extragradient,
-    ftrl,
-    gda,
-    group_oco,
-    group_sgd,
-    phased_erm,
-    proximal,
-    recursive,
-    recursive_sgda,
-    sgda,
-)
-from jaxminimax.averaging import TAIL, UNIFORM, WEIGHTED, Averaging
-from jaxminimax.drivers import run, stack, sweep
-from jaxminimax.fit import fit
-from jaxminimax.gradients import ClippedSum, clipped_sum
-from jaxminimax.host_data import HostData
-from jaxminimax.mechanism import (
-    Disjoint,
-    FixedSize,
-    Full,
-    GroupGradients,
-    GroupLosses,
-    GroupSolution,
-    Parallel,
-    Poisson,
-    Query,
-    RecordLosses,
-    Repeat,
-    Resolvent,
-    Sequence,
-    Solution,
-    Tree,
-    budget_split,
-)
-from jaxminimax.noise import secret_key
-from jaxminimax.release import release
-from jaxminimax.sharding import shard
+from jaxminimax import audit as audit
+from jaxminimax import mechanism as mechanism
+from jaxminimax import metrics as metrics
+from jaxminimax import noise as noise
+from jaxminimax import placement as placement
+from jaxminimax import problems as problems
+from jaxminimax import solvers as solvers
+from jaxminimax.accounting import Statement as Statement
+from jaxminimax.accounting import calibrate as calibrate
+from jaxminimax.accounting import calibrate_iterations as calibrate_iterations
+from jaxminimax.accounting import calibrate_noise as calibrate_noise
+from jaxminimax.accounting import effective_noise_multiplier as effective_noise_multiplier
+from jaxminimax.accounting import epsilon as epsilon
+from jaxminimax.accounting import statement as statement
+from jaxminimax.algorithms import *  # noqa: F403
+from jaxminimax.algorithms.common import averaging as averaging
+from jaxminimax.algorithms.common import schedules as schedules
+from jaxminimax.algorithms.common.averaging import TAIL as TAIL
+from jaxminimax.algorithms.common.averaging import UNIFORM as UNIFORM
+from jaxminimax.algorithms.common.averaging import WEIGHTED as WEIGHTED
+from jaxminimax.algorithms.common.averaging import Averaging as Averaging
+from jaxminimax.base.types import Algorithm as Algorithm
+from jaxminimax.base.types import GroupProblem as GroupProblem
+from jaxminimax.base.types import OnlineOptimiser as OnlineOptimiser
+from jaxminimax.base.types import Problem as Problem
+from jaxminimax.base.types import Saddle as Saddle
+from jaxminimax.base.types import SaddleOperator as SaddleOperator
+from jaxminimax.base.types import pytree_dataclass as pytree_dataclass
+from jaxminimax.base.types import saddle_operator as saddle_operator
+from jaxminimax.base.types import with_strategy as with_strategy
+from jaxminimax.door.sums import release as release
+from jaxminimax.drivers import fit as fit
+from jaxminimax.drivers import run as run
+from jaxminimax.drivers import stack as stack
+from jaxminimax.drivers import sweep as sweep
+from jaxminimax.gradients import ClippedSum as ClippedSum
+from jaxminimax.gradients import clipped_sum as clipped_sum
+from jaxminimax.mechanism import Disjoint as Disjoint
+from jaxminimax.mechanism import FixedSize as FixedSize
+from jaxminimax.mechanism import Full as Full
+from jaxminimax.mechanism import GroupGradients as GroupGradients
+from jaxminimax.mechanism import GroupLosses as GroupLosses
+from jaxminimax.mechanism import GroupSolution as GroupSolution
+from jaxminimax.mechanism import Parallel as Parallel
+from jaxminimax.mechanism import Poisson as Poisson
+from jaxminimax.mechanism import Query as Query
+from jaxminimax.mechanism import RecordLosses as RecordLosses
+from jaxminimax.mechanism import Repeat as Repeat
+from jaxminimax.mechanism import Resolvent as Resolvent
+from jaxminimax.mechanism import Sequence as Sequence
+from jaxminimax.mechanism import Solution as Solution
+from jaxminimax.mechanism import TreeSums as TreeSums
+from jaxminimax.mechanism import budget_split as budget_split
+from jaxminimax.noise import secret_key as secret_key
+from jaxminimax.placement import HostData as HostData
+from jaxminimax.placement import shard as shard
+from jaxminimax.plans import plan as plan
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "TAIL",
-    "UNIFORM",
-    "WEIGHTED",
-    "Algorithm",
-    "Averaging",
-    "ClippedSum",
-    "Disjoint",
-    "FixedSize",
-    "Full",
-    "GroupGradients",
-    "GroupLosses",
-    "GroupProblem",
-    "GroupSolution",
-    "HostData",
-    "OnlineOptimiser",
-    "Parallel",
-    "Poisson",
-    "Problem",
-    "Query",
-    "RecordLosses",
-    "Repeat",
-    "Resolvent",
-    "Saddle",
-    "SaddleOperator",
-    "Sequence",
-    "Solution",
-    "Statement",
-    "Tree",
-    "active_groups",
-    "audit",
-    "averaging",
-    "budget_split",
-    "calibrate",
-    "calibrate_iterations",
-    "calibrate_noise",
-    "clipped_sum",
-    "effective_noise_multiplier",
-    "epsilon",
-    "extragradient",
-    "fit",
-    "ftrl",
-    "gda",
-    "group_oco",
-    "group_sgd",
-    "group_solvers",
-    "metrics",
-    "noise",
-    "phased_erm",
-    "plans",
-    "problems",
-    "proximal",
-    "record",
-    "recursive",
-    "recursive_sgda",
-    "release",
-    "run",
-    "saddle_operator",
-    "schedules",
-    "secret_key",
-    "sgda",
-    "shard",
-    "sharding",
-    "solvers",
-    "stack",
-    "statement",
-    "sweep",
-]

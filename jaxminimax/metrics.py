@@ -5,10 +5,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax._types import GroupProblem, Problem, Saddle, Tree
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 
 
-def _needs(problem: Problem, *players: str) -> Callable[[Saddle, Tree], jax.Array]:
+def _needs(problem: Problem, *players: str) -> Callable[[Saddle, PyTree], jax.Array]:
     """The problem's value function, once everything that a metric needs is there."""
     if problem.value is None:
         raise ValueError("The problem has no value: give Problem(value=...) to measure it.")
@@ -19,7 +19,7 @@ def _needs(problem: Problem, *players: str) -> Callable[[Saddle, Tree], jax.Arra
     return problem.value
 
 
-def strong_gap(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+def strong_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max_v L(w, v) - min_w L(w, v) at one point z.
 
     L is the mean over `data`: the empirical gap on the training data, the population gap on data
@@ -34,7 +34,7 @@ def strong_gap(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
     return value(Saddle(z.w, v), data) - value(Saddle(w, z.v), data)
 
 
-def weak_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
+def weak_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max_v E L(w, v) - min_w E L(w, v), E over samples.
 
     The responses do not know the sample that the output came from, so the gap is at most the strong
@@ -60,7 +60,7 @@ def weak_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
     return jnp.mean(upper) - jnp.mean(lower)
 
 
-def relative_accuracy(problem: Problem, z: Saddle, saddle: Saddle, data: Tree) -> jax.Array:
+def relative_accuracy(problem: Problem, z: Saddle, saddle: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. L(w, v*) - L(w*, v), against one saddle point only.
 
     What an inner solver promises: at most the distance of its start from (w*, v*) times its
@@ -79,7 +79,7 @@ def relative_accuracy(problem: Problem, z: Saddle, saddle: Saddle, data: Tree) -
     return value(Saddle(z.w, saddle.v), data) - value(Saddle(saddle.w, z.v), data)
 
 
-def primal_risk(problem: Problem, w: Tree, data: Tree) -> jax.Array:
+def primal_risk(problem: Problem, w: PyTree, data: PyTree) -> jax.Array:
     """Reads the data; not private. R(w) = max_v L(w, v).
 
     Raises:
@@ -89,7 +89,7 @@ def primal_risk(problem: Problem, w: Tree, data: Tree) -> jax.Array:
     return value(Saddle(w, problem.best_response.v(w, data)), data)
 
 
-def mean_operator(problem: Problem, z: Saddle, data: Tree) -> Saddle:
+def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
     """Reads the data; not private. F(z): the records' mean operator, and the public terms."""
     each = jax.vmap(problem.operator, (None, 0))(z, data)
     mean = jax.tree.map(lambda x: jnp.mean(x, 0), each)
@@ -105,7 +105,7 @@ def _minus(x: Saddle, y: Saddle) -> Saddle:
     return jax.tree.map(jnp.subtract, x, y)
 
 
-def vi_gap(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+def vi_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max over u in W of <F(u), z - u>, 0 at solutions only.
 
     Its expectation over runs is the strong gap of the variational inequality.
@@ -120,7 +120,7 @@ def vi_gap(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
     return _dot(mean_operator(problem, u, data), _minus(z, u))
 
 
-def vi_gap_bound(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+def vi_gap_bound(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max over u in W of <F(z), z - u>.
 
     At least `vi_gap`, by monotonicity, and equal to it for skew operators such as those of bilinear
@@ -135,7 +135,7 @@ def vi_gap_bound(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
     return _dot(g, _minus(z, problem.support(g)))
 
 
-def weak_vi_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
+def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. max over u in W of <F(u), E z - u>, E over samples.
 
     <F(u), z - u> is affine in z, so the expectation over the samples moves inside. The one over the
@@ -149,7 +149,7 @@ def weak_vi_gap(problem: Problem, zs: Saddle, data: Tree) -> jax.Array:
     return vi_gap(problem, jax.tree.map(lambda x: jnp.mean(x, 0), zs), data)
 
 
-def natural_residual(problem: Problem, z: Saddle, data: Tree) -> jax.Array:
+def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
     """Reads the data; not private. ||z - P_W(z - F(z))||, 0 at solutions only, for any operator."""
     moved = problem.project(_minus(z, mean_operator(problem, z, data)))
     gap = _minus(z, moved)
@@ -163,7 +163,8 @@ def _group_means(values: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
     return jnp.sum(jnp.where(present, values, 0), 1) / n[:, 0]
 
 
-def group_risks(problem: GroupProblem, w: Tree, data: Tree, sizes: tuple[int, ...]) -> jax.Array:
+def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
+                sizes: tuple[int, ...]) -> jax.Array:
     """Reads the data; not private. Every group's mean loss at w, `[p]`.
 
     Args:
@@ -176,7 +177,7 @@ def group_risks(problem: GroupProblem, w: Tree, data: Tree, sizes: tuple[int, ..
     return _group_means(each, sizes)
 
 
-def worst_group_risk(problem: GroupProblem, w: Tree, data: Tree,
+def worst_group_risk(problem: GroupProblem, w: PyTree, data: PyTree,
                      sizes: tuple[int, ...]) -> jax.Array:
     """Reads the data; not private. The largest of the groups' mean losses at w."""
     return jnp.max(group_risks(problem, w, data, sizes))

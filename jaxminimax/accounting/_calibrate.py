@@ -6,21 +6,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax import _check
-from jaxminimax import mechanism as words
 from jaxminimax.accounting import _curves
-from jaxminimax.accounting._charge import Charge, charges, silent
+from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon, warn_of, worst
+from jaxminimax.base import checks
 from jaxminimax.mechanism import (
-    GroupLosses,
+    Charge,
     Leaf,
     Mechanism,
-    Parallel,
-    Repeat,
     Sequence,
-    concrete,
+    disjoint_parts,
+    leaves,
+    parts_of_data,
     with_noise,
 )
+from jaxminimax.mechanism.costs import silent
 
 _CACHE: dict[tuple, float] = {}  # answers, by what is charged
 _TOLERANCE = 2e-4  # relative, on the noise multiplier; the private side of the bracket is returned
@@ -112,8 +112,9 @@ def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
 
 
 def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
-    return [leaf for leaf in words.leaves(algorithm.mechanism(hyper))
-            if isinstance(leaf, GroupLosses)]
+    """What the run releases of the kind of `hyper.losses`."""
+    return [leaf for leaf in leaves(algorithm.mechanism(hyper))
+            if type(leaf) is type(hyper.losses)]
 
 
 def _with_losses(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str) -> Any:
@@ -130,7 +131,7 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
                alongside: tuple[Mechanism, ...]) -> Any:
     """`hyper` with parts of its query that reach the target each: a record is in one of them."""
     parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
-                  for part in hyper.query.parts)
+                  for part in disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
     whole = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
     if not worst(charges(whole, neighbours), float(delta), neighbours)[0] <= epsilon:
@@ -191,7 +192,7 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
     Raises:
       ValueError: for numbers out of range, or a target that no noise reaches.
     """
-    _check.number("share", share, low=0.0, high=1.0)
+    checks.number("share", share, low=0.0, high=1.0)
     check_epsilon(epsilon)
     check_delta(delta)
     made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, alongside, share)
@@ -201,7 +202,7 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
 
 def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
                alongside: tuple[Mechanism, ...], share: float) -> Any:
-    if isinstance(hyper.query, Parallel):
+    if disjoint_parts(hyper.query):
         return _each_part(algorithm, hyper, epsilon, delta, neighbours, alongside)
     if getattr(hyper, "losses", None) is not None:
         hyper = _with_losses(algorithm, hyper, share * epsilon, delta, neighbours)
@@ -233,18 +234,9 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
 
 def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
                 alongside: tuple[Mechanism, ...] = ()) -> Any:
-    scale = _solve(lambda scale: _louder(mechanism, scale), epsilon, delta, neighbours, alongside)
-    return _louder(mechanism, scale)
-
-
-def _louder(mechanism: Any, scale: float) -> Any:
-    match mechanism:
-        case Repeat(query=query):
-            return dataclasses.replace(mechanism, query=with_noise(query, scale))
-        case Sequence(parts=parts) | Parallel(parts=parts):
-            return dataclasses.replace(mechanism, parts=tuple(_louder(p, scale) for p in parts))
-    z = 1.0 if mechanism.noise_multiplier is None else concrete(mechanism.noise_multiplier)
-    return dataclasses.replace(mechanism, noise_multiplier=scale * z)
+    scale = _solve(lambda scale: with_noise(mechanism, scale), epsilon, delta, neighbours,
+                   alongside)
+    return with_noise(mechanism, scale)
 
 
 def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
@@ -257,10 +249,10 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
     check_epsilon(epsilon)
     check_delta(delta)
     made = algorithm.mechanism(hyper)
-    if isinstance(made, Repeat) and (made.parts > 1 or not any(
-            field.name == "iterations" for field in dataclasses.fields(hyper))):
+    if parts_of_data(made) > 1 or not any(
+            field.name == "iterations" for field in dataclasses.fields(hyper)):
         raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "
-                         "there is no number of iterations to calibrate: use plans.recursive.")
+                         "there is no number of iterations to calibrate: use plan(algorithm, ...).")
 
     def private(iterations: int) -> bool:
         changed = dataclasses.replace(hyper, iterations=iterations)

@@ -14,7 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
 from jaxminimax.accounting import _pld, subsampling
-from jaxminimax.accounting._charge import Charge, Loss
+from jaxminimax.mechanism import Charge, PrivacyLoss
 
 # Renyi orders: dense where ordinary budgets live, then far out for epsilon near 1e-3.
 _ORDERS = np.unique(np.concatenate([np.arange(1.25, 4.0, 0.25), np.arange(4.0, 16.0),
@@ -113,7 +113,7 @@ def rdp_epsilon(charge: Charge, delta: float, neighbours: str) -> float:
     return max(float(epsilon), 0.0)
 
 
-def rate_of(loss: Loss) -> float:
+def rate_of(loss: PrivacyLoss) -> float:
     """Expected share of the records that a release reads."""
     return loss.batch / loss.population if loss.population else loss.rate
 
@@ -158,7 +158,7 @@ def interval(charge: Charge, bracket: float, coarse: float = 1.0) -> float:
     return max(coarse * max(min(1e-4, one), wide), min(bracket, 1e4) / _CELLS)
 
 
-def _one(loss: Loss, grid: float, neighbours: str, tail: float) -> _pld.PLD:
+def _one(loss: PrivacyLoss, grid: float, neighbours: str, tail: float) -> _pld.PLD:
     match loss.kind:
         case "poisson":
             return _pld.poisson_gaussian(loss.rate, loss.z, neighbours, grid, tail)
@@ -174,7 +174,7 @@ def _one(loss: Loss, grid: float, neighbours: str, tail: float) -> _pld.PLD:
 def _composed(charge: Charge, grid: float, neighbours: str, tail: float = _pld.TAIL) -> _pld.PLD:
     parts = list(charge.losses)
     if charge.gaussian:
-        parts.append((Loss("poisson", charge.gaussian**-0.5), 1))
+        parts.append((PrivacyLoss("poisson", charge.gaussian**-0.5), 1))
     with np.errstate(over="ignore"):  # in the library's bounds on tails, where it is harmless
         plds = [(_one(loss, grid, neighbours, tail), times) for loss, times in parts]
         return functools.reduce(lambda a, b: a.compose(b), [
@@ -219,7 +219,7 @@ def pld_epsilon(charge: Charge, delta: float, neighbours: str, bracket: float,
     return value
 
 
-def _attained(loss: Loss, neighbours: str, delta: float) -> float:
+def _attained(loss: PrivacyLoss, neighbours: str, delta: float) -> float:
     """A lower bound on epsilon of one release, from an explicit pair of neighbours."""
     match loss.kind:
         case "poisson":

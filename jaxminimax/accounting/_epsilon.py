@@ -5,18 +5,12 @@ import math
 import warnings
 from collections.abc import Iterable
 
-from jaxminimax import _check, _valid
-from jaxminimax.accounting import _charge, _curves
-from jaxminimax.accounting._charge import NEIGHBOURS, Charge, charges, first, silent
-from jaxminimax.mechanism import (
-    GroupGradients,
-    Mechanism,
-    Parallel,
-    Query,
-    Repeat,
-    Resolvent,
-    Sequence,
-)
+from jaxminimax.accounting import _curves
+from jaxminimax.accounting._charge import charges, spent_part
+from jaxminimax.base import checks
+from jaxminimax.mechanism import NEIGHBOURS, Charge, Description, OneRelease, Repeat, check
+from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism.description import known
 
 _LONGEST_PLD = 10**7  # releases
 
@@ -40,7 +34,7 @@ def check_epsilon(epsilon: float) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
-    _check.number("epsilon", epsilon, low=0.0, high=1e6)
+    checks.number("epsilon", epsilon, low=0.0, high=1e6)
 
 
 def check_delta(delta: float) -> None:
@@ -49,34 +43,20 @@ def check_delta(delta: float) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
-    _check.number("delta", delta, low=0.0, high=1.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
 
 
-def warn_of(delta: float, mechanism: Mechanism, stacklevel: int = 3) -> None:
+def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
     """Warns of a delta above 1/n, for the functions that a user calls; once in each call.
 
     Publishing one whole record, drawn at random, is (0, 1/n)-differentially private: such a delta
     does not rule it out.
     """
-    n = _records(mechanism)
+    n = known(mechanism).records()
     if n and delta > 1 / n:
         warnings.warn(f"delta = {float(delta):g} is above 1/n = {1 / n:.3g} for n = {n} records: a "
                       "mechanism that publishes whole records may meet it. Choose a delta well "
                       "below 1/n.", UserWarning, stacklevel=stacklevel)
-
-
-def _records(mechanism: Mechanism) -> int:
-    """How many records a description is for; 0 where it does not say."""
-    match mechanism:
-        case Sequence(parts=parts):
-            return max(map(_records, parts), default=0)
-        case Parallel(parts=parts):
-            return sum(map(_records, parts))
-        case Repeat(query=GroupGradients(sizes=sizes)):
-            return sum(sizes)
-        case Repeat(query=Query() | Resolvent() as query, parts=parts):
-            return parts * query.population
-    return sum(getattr(mechanism, "sizes", ()))
 
 
 def upper_bounds(cost: Charge, delta: float, neighbours: str,
@@ -141,7 +121,7 @@ def worst(costs: Iterable[Charge], delta: float, neighbours: str,
     return max(charged_epsilon(cost, delta, neighbours, coarse) for cost in costs)
 
 
-def effective_noise_multiplier(query: Query | Resolvent | GroupGradients) -> float:
+def effective_noise_multiplier(query: OneRelease) -> float:
     """z_eff: one Gaussian as strong as both players' together.
 
     (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
@@ -149,15 +129,15 @@ def effective_noise_multiplier(query: Query | Resolvent | GroupGradients) -> flo
     Raises:
       ValueError: for a query that is not valid, or whose noise is not set to plain numbers.
     """
-    if not isinstance(query, Query | Resolvent | GroupGradients):
+    if not isinstance(query, OneRelease):
         raise ValueError("effective_noise_multiplier is of a Query, a Resolvent or GroupGradients, "
                          f"got {type(query).__name__}.")
     steps = getattr(query, "steps", None)  # one number a part, or one for all
-    _valid.check(Repeat(query=query, times=1, parts=len(steps) if isinstance(steps, tuple) else 1))
-    return _charge.effective_noise_multiplier(query)
+    check(Repeat(query=query, times=1, parts=len(steps) if isinstance(steps, tuple) else 1))
+    return query.multiplier()
 
 
-def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
+def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
             neighbours: str = "replace_one") -> float:
     """The epsilon of (epsilon, delta)-differential privacy of a mechanism.
 
@@ -184,12 +164,12 @@ def epsilon(mechanism: Mechanism, delta: float, spent: int | None = None, *,
       ValueError: for numbers that are not finite, out of range or of the wrong type.
     """
     check_delta(delta)
-    _check.one_of("neighbours", neighbours, NEIGHBOURS)
+    checks.one_of("neighbours", neighbours, NEIGHBOURS)
     charges(mechanism, neighbours)  # refuses what is not valid, even if nothing was spent
     warn_of(delta, mechanism)
     if spent is not None:
-        _check.count("spent", spent, low=0)
-        done = first(mechanism, int(spent))
+        checks.count("spent", spent, low=0)
+        done = spent_part(mechanism, int(spent))
         if done is None:
             return 0.0
         mechanism = done

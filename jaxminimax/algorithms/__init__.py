@@ -1,1 +1,57 @@
-"""One paper's algorithm a file: `Hyper`, `State`, `mechanism`, `init`, `update`."""
+"""One paper's algorithm a file: `Hyper`, `State`, `mechanism`, `init`, `update`, `example`.
+
+A new one is a file here and its name in both lists below. The face of the package, the command line
+and the benchmarks find it in `ALGORITHMS` and ask its `example` how a `Hyper` is made,
+
+    example(query, iterations) -> Hyper
+
+the smallest legal settings around a description, which is of the class that `query` is annotated
+with. An algorithm that cuts the data takes the number of `parts` too, and one that also releases
+losses the noise multiplier of these, `laplace`.
+"""
+
+import sys
+import typing
+
+from jaxminimax.algorithms import (
+    active_groups,
+    extragradient,
+    ftrl,
+    gda,
+    group_oco,
+    group_sgd,
+    optimistic,
+    phased_erm,
+    proximal,
+    recursive,
+    recursive_sgda,
+    sgda,
+)
+
+__all__ = [
+    "active_groups",
+    "extragradient",
+    "ftrl",
+    "gda",
+    "group_oco",
+    "group_sgd",
+    "optimistic",
+    "phased_erm",
+    "proximal",
+    "recursive",
+    "recursive_sgda",
+    "sgda",
+]
+
+ALGORITHMS: dict[str, typing.Any] = {name: vars(sys.modules[__name__])[name] for name in __all__}
+
+
+def described_by(algorithm: typing.Any) -> type:
+    """The class of the descriptions that an algorithm's `example` takes."""
+    made: type = typing.get_type_hints(algorithm.example)["query"]
+    return made
+
+
+def takes(algorithm: typing.Any, name: str) -> bool:
+    """Whether an algorithm's `example` takes the argument `name`."""
+    return name in typing.get_type_hints(algorithm.example)

@@ -18,15 +18,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, averaging, schedules
-from jaxminimax._types import GroupProblem, Saddle, Tree, record
-from jaxminimax.algorithms.group_sgd import descend, gradient_step
-from jaxminimax.averaging import UNIFORM, Averaging
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence
-from jaxminimax.release_groups import release_group_gradient, release_group_losses
+from jaxminimax.algorithms.common import averaging
+from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import started, stepped
+from jaxminimax.algorithms.group_sgd import gradient_step
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.groups import release_group_gradient
+from jaxminimax.door.losses import release_group_losses
+from jaxminimax.mechanism import (
+    FixedSize,
+    Full,
+    GroupGradients,
+    GroupLosses,
+    Poisson,
+    Repeat,
+    Sequence,
+)
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -37,9 +49,6 @@ class Hyper:
       step: a number or a schedule `t -> step` [parameter units / gradient units].
       iterations: T, rounds of two releases.
       averaging: weights of w_1, ..., w_{T+1} in the average.
-      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
-        `clipped_sum`.
-      microbatch: see `clipped_sum`.
     """
 
     query: GroupGradients
@@ -47,8 +56,6 @@ class Hyper:
     step: Any
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    strategy: str = jax.tree.static(default="auto")
-    microbatch: int = jax.tree.static(default=32)
 
 
 class State(NamedTuple):
@@ -68,7 +75,7 @@ class State(NamedTuple):
     def average(self) -> Saddle:
         """The averaged model and the share of the rounds in which each group was active."""
         rounds = jnp.maximum(jnp.sum(self.z.v), 1)
-        return Saddle(_tree.cast_like(self.mean.value.w, self.z.w), self.z.v / rounds)
+        return Saddle(tree.cast_like(self.mean.value.w, self.z.w), self.z.v / rounds)
 
 
 def mechanism(hyper: Hyper) -> Sequence:
@@ -89,6 +96,15 @@ def mechanism(hyper: Hyper) -> Sequence:
                     in_turn=True)
 
 
+def example(query: GroupGradients, iterations: int,
+            laplace: float | None = None) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
+                         only_argmax=True)
+    return Hyper(query=query, losses=losses, step=1.0, iterations=iterations)
+
+
+
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round.
 
@@ -99,22 +115,20 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a second player, or a step or an average that is not defined.
     """
-    _check.count("iterations", hyper.iterations)
-    averaging.check(hyper.averaging)
-    schedules.check("step", hyper.step)
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): there are no weights.")
-    w = jax.tree.map(jnp.asarray, z.w)
-    z = Saddle(w, jnp.zeros(len(hyper.query.sizes), _tree.float_dtype(w)))
+    w = started(z, hyper).w
+    z = Saddle(w, jnp.zeros(len(hyper.query.sizes), tree.float_dtype(w)))
     first = _averaged(averaging.start(Saddle(w, ())), w, jnp.int32(1), hyper)
     return State(z, first, jnp.int32(0))
 
 
-def _averaged(mean: averaging.Mean, w: Tree, t: jax.Array, hyper: Hyper) -> averaging.Mean:
+def _averaged(mean: averaging.Mean, w: PyTree, t: jax.Array, hyper: Hyper) -> averaging.Mean:
     return averaging.include(mean, Saddle(w, ()), hyper.averaging, t, hyper.iterations + 1)
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: GroupProblem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
+           problem: GroupProblem) -> State:
     """One round.
 
     Args:
@@ -135,12 +149,26 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Grou
     done = state.spent // 2
     t = done + 1
     w, active = state.z
-    group = release_group_losses(key, losses, done, problem, w, data)
-    g = release_group_gradient(key, gradients, done, problem, w, data, group,
-                               strategy=hyper.strategy, microbatch=hyper.microbatch)
-    w = descend(w, g, schedules.at(hyper.step, t), problem)
+    group = release_group_losses(key, losses, done, problem, w, data)  # i_t
+    g = release_group_gradient(key, gradients, done, problem, w, data, group)
+    w = stepped(w, g, hyper.step, t, problem)  # w_{t+1}
     active = active + jax.nn.one_hot(group, active.shape[0], dtype=active.dtype)
     return State(Saddle(w, active), _averaged(state.mean, w, t + 1, hyper), state.spent + 2)
+
+
+def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+         iterations: int | None = None, sampling: Full | Poisson | FixedSize | None = None) -> Plan:
+    """The rounds and the step of Theorem 14, for the calibrated noise; as in `group_sgd.plan`."""
+    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `rounds`
+    if iterations is None:
+        iterations = rounds(sizes=sizes, epsilon=epsilon, delta=target.delta, bound=problem.bound,
+                            diameter=problem.diameter, lipschitz=problem.lipschitz)
+    query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
+    losses = GroupLosses(bound=problem.bound, sizes=tuple(sizes), only_argmax=True)
+    hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, iterations=iterations))
+    return Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
+        "The excess worst-group risk by Theorem 14 of Zhou and Bassily (2024), a rate.",
+        "The step is for the calibrated noise."))
 
 
 def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: float,
@@ -151,8 +179,8 @@ def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: fl
     """
     for name, value in dict(epsilon=epsilon, diameter=diameter, lipschitz=lipschitz,
                             bound=bound).items():
-        _check.number(name, value, low=0.0)
-    _check.number("delta", delta, low=0.0, high=1.0)
+        checks.number(name, value, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
     n = min(sizes)
     return max(1, math.ceil(diameter * lipschitz * n * epsilon
                             / (16 * bound * math.sqrt(math.log(1 / delta)))))

@@ -20,20 +20,33 @@ nor noised; the players may take steps of a constant ratio, which rescales one o
 release moves only z_{T+1}, which the output does not use; it is charged, because the state has it.
 """
 
+import dataclasses
 import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, averaging, schedules
-from jaxminimax._types import Problem, Saddle, Tree, record
-from jaxminimax.averaging import UNIFORM, Averaging
-from jaxminimax.mechanism import Query, Repeat, batch_size, check_noise, concrete
-from jaxminimax.release import release
+from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import started, stepped
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.noisy_operator import noisy_operator
+from jaxminimax.mechanism import (
+    Disjoint,
+    FixedSize,
+    Full,
+    Query,
+    Repeat,
+    batch_size,
+    check_noise,
+    concrete,
+)
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -44,17 +57,12 @@ class Hyper:
         [parameter units / gradient units]; the theory has one for both, at most 1 / (sqrt(3) L).
       iterations: T, the number of rounds, two releases each.
       averaging: further weights of the points ahead, times the step.
-      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
-        `clipped_sum`.
-      microbatch: see `clipped_sum`.
     """
 
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    strategy: str = jax.tree.static(default="auto")
-    microbatch: int = jax.tree.static(default=32)
 
 
 class State(NamedTuple):
@@ -75,12 +83,18 @@ class State(NamedTuple):
     @property
     def average(self) -> Saddle:
         """The weighted average, the algorithm's output, in the dtypes of z."""
-        return _tree.cast_like(self.mean.value, self.z)
+        return tree.cast_like(self.mean.value, self.z)
 
 
 def mechanism(hyper: Hyper) -> Repeat:
     """What a run does to the data: two releases a round. The accountant reads nothing else."""
     return Repeat(query=hyper.query, times=2 * hyper.iterations)
+
+
+def example(query: Query, iterations: int) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
+
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -93,33 +107,64 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a step or an average that is not defined.
     """
-    _check.count("iterations", hyper.iterations)
-    averaging.check(hyper.averaging)
-    for name, step in hyper.step._asdict().items():
-        schedules.check(f"step.{name}", step)
-    z = jax.tree.map(jnp.asarray, z)
+    z = started(z, hyper)
     return State(z, z, averaging.start(z), jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One round; arguments, result and errors as in `sgda.update`."""
     t = state.spent // 2 + 1
-    steps = Saddle(*(schedules.at(step, t) for step in hyper.step))
-
-    def moved(at: Saddle, spent: jax.Array) -> Saddle:
-        g = release(key, mechanism(hyper), spent, problem, at, data, strategy=hyper.strategy,
-                    microbatch=hyper.microbatch)
-        if problem.public is not None:
-            g = _tree.add(g, problem.public(at))
-        new = Saddle(*(jax.tree.map(lambda x, g, s=s: x - (s * g).astype(x.dtype), *player)
-                       for s, *player in zip(steps, state.z, g, strict=True)))
-        return _tree.cast_like(problem.project(new), state.z)
-
-    ahead = moved(state.z, state.spent)
-    z = moved(ahead, state.spent + 1)
+    made = mechanism(hyper)
+    g = noisy_operator(key, made, state.spent, problem, state.z, data)  # g_t
+    ahead = stepped(state.z, g, hyper.step, t, problem)  # w_t
+    h = noisy_operator(key, made, state.spent + 1, problem, ahead, data)  # h_t
+    z = stepped(state.z, h, hyper.step, t, problem)  # z_{t+1}
     weight = hyper.averaging.weight(t, hyper.iterations, state.mean.weight.dtype)
-    mean = averaging.weigh(state.mean, ahead, weight * steps.w)
+    mean = averaging.weigh(state.mean, ahead, weight * schedules.at(hyper.step.w, t))
     return State(z, ahead, mean, state.spent + 2)
+
+
+def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
+         diameter: float, passes: str = "one") -> Plan:
+    """Corollary 1's one pass, Theorem 4's single records, or full batches.
+
+    See `single_pass`, whose step is then that of the calibrated noise (`calibrated_step`),
+    `sampled` for "many" and `full_batch` for "full".
+
+    Args:
+      target: of privacy.
+      population: n.
+      dim: d, of both players together.
+      bound: M, on the norm of a record's operator, players together: the joint clip.
+      smooth: L, the operator's Lipschitz constant.
+      diameter: D, of W.
+      passes: "one", "many" or "full".
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    checks.one_of("passes", passes, ("one", "many", "full"))
+    known = dict(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
+    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
+    make = {"one": single_pass, "many": sampled, "full": full_batch}[passes]
+    made = make(population=population, epsilon=epsilon, delta=target.delta,
+                **known)  # type: ignore[arg-type]
+    sampling: Disjoint | FixedSize | Full = (
+        Disjoint(batch=made.batch) if passes == "one"
+        else FixedSize(batch=made.batch) if passes == "many" else Full())
+    query = Query(clip=Saddle(bound, bound), joint=True, sampling=sampling, population=population)
+    hyper = target.noise(Hyper(query=query, step=Saddle(made.step, made.step),
+                               iterations=made.iterations))
+    why = {"one": "The strong gap by Corollary 1 of Boob and Guzman (2023), a rate.",
+           "many": "The weak gap by Theorem 4 of Boob and Guzman (2023), a rate.",
+           "full": "Boob and Guzman (2023) analyse the stability of full batches only; the step "
+                   "balances it with the optimisation error."}[passes]
+    if passes == "one":
+        step = calibrated_step(iterations=made.iterations, query=hyper.query,
+                               **known)  # type: ignore[arg-type]
+        hyper = dataclasses.replace(hyper, step=Saddle(step, step))
+    return Plan(hyper, None, False, (
+        why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) L)."))
 
 
 class Schedule(NamedTuple):
@@ -139,9 +184,9 @@ class Schedule(NamedTuple):
 def _known(**numbers: float) -> None:
     for name, value in numbers.items():
         if name in ("population", "dim"):
-            _check.count(name, value)
+            checks.count(name, value)
         else:
-            _check.number(name, value, low=0.0, high=1.0 if name == "delta" else math.inf)
+            checks.number(name, value, low=0.0, high=1.0 if name == "delta" else math.inf)
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
@@ -188,7 +233,7 @@ def calibrated_step(*, dim: int, bound: float, smooth: float, diameter: float, i
       query: calibrated.
     """
     _known(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
-    _check.count("iterations", iterations)
+    checks.count("iterations", iterations)
     noise = max(concrete(c) * concrete(z) for c, z in zip(query.clip, check_noise(query),
                                                           strict=True) if c is not None)
     variance = (noise / batch_size(query)) ** 2

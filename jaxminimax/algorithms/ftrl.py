@@ -8,9 +8,9 @@ the minimiser of <G_t, z> + ||z - z_1||^2 / (2 step). The sums' noise is that of
 O(log t) nodes instead of t, no sampling, and so no assumption on the order of the records. Output
 the average of z_1 ... z_T.
 
-An `OnlineOptimiser`: `update` feeds it the records of a data set in their order, `feed` any record
-that its caller has not used before. It holds two vectors and works O(d log T) a round at most, O(d)
-on average.
+An `OnlineOptimiser`: `update` feeds it the records of a data set in their order, `observe_record`
+any record that its caller has not used before. It holds two vectors and works O(d log T) a round
+at most, O(d) on average.
 
 Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning
 without sampling or shuffling", arXiv:2103.00039, as the optimiser that Zhou and Bassily,
@@ -19,21 +19,24 @@ the clip norm (their guarantee is for a record replaced by zero), which the acco
 state holds noisy sums only.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, averaging
-from jaxminimax._types import Problem, Saddle, record
-from jaxminimax._types import Tree as Leaves
-from jaxminimax.averaging import UNIFORM
-from jaxminimax.mechanism import Tree, concrete
-from jaxminimax.release_stream import release_leaf
+from jaxminimax.algorithms.common import averaging
+from jaxminimax.algorithms.common.averaging import UNIFORM
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import stepped
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.stream import release_leaf
+from jaxminimax.mechanism import TreeSums, concrete
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -42,7 +45,7 @@ class Hyper:
       step: [parameter units / gradient units]; see `theorem_step`.
     """
 
-    query: Tree
+    query: TreeSums
     step: float | jax.Array
 
     @property
@@ -71,12 +74,18 @@ class State(NamedTuple):
     @property
     def average(self) -> Saddle:
         """The averaged point, in the dtypes of z."""
-        return _tree.cast_like(self.mean.value, self.z)
+        return tree.cast_like(self.mean.value, self.z)
 
 
-def mechanism(hyper: Hyper) -> Tree:
+def mechanism(hyper: Hyper) -> TreeSums:
     """What a run does to the data: one leaf a round. The accountant reads nothing else."""
     return hyper.query
+
+
+def example(query: TreeSums, iterations: int) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=dataclasses.replace(query, leaves=iterations), step=1.0)
+
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -89,13 +98,13 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a step that is not positive.
     """
-    _check.number("step", hyper.step, low=0.0)
+    checks.number("step", hyper.step, low=0.0)
     z = jax.tree.map(jnp.asarray, z)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _tree.at_least_float32(x.dtype)), z)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, tree.at_least_float32(x.dtype)), z)
     return State(z, z, zeros, averaging.start(z), jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper, problem: Problem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One round, on record t of the data set; beyond the last record leaves are empty.
 
     Args:
@@ -111,11 +120,11 @@ def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper, problem: Pr
     Raises:
       ValueError: while tracing, if no noise was calibrated.
     """
-    return feed(key, state, data, (state.spent,), jnp.array(True), hyper, problem)
+    return observe_record(key, state, data, (state.spent,), jnp.array(True), hyper, problem)
 
 
-def feed(key: jax.Array, state: State, data: Leaves, place: tuple[jax.Array, ...],
-         present: jax.Array, hyper: Hyper, problem: Problem) -> State:
+def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.Array, ...],
+                   present: jax.Array, hyper: Hyper, problem: Problem) -> State:
     """One round on the record at `place`, which no other round may read; the rest as in `update`.
 
     Args:
@@ -127,15 +136,40 @@ def feed(key: jax.Array, state: State, data: Leaves, place: tuple[jax.Array, ...
       hyper: see `Hyper`.
       problem: operator and projection.
     """
+    t = state.spent + 1
     more = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place, present)
-    total = jax.tree.map(jnp.add, state.total, more)
-    moved = jax.tree.map(lambda x, g: x - (hyper.step * g).astype(x.dtype), state.origin, total)
-    z = _tree.cast_like(problem.project(moved), state.z)
-    mean = averaging.include(state.mean, state.z, UNIFORM, state.spent + 1, hyper.iterations)
-    return State(z, state.origin, total, mean, state.spent + 1)
+    total = jax.tree.map(jnp.add, state.total, more)  # G_t
+    z = stepped(state.origin, total, hyper.step, t, problem)  # z_{t+1}
+    mean = averaging.include(state.mean, state.z, UNIFORM, t, hyper.iterations)
+    return State(z, state.origin, total, mean, t)
 
 
-def theorem_step(query: Tree, *, dim: int, diameter: float, noise_multiplier: Any = None) -> float:
+def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float) -> Plan:
+    """One pass over n records, with the step that minimises the bound on the regret.
+
+    Args:
+      target: of privacy; without epsilon there is no noise.
+      population: n, the number of rounds.
+      dim: d, of both players together.
+      bound: C, on the norm of a record's operator, players together: the clip norm.
+      diameter: M, of the feasible set.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    checks.count("population", population)
+    query = TreeSums(clip=bound, leaves=population)
+    hyper = target.noise(Hyper(query=query, step=1.0))
+    step = theorem_step(hyper.query, dim=dim, diameter=diameter)
+    regret = regret_bound(hyper.query, dim=dim, diameter=diameter)
+    return Plan(dataclasses.replace(hyper, step=step), regret, regret >= bound * diameter, (
+        "The average regret for convex losses of follow-the-regularised-leader on the sums of a "
+        "noisy tree, Kairouz et al. (2021).",
+        "The noise is that of a replaced record, twice the published sensitivity."))
+
+
+def theorem_step(query: TreeSums, *, dim: int, diameter: float,
+                 noise_multiplier: Any = None) -> float:
     """The step that minimises the bound on the regret; see `regret_bound`.
 
     M / (2 T (C^2 / 2 + C sigma (d h)^(1/2)))^(1/2), sigma = C noise_multiplier the noise of a node
@@ -150,15 +184,15 @@ def theorem_step(query: Tree, *, dim: int, diameter: float, noise_multiplier: An
     Raises:
       ValueError: for numbers out of range, or noise that was never set.
     """
-    _check.count("dim", dim)
-    _check.number("diameter", diameter, low=0.0)
+    checks.count("dim", dim)
+    checks.number("diameter", diameter, low=0.0)
     z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
-    _check.number("noise_multiplier", z, low=0.0, closed=True)
+    checks.number("noise_multiplier", z, low=0.0, closed=True)
     noise = concrete(z) * math.sqrt(dim * query.leaves.bit_length())
     return diameter / (concrete(query.clip) * math.sqrt(query.leaves * (1 + 2 * noise)))
 
 
-def regret_bound(query: Tree, *, dim: int, diameter: float) -> float:
+def regret_bound(query: TreeSums, *, dim: int, diameter: float) -> float:
     """Bound on the average regret of `theorem_step`, for convex losses with gradients up to C.
 
     M C ((1 + 2 z (d h)^(1/2)) / T)^(1/2), z the noise multiplier: follow-the-leader without noise

@@ -13,19 +13,23 @@ constants; phi >= 0 delays the steps, which the first rounds need when the coupl
 All T releases are charged, although the average does not use the last one: the state does.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, averaging, schedules
-from jaxminimax._types import Problem, Saddle, Tree, record
-from jaxminimax.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import started, stepped
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.noisy_operator import noisy_operator
 from jaxminimax.mechanism import Full, Query, Repeat
-from jaxminimax.release import release
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -36,9 +40,6 @@ class Hyper:
         amplifying errors, see `safe_offset`.
       iterations: T, the number of rounds and of releases.
       averaging: weights of the average of the iterates.
-      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
-        `clipped_sum`.
-      microbatch: see `clipped_sum`.
     """
 
     query: Query
@@ -46,8 +47,6 @@ class Hyper:
     offset: float | jax.Array = 0.0
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    strategy: str = jax.tree.static(default="auto")
-    microbatch: int = jax.tree.static(default=32)
 
 
 class State(NamedTuple):
@@ -66,7 +65,7 @@ class State(NamedTuple):
     @property
     def average(self) -> Saddle:
         """The averaged iterate, the algorithm's output, in the dtypes of z."""
-        return _tree.cast_like(self.mean.value, self.z)
+        return tree.cast_like(self.mean.value, self.z)
 
 
 def mechanism(hyper: Hyper) -> Repeat:
@@ -81,11 +80,42 @@ def mechanism(hyper: Hyper) -> Repeat:
     return Repeat(query=hyper.query, times=hyper.iterations)
 
 
+def example(query: Query, iterations: int) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=query, modulus=1.0, iterations=iterations)
+
+
+
 def safe_offset(lipschitz: float, modulus: float) -> float:
     """Phi = max{0, l^2 / (2 rho^2) - 1}: the first step is then at most 2 rho / l^2."""
-    _check.number("lipschitz", lipschitz, low=0.0)
-    _check.number("modulus", modulus, low=0.0)
+    checks.number("lipschitz", lipschitz, low=0.0)
+    checks.number("modulus", modulus, low=0.0)
     return max(0.0, lipschitz**2 / (2 * modulus**2) - 1)
+
+
+def plan(target: Target, *, population: int, bound: float, smooth: float, modulus: float,
+         iterations: int | None = None) -> Plan:
+    """T = n^(2/3) rounds, as the paper's Remarks prescribe, with steps that are safe from 1 on.
+
+    Args:
+      target: of privacy.
+      population: n.
+      bound: on the norm of a record's operator, players together: the joint clip.
+      smooth: l, the operator's Lipschitz constant.
+      modulus: rho.
+      iterations: T; None for n^(2/3), rounded up.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    checks.count("population", population)
+    rounds = math.ceil(population ** (2 / 3)) if iterations is None else iterations
+    query = Query(clip=Saddle(bound, bound), joint=True, population=population)
+    hyper = target.noise(Hyper(query=query, modulus=modulus, offset=safe_offset(smooth, modulus),
+                               iterations=rounds))
+    return Plan(hyper, None, False, (
+        "The strong gap by Kang, Liu, Li and Wang (2022), a rate.",
+        "Steps are delayed, 1 / (rho (t + phi)), so that no round amplifies errors."))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -94,23 +124,17 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a modulus, an offset or an average that is not defined.
     """
-    _check.count("iterations", hyper.iterations)
-    _check.number("modulus", hyper.modulus, low=0.0)
-    _check.number("offset", hyper.offset, low=0.0, high=1e30, closed=True)
-    averaging.check(hyper.averaging)
-    z = jax.tree.map(jnp.asarray, z)
+    checks.number("modulus", hyper.modulus, low=0.0)
+    checks.number("offset", hyper.offset, low=0.0, high=1e30, closed=True)
+    z = started(z, hyper)
     return State(z, averaging.start(z), jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One round; arguments, result and errors as in `sgda.update`."""
     t = state.spent + 1
-    g = release(key, mechanism(hyper), state.spent, problem, state.z, data,
-                strategy=hyper.strategy, microbatch=hyper.microbatch)
-    if problem.public is not None:
-        g = _tree.add(g, problem.public(state.z))
-    step = schedules.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)(t)
-    z = jax.tree.map(lambda x, g: x - step.astype(x.dtype) * g.astype(x.dtype), state.z, g)
-    z = _tree.cast_like(problem.project(z), state.z)
+    g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_t
+    step = schedules.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
+    z = stepped(state.z, g, step, t, problem)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, mean, t)

@@ -25,23 +25,26 @@ the published one; noise that is private against records chosen by looking at ea
 their Definition 5 does not ask for and the proof needs; losses are clipped to [0, B].
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, averaging, schedules
-from jaxminimax._types import GroupProblem, Problem, Saddle, record
-from jaxminimax._types import Tree as Leaves
 from jaxminimax.algorithms import ftrl
-from jaxminimax.mechanism import Parallel, RecordLosses, Tree
-from jaxminimax.release_stream import next_pair, release_loss
+from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.losses import release_loss
+from jaxminimax.door.stream import next_pair
+from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, check_noise
 
 _DRAW = 0x647261  # what a run's key is folded with for the draws of groups
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -93,7 +96,7 @@ class State(NamedTuple):
     @property
     def average(self) -> Saddle:
         """The averaged model and weights, in the dtypes of z."""
-        return _tree.cast_like(self.mean.value, self.z)
+        return tree.cast_like(self.mean.value, self.z)
 
 
 def mechanism(hyper: Hyper) -> Parallel:
@@ -109,8 +112,18 @@ def releases(*, clip: float, bound: float, iterations: int) -> Parallel:
       bound: B, losses are clipped to [0, B].
       iterations: T.
     """
-    return Parallel(parts=(Tree(clip=clip, leaves=iterations),
+    return Parallel(parts=(TreeSums(clip=clip, leaves=iterations),
                            RecordLosses(bound=bound, times=iterations)), in_turn=True)
+
+
+def example(query: TreeSums, iterations: int,
+            laplace: float | None = None) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    losses = RecordLosses(bound=1.0, noise_multiplier=laplace, times=iterations)
+    parts = (dataclasses.replace(query, leaves=iterations), losses)
+    return Hyper(query=Parallel(parts=parts, in_turn=True), step=1.0, weight_step=1.0,
+                 sizes=(2 * iterations,))
+
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -126,17 +139,17 @@ def init(z: Saddle, hyper: Hyper) -> State:
     """
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
-    _check.number("weight_step", hyper.weight_step, low=0.0, closed=True)
+    checks.number("weight_step", hyper.weight_step, low=0.0, closed=True)
     for n in hyper.sizes:
-        _check.count("sizes", n)
+        checks.count("sizes", n)
     p = len(hyper.sizes)
     online = hyper.optimiser.init(Saddle(z.w, ()), _online(hyper))
-    log_weights = jnp.full(p, -math.log(p), _tree.float_dtype(online.z.w))
+    log_weights = jnp.full(p, -math.log(p), tree.float_dtype(online.z.w))
     mean = averaging.start(Saddle(online.z.w, jnp.exp(log_weights)))
     return State(online, log_weights, mean, jnp.zeros(p, jnp.int32), jnp.array(False), jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper,
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
     """One round.
 
@@ -156,17 +169,17 @@ def update(key: jax.Array, state: State, data: Leaves, hyper: Hyper,
     """
     t = state.spent // 2
     draw = jax.random.fold_in(jax.random.fold_in(key, _DRAW), t)
-    group = jax.random.categorical(draw, state.log_weights).astype(jnp.int32)
+    group = jax.random.categorical(draw, state.log_weights).astype(jnp.int32)  # i ~ v_t
     first, second, there = next_pair(state.turns, group, hyper.sizes, data)
     over = state.over | ~there
 
     w, weight = state.online.z.w, jnp.exp(state.log_weights[group])
     losses = hyper.query.parts[1]
     loss = release_loss(key, losses, t, problem, w, data, second)
-    online = hyper.optimiser.feed(key, state.online, data, first, there, _online(hyper),
-                                  _alone(problem))
-    estimate = (offset(losses) - loss).astype(weight.dtype) / weight
-    log_weights = jax.nn.log_softmax(
+    online = hyper.optimiser.observe_record(key, state.online, data, first, there,  # w_{t+1}
+                                            _online(hyper), _alone(problem))
+    estimate = (offset(losses) - loss).astype(weight.dtype) / weight  # l / v_{t, i}
+    log_weights = jax.nn.log_softmax(  # ln v_{t+1}
         state.log_weights.at[group].add(-hyper.weight_step * estimate))
     point = Saddle(w, jnp.exp(state.log_weights))
     mean = averaging.include(state.mean, point, averaging.UNIFORM, t + 1, hyper.iterations)
@@ -188,39 +201,41 @@ def _alone(problem: GroupProblem) -> Problem:
 
 def offset(losses: RecordLosses) -> Any:
     """U = B + 2 b ln T, above all noisy losses but with probability of order 1 / T."""
-    if losses.noise_multiplier is None:
-        raise ValueError("noise_multiplier of RecordLosses is not set: calibrate(algorithm, hyper, "
-                         "epsilon=..., delta=...) sets it.")
-    return losses.bound * (1 + 2 * losses.noise_multiplier * math.log(losses.times))
+    return losses.bound * (1 + 2 * check_noise(losses) * math.log(losses.times))
 
 
 def weight_step(losses: RecordLosses, groups: int) -> float:
     """The paper's eta, (ln p / (p T))^(1/2) / U."""
-    _check.count("groups", groups)
+    checks.count("groups", groups)
     return math.sqrt(math.log(groups) / (groups * losses.times)) / offset(losses)
 
 
-def plan(problem: GroupProblem, *, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float,
-         iterations: int | None = None) -> Hyper:
-    """A `Hyper` with the paper's steps, for a problem with known constants; `calibrate` sets noise.
+def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+         iterations: int | None = None) -> Plan:
+    """One pass with the paper's steps, for a problem with known constants.
 
     Args:
+      target: of privacy.
       problem: its constants are used, and nothing else.
       sizes: records of each group.
       dim: d, of w.
-      epsilon: target, for the steps only.
-      delta: target, for the steps only.
       iterations: T; None for half of all records, as in the paper.
 
     Raises:
       ValueError: for numbers out of range.
     """
     rounds = max(1, sum(sizes) // 2) if iterations is None else iterations
-    _check.count("iterations", rounds)
+    checks.count("iterations", rounds)
+    checks.number("epsilon", target.epsilon, low=0.0)
+    epsilon: float = target.epsilon  # type: ignore[assignment]  # just checked
     query = releases(clip=problem.lipschitz, bound=problem.bound, iterations=rounds)
     tree = query.parts[0]
-    z = 2 * math.sqrt(tree.leaves.bit_length()) * schedules.gaussian_multiplier(epsilon, delta)
+    z = 2 * math.sqrt(tree.leaves.bit_length()) * schedules.gaussian_multiplier(epsilon,
+                                                                                target.delta)
     losses = RecordLosses(bound=problem.bound, noise_multiplier=1 / epsilon, times=rounds)
-    return Hyper(query=query, step=ftrl.theorem_step(tree, dim=dim, diameter=problem.diameter,
-                                                     noise_multiplier=z),
-                 weight_step=weight_step(losses, len(sizes)), sizes=tuple(sizes))
+    hyper = Hyper(query=query, step=ftrl.theorem_step(tree, dim=dim, diameter=problem.diameter,
+                                                      noise_multiplier=z),
+                  weight_step=weight_step(losses, len(sizes)), sizes=tuple(sizes))
+    return Plan(target.noise(hyper), None, False, (
+        "The excess worst-group risk by Zhou and Bassily (2024), Algorithm 2, a rate.",
+        "The optimiser is tree-aggregated follow-the-leader, whose step is for its own noise."))

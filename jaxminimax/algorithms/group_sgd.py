@@ -23,18 +23,32 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, averaging, schedules
-from jaxminimax import mechanism as words
-from jaxminimax._types import GroupProblem, Saddle, Tree, record
-from jaxminimax.averaging import UNIFORM, Averaging
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence
-from jaxminimax.release_groups import release_group_gradient, release_group_losses
+from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import started, stepped
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.groups import release_group_gradient
+from jaxminimax.door.losses import release_group_losses
+from jaxminimax.mechanism import (
+    FixedSize,
+    Full,
+    GroupGradients,
+    GroupLosses,
+    Poisson,
+    Repeat,
+    Sequence,
+    check_noise,
+    concrete,
+    group_batch_sizes,
+)
 
 # what the run's key is folded with for the draw of a group, which no guarantee rests on
 _CHOICE = 0x6D6763
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -45,9 +59,6 @@ class Hyper:
       weight_step: of the log weights, a number or a schedule [1 / loss units].
       iterations: T, rounds of two releases.
       averaging: weights of w_1, ..., w_{T+1} in the average.
-      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
-        `clipped_sum`.
-      microbatch: see `clipped_sum`.
     """
 
     query: GroupGradients
@@ -56,8 +67,6 @@ class Hyper:
     weight_step: Any
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    strategy: str = jax.tree.static(default="auto")
-    microbatch: int = jax.tree.static(default=32)
 
 
 class State(NamedTuple):
@@ -76,7 +85,7 @@ class State(NamedTuple):
     @property
     def average(self) -> Saddle:
         """The averaged model and weights, in the dtypes of z."""
-        return _tree.cast_like(self.mean.value, self.z)
+        return tree.cast_like(self.mean.value, self.z)
 
 
 def mechanism(hyper: Hyper) -> Sequence:
@@ -97,6 +106,14 @@ def mechanism(hyper: Hyper) -> Sequence:
                     in_turn=True)
 
 
+def example(query: GroupGradients, iterations: int,
+            laplace: float | None = None) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes)
+    return Hyper(query=query, losses=losses, step=1.0, weight_step=1.0, iterations=iterations)
+
+
+
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round.
 
@@ -108,15 +125,11 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for weights, or a step or an average that is not defined.
     """
-    _check.count("iterations", hyper.iterations)
-    averaging.check(hyper.averaging)
-    schedules.check("step", hyper.step)
-    schedules.check("weight_step", hyper.weight_step)
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
-    w = jax.tree.map(jnp.asarray, z.w)
+    w = started(z, hyper).w
     p = len(hyper.query.sizes)
-    z = Saddle(w, jnp.full(p, -math.log(p), _tree.float_dtype(w)))
+    z = Saddle(w, jnp.full(p, -math.log(p), tree.float_dtype(w)))
     first = _averaged(averaging.start(_point(z)), z, jnp.int32(1), hyper)
     return State(z, first, jnp.int32(0))
 
@@ -129,7 +142,8 @@ def _averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Hyper) -> av
     return averaging.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: GroupProblem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
+           problem: GroupProblem) -> State:
     """One round.
 
     Args:
@@ -150,25 +164,42 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Grou
     done = state.spent // 2
     t = done + 1
     w, log_weights = state.z
-    group = jax.random.categorical(
+    group = jax.random.categorical(  # i_t
         jax.random.fold_in(jax.random.fold_in(key, _CHOICE), done), log_weights)
-    g = release_group_gradient(key, gradients, done, problem, w, data, group,
-                               strategy=hyper.strategy, microbatch=hyper.microbatch)
-    y = release_group_losses(key, losses, done, problem, w, data)  # at w_t, before it moves
-    z = Saddle(descend(w, g, schedules.at(hyper.step, t), problem),
-               jax.nn.log_softmax(log_weights + _step(hyper.weight_step, t, y) * y))
-    z = _tree.cast_like(z, state.z)
+    g = release_group_gradient(key, gradients, done, problem, w, data, group)
+    y = release_group_losses(key, losses, done, problem, w, data)  # y_t, at w_t before it moves
+    w = stepped(w, g, hyper.step, t, problem)  # w_{t+1}
+    weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+    v = jax.nn.log_softmax(log_weights + weight_step * y)  # ln v_{t+1}
+    z = tree.cast_like(Saddle(w, v), state.z)
     return State(z, _averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
-def _step(step: Any, t: jax.Array, like: jax.Array) -> jax.Array:
-    return jnp.asarray(schedules.at(step, t), like.dtype)
+def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+         iterations: int | None = None, sampling: Full | Poisson | FixedSize | None = None) -> Plan:
+    """Rounds that leave the privacy term, and the steps of Theorem 10 for the calibrated noise.
 
+    Args:
+      target: of privacy.
+      problem: its constants are used, and nothing else.
+      sizes: records of each group.
+      dim: d, of w.
+      iterations: T; None for `rounds`.
+      sampling: of the drawn group; None: all its records.
 
-def descend(w: Tree, g: Tree, step: jax.typing.ArrayLike, problem: GroupProblem) -> Tree:
-    """P_W(w - step g), in the dtypes of w."""
-    moved = jax.tree.map(lambda x, a: x - jnp.asarray(step, x.dtype) * a.astype(x.dtype), w, g)
-    return _tree.cast_like(problem.project(moved), w)
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `rounds`
+    if iterations is None:
+        iterations = rounds(sizes=sizes, dim=dim, epsilon=epsilon, delta=target.delta)
+    query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
+    losses = GroupLosses(bound=problem.bound, sizes=tuple(sizes))
+    hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, weight_step=1.0,
+                               iterations=iterations))
+    return Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
+        "The excess worst-group risk by Theorem 10 of Zhou and Bassily (2024), a rate.",
+        "Steps are for the calibrated noise, with the square root that the theorem lacks."))
 
 
 def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) -> int:
@@ -177,9 +208,9 @@ def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) ->
     With n the smallest group's size. More rounds do not hurt the rate. Theorem 10's T has another
     factor, whose units do not cancel.
     """
-    _check.count("dim", dim)
-    _check.number("epsilon", epsilon, low=0.0)
-    _check.number("delta", delta, low=0.0, high=1.0)
+    checks.count("dim", dim)
+    checks.number("epsilon", epsilon, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
     return max(1, math.ceil((min(sizes) * epsilon) ** 2 / (dim * math.log(1 / delta))))
 
 
@@ -195,11 +226,11 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
     Raises:
       ValueError: for numbers that are not positive, or a noise multiplier that was not set.
     """
-    _check.count("dim", dim)
-    _check.number("diameter", diameter, low=0.0)
-    clip = words.concrete(query.clip)
-    z = words.concrete(words.check_noise(query))
-    noise = clip * z / min(words.group_batch_sizes(query))
+    checks.count("dim", dim)
+    checks.number("diameter", diameter, low=0.0)
+    clip = concrete(query.clip)
+    z = concrete(check_noise(query))
+    noise = clip * z / min(group_batch_sizes(query))
     return diameter / math.sqrt(iterations * (clip**2 + dim * noise**2))
 
 
@@ -212,10 +243,8 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
       ValueError: for a noise multiplier that was not set.
     """
     p, n = len(losses.sizes), min(losses.sizes)
-    if losses.noise_multiplier is None:
-        raise ValueError("noise_multiplier of losses is not set: calibrate first.")
-    bound = words.concrete(losses.bound)
-    scale = bound * words.concrete(losses.noise_multiplier) / n
+    bound = concrete(losses.bound)
+    scale = bound * concrete(check_noise(losses)) / n
     most = bound + scale * math.log(p * n * iterations)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most
 

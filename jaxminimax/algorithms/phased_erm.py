@@ -32,13 +32,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, _valid, schedules
-from jaxminimax._types import GroupProblem, Saddle, Tree, record
-from jaxminimax.mechanism import GroupSolution, exact_sensitivity
-from jaxminimax.release_solution import release_group_solution
+from jaxminimax.algorithms.common import schedules
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.solutions import release_group_solution
+from jaxminimax.mechanism import GroupSolution, check, exact_sensitivity
+from jaxminimax.mechanism.group_solution import solution_steps
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """All of it is in the description.
 
@@ -76,6 +80,12 @@ def mechanism(hyper: Hyper) -> GroupSolution:
     return hyper.query
 
 
+def example(query: GroupSolution, iterations: int) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=dataclasses.replace(query, phases=iterations))
+
+
+
 def certified(query: GroupSolution) -> GroupSolution:
     """`query` with the steps of the inner solver after which its certificate cannot fail.
 
@@ -85,8 +95,8 @@ def certified(query: GroupSolution) -> GroupSolution:
     Raises:
       ValueError: for numbers out of range, or an accuracy that float64 cannot reach.
     """
-    _valid.check(dataclasses.replace(query, steps=None))
-    return dataclasses.replace(query, steps=_valid.solution_steps(query))
+    check(dataclasses.replace(query, steps=None))
+    return dataclasses.replace(query, steps=solution_steps(query))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -99,11 +109,12 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a description that is not valid.
     """
-    _valid.check(mechanism(hyper))
+    check(mechanism(hyper))
     return State(jax.tree.map(jnp.asarray, z), jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: GroupProblem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
+           problem: GroupProblem) -> State:
     """One phase.
 
     Args:
@@ -122,7 +133,7 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Grou
     """
     before = state.z.w
     w = release_group_solution(key, mechanism(hyper), state.spent, problem, before, data)
-    w = _tree.cast_like(problem.project(_tree.cast_like(w, before)), before)
+    w = projected(tree.cast_like(w, before), before, problem)  # w_t
     return State(Saddle(w, state.z.v), state.spent + 1)
 
 
@@ -168,7 +179,7 @@ def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: 
     T = floor(log2 n) phases unless given, mu_1 = 2 / (eta n_t) and mu_v = M^2 / (eta n), n records
     in the smallest group and n_t = floor(n / T).
     """
-    _check.number("eta", eta, low=0.0)
+    checks.number("eta", eta, low=0.0)
     n = int(min(sizes))
     phases = max(1, n.bit_length() - 1) if phases is None else phases
     return GroupSolution(lipschitz=lipschitz, bound=bound, smooth=smooth, diameter=diameter,
@@ -176,16 +187,15 @@ def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: 
                          slack=slack, sizes=tuple(sizes), phases=phases)
 
 
-def plan(problem: GroupProblem, *, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float,
-         slack: float = 0.01, eta: float | None = None, phases: int | None = None) -> Hyper:
-    """A `Hyper` for a problem with known constants; `calibrate` sets its noise.
+def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
+         slack: float = 0.01, eta: float | None = None, phases: int | None = None) -> Plan:
+    """All phases of a problem with known constants, by Theorem 2.
 
     Args:
+      target: of privacy.
       problem: its constants are used, and nothing else.
       sizes: records of each group.
       dim: d, of w.
-      epsilon: target, for the step size only.
-      delta: target, for the step size only.
       slack: see `GroupSolution`; around 1 for losses that are not smooth, whose inner solver needs
         a number of steps that grows like its inverse square.
       eta: step size; None for `calibrated_eta`.
@@ -197,20 +207,23 @@ def plan(problem: GroupProblem, *, sizes: tuple[int, ...], dim: int, epsilon: fl
     known: dict[str, Any] = dict(sizes=sizes, lipschitz=problem.lipschitz, bound=problem.bound,
                                  diameter=problem.diameter)
     if eta is None:
-        eta = calibrated_eta(**known, dim=dim, epsilon=epsilon, delta=delta, slack=slack)
-    return Hyper(query=certified(regularised(eta, **known, smooth=problem.smooth, slack=slack,
-                                             phases=phases)))
+        eta = calibrated_eta(**known, dim=dim, slack=slack, delta=target.delta,
+                             epsilon=target.epsilon)  # type: ignore[arg-type]  # checked there
+    query = certified(regularised(eta, **known, smooth=problem.smooth, slack=slack, phases=phases))
+    return Plan(target.noise(Hyper(query=query)), None, False, (
+        "The excess worst-group risk by Theorem 2 of Zhou and Bassily (2024), a rate.",
+        "The step size is the largest with which the calibrated noise keeps the proof's bound."))
 
 
 def _check_public(sizes: tuple[int, ...], dim: int, lipschitz: float, bound: float, diameter: float,
                   epsilon: float, delta: float) -> None:
     for n in sizes:
-        _check.count("sizes", n, low=2)
-    _check.count("dim", dim)
+        checks.count("sizes", n, low=2)
+    checks.count("dim", dim)
     for name, value in dict(lipschitz=lipschitz, bound=bound, diameter=diameter,
                             epsilon=epsilon).items():
-        _check.number(name, value, low=0.0)
-    _check.number("delta", delta, low=0.0, high=1.0)
+        checks.number(name, value, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
 
 
 def _scale(lipschitz: float, bound: float, diameter: float) -> float:

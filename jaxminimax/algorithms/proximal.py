@@ -24,19 +24,23 @@ T + 1 and batches for T; in "lipschitz" mode operators are clipped and need not 
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, _valid, averaging
-from jaxminimax._types import Problem, Saddle, Tree, record
-from jaxminimax.averaging import UNIFORM
-from jaxminimax.mechanism import Repeat, Resolvent
-from jaxminimax.release import release_resolvent
+from jaxminimax.algorithms.common import averaging
+from jaxminimax.algorithms.common.averaging import UNIFORM
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.proximal import release_resolvent
+from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, check
+from jaxminimax.mechanism.resolvent import inner_steps
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -71,6 +75,12 @@ def mechanism(hyper: Hyper) -> Repeat:
     return Repeat(query=hyper.query, times=hyper.iterations)
 
 
+def example(query: Resolvent, iterations: int) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=query, iterations=iterations)
+
+
+
 def certified(query: Resolvent) -> Resolvent:
     """`query` with the steps of the inner solver after which its certificate cannot fail.
 
@@ -83,8 +93,8 @@ def certified(query: Resolvent) -> Resolvent:
     if query.doubling:
         raise ValueError("doubling is recursive regularisation's: recursive.certified sets its "
                          "steps.")
-    _valid.check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
-    return dataclasses.replace(query, steps=_valid.inner_steps(query))
+    check(Repeat(query=dataclasses.replace(query, steps=None), times=1))
+    return dataclasses.replace(query, steps=inner_steps(query))
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -97,13 +107,13 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a count that is not positive.
     """
-    _check.count("iterations", hyper.iterations)
-    _valid.check(mechanism(hyper))
+    checks.count("iterations", hyper.iterations)
+    check(mechanism(hyper))
     z = jax.tree.map(jnp.asarray, z)
     return State(z, averaging.start(z), z, jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One round.
 
     Args:
@@ -123,10 +133,48 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
     """
     t = state.spent + 1
     z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data)
-    z = _tree.cast_like(z, state.z)
+    z = tree.cast_like(z, state.z)  # z_{t+1}
     mean = averaging.include(state.mean, z, UNIFORM, t, hyper.iterations)
-    average = _tree.cast_like(problem.project(mean.value), z)
+    average = projected(mean.value, z, problem)  # the output
     return State(z, mean, average, t)
+
+
+def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
+         diameter: float, passes: str = "one", slack: float = 0.01,
+         solver: Any = None) -> Plan:
+    """Corollary 2's one pass over disjoint batches, or Theorem 7's uniform subsets.
+
+    See `single_pass` and `multi_pass`. Privacy rests on the constants given here: every record's
+    operator must be monotone, bounded and Lipschitz with them, whatever the record contains.
+
+    Args:
+      target: of privacy.
+      population: n.
+      dim: d, of both players together.
+      bound: M, on the norm of a record's operator, players together.
+      smooth: L, the operator's Lipschitz constant.
+      diameter: D, of W.
+      passes: "one" or "many".
+      slack: of certificates, see `mechanism.Resolvent`.
+      solver: see `mechanism.Resolvent`.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    checks.one_of("passes", passes, ("one", "many"))
+    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
+    make = single_pass if passes == "one" else multi_pass
+    made = make(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+                epsilon=epsilon, delta=target.delta)
+    sampling = Disjoint(batch=made.batch) if passes == "one" else FixedSize(batch=made.batch)
+    query = Resolvent(bound=bound, prox=made.prox, lipschitz=smooth, diameter=diameter,
+                      sampling=sampling, population=population, assumes="monotone", slack=slack,
+                      solver=solver)
+    hyper = target.noise(Hyper(query=certified(query), iterations=made.iterations))
+    return Plan(hyper, None, False, (
+        "The strong gap by Corollary 2 of Boob and Guzman (2023), a rate." if passes == "one"
+        else "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.",
+        "The noise is that of certified residuals, half of Proposition 9's."))
 
 
 class Schedule(NamedTuple):
@@ -145,11 +193,11 @@ class Schedule(NamedTuple):
 
 def _prox(power: float, population: int, dim: int, bound: float, smooth: float, diameter: float,
           epsilon: float, delta: float) -> float:
-    _check.count("population", population)
-    _check.count("dim", dim)
+    checks.count("population", population)
+    checks.count("dim", dim)
     for name, value in dict(bound=bound, smooth=smooth, diameter=diameter, epsilon=epsilon).items():
-        _check.number(name, value, low=0.0)
-    _check.number("delta", delta, low=0.0, high=1.0)
+        checks.number(name, value, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
     spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
     return max(bound / diameter, smooth) * max(population**power, spread)
 

@@ -25,7 +25,7 @@ point problem with optimal rates for the strong gap", COLT 2023, arXiv:2302.1290
 the output perturbation of Section 4.2. Departures: the noise is calibrated to the sensitivity of
 certified solutions, 2 L / (mu_t m), instead of 8 L sqrt(ln(2/delta)) / (2^t lambda m epsilon),
 which rests on an accuracy in expectation; the noisy point is projected; all data are used (their m
-T is at most n / 2); lambda and T come from `plans.recursive`, whose constants are not vacuous.
+T is at most n / 2); lambda and T come from `plan`, whose constants are not vacuous.
 """
 
 import dataclasses
@@ -34,13 +34,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check, _tree, _valid
-from jaxminimax._types import Problem, Saddle, Tree, record
-from jaxminimax.mechanism import Repeat, Resolvent
-from jaxminimax.release import release_resolvent
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.recursion import public_numbers, schedule
+from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.proximal import release_resolvent
+from jaxminimax.mechanism import Repeat, Resolvent, check
+from jaxminimax.mechanism.resolvent import inner_steps
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -92,6 +96,12 @@ def mechanism(hyper: Hyper) -> Repeat:
     return Repeat(query=hyper.query, times=1, parts=hyper.iterations)
 
 
+def example(query: Resolvent, iterations: int) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=dataclasses.replace(query, doubling=True), iterations=iterations)
+
+
+
 def certified(query: Resolvent, iterations: int) -> Resolvent:
     """`query` with the inner steps, a number a round, after which certificates cannot fail.
 
@@ -105,8 +115,42 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
     if not query.doubling:
         raise ValueError("doubling must be True: the weight of round t is 4 lambda (2^t - 1).")
     query = dataclasses.replace(query, steps=None)
-    _valid.check(Repeat(query=query, times=1, parts=iterations))
-    return dataclasses.replace(query, steps=_valid.inner_steps(query, iterations))
+    check(Repeat(query=query, times=1, parts=iterations))
+    return dataclasses.replace(query, steps=inner_steps(query, iterations))
+
+
+def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
+         smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
+         slack: float = 0.01, solver: Any = None) -> Plan:
+    """Rounds and lambda by the theorem, see `common.recursion`.
+
+    Privacy rests on the constants given here: every record's operator must be monotone, bounded and
+    Lipschitz with them, whatever the record contains. `recursive_sgda` clips and rests on nothing.
+
+    Args:
+      target: of privacy; without epsilon there is no noise.
+      population: n.
+      dim: d, coordinates of both players together.
+      bound: L, on the norm of a record's operator, players together.
+      diameter: B, of W x V.
+      smooth: Lipschitz constant of a record's operator.
+      mode: "tight", "paper", or "manual", lambda = kappa times the tight one.
+      kappa: for "manual".
+      rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
+      slack: rho, of certificates, relative to half of the sensitivity.
+      solver: see `mechanism.Resolvent`; `solvers.near_linear` pays where the condition number is
+        large.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, slack=slack)
+    made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    query = Resolvent(bound=bound, prox=4 * made.base, lipschitz=float(smooth), doubling=True,
+                      diameter=diameter, slack=slack, population=made.population,
+                      assumes="monotone", solver=solver)
+    hyper = target.noise(Hyper(query=certified(query, made.rounds), iterations=made.rounds))
+    return Plan(hyper, made.gap_bound, made.vacuous, made.why)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -119,15 +163,15 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a count that is not positive, or a query that does not double.
     """
-    _check.count("iterations", hyper.iterations)
+    checks.count("iterations", hyper.iterations)
     if not hyper.query.doubling:
         raise ValueError("query.doubling must be True: recursive.certified(query, iterations).")
-    _valid.check(mechanism(hyper))
+    check(mechanism(hyper))
     z = jax.tree.map(jnp.asarray, z)
     return State(z, z, jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One round.
 
     Args:
@@ -147,7 +191,7 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
         operator is assumed to be monotone.
     """
     t = state.spent + 1
-    centre = recentred(state.centre, state.z, t)
+    centre = recentred(state.centre, state.z, t)  # c_t
     z = release_resolvent(key, mechanism(hyper), state.spent, problem, centre, data)
-    z = _tree.cast_like(problem.project(_tree.cast_like(z, state.z)), state.z)
+    z = projected(tree.cast_like(z, state.z), state.z, problem)  # z_t
     return State(z, centre, t)

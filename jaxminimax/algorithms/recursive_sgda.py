@@ -30,14 +30,27 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax import _check, _tree, averaging
-from jaxminimax._types import Problem, Saddle, Tree, record
+from jaxminimax.algorithms.common import averaging
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.recursion import public_numbers, schedule
+from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.algorithms.recursive import modulus, recentred
-from jaxminimax.mechanism import Poisson, Query, Repeat, batch_size, check_noise
-from jaxminimax.release import release
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.noisy_operator import noisy_operator
+from jaxminimax.mechanism import (
+    Disjoint,
+    FixedSize,
+    Full,
+    Poisson,
+    Query,
+    Repeat,
+    batch_size,
+    check_noise,
+)
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -49,9 +62,6 @@ class Hyper:
       rounds: T.
       inner: K >= 2, iterates that a round averages; it makes K - 1 releases.
       composite: whether the quadratic is handled in the projection.
-      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
-        `clipped_sum`.
-      microbatch: see `clipped_sum`.
     """
 
     query: Query
@@ -60,8 +70,6 @@ class Hyper:
     rounds: int = jax.tree.static()
     inner: int = jax.tree.static()
     composite: bool = jax.tree.static(default=False)
-    strategy: str = jax.tree.static(default="auto")
-    microbatch: int = jax.tree.static(default=32)
 
     @property
     def iterations(self) -> int:
@@ -92,6 +100,44 @@ def mechanism(hyper: Hyper) -> Repeat:
     return Repeat(query=hyper.query, times=hyper.inner - 1, parts=hyper.rounds)
 
 
+def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=query, base=0.1, diameter=10.0, rounds=parts, inner=iterations + 1)
+
+
+
+def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
+         mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
+         inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
+         composite: bool = False) -> Plan:
+    """Rounds and lambda by the theorem, see `common.recursion`.
+
+    Args:
+      target: of privacy; without epsilon there is no noise.
+      population: n.
+      dim: d, coordinates of both players together.
+      bound: L, the joint clip.
+      diameter: B, of W x V.
+      mode: "tight", "paper", or "manual", lambda = kappa (L / B) (1/m + 4 d r^2 / m^2)^(1/2).
+      kappa: for "manual".
+      rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
+      inner: K, iterates a round; None: min(m, 1000).
+      sampling: of a round; None: all its records.
+      composite: see `Hyper`.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, inner=inner,
+                            sampling=sampling)
+    made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    query = Query(clip=Saddle(bound, bound), joint=True, sampling=public.sampling,
+                  population=made.population)
+    hyper = target.noise(Hyper(query=query, base=made.base, diameter=diameter, rounds=made.rounds,
+                               inner=public.iterates(made.population), composite=composite))
+    return Plan(hyper, made.gap_bound, made.vacuous, made.why)
+
+
 def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
     """step_t of round t = 1, 2, ...; of z only the shapes matter."""
     query, reach = hyper.query, hyper.diameter
@@ -118,15 +164,15 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for numbers out of range.
     """
-    _check.count("rounds", hyper.rounds)
-    _check.count("inner", hyper.inner, low=2)
-    _check.number("base", hyper.base, low=0.0)
-    _check.number("diameter", hyper.diameter, low=0.0)
+    checks.count("rounds", hyper.rounds)
+    checks.count("inner", hyper.inner, low=2)
+    checks.number("base", hyper.base, low=0.0)
+    checks.number("diameter", hyper.diameter, low=0.0)
     z = jax.tree.map(jnp.asarray, z)
     return State(z, averaging.start(z), z, z, jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One step; the last one of a round averages, recentres and starts the next round.
 
     Args:
@@ -143,10 +189,7 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
     Raises:
       ValueError: while tracing, if `data` has too few rows or no noise was calibrated.
     """
-    g = release(key, mechanism(hyper), state.spent, problem, state.z, data,
-                strategy=hyper.strategy, microbatch=hyper.microbatch)
-    if problem.public is not None:
-        g = _tree.add(g, problem.public(state.z))
+    g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_k
     dtype = state.mean.weight.dtype
     t = (state.spent // (hyper.inner - 1) + 1).astype(dtype)
     mu, step = modulus(hyper.base, t), steps(hyper, state.z, t)
@@ -156,13 +199,13 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
             return (x - step * (g - mu * c)) / (1 + step * mu)
         return x - step * (g + mu * (x - c))
 
-    z = _tree.cast_like(problem.project(jax.tree.map(move, state.z, g, state.centre)), state.z)
+    z = projected(jax.tree.map(move, state.z, g, state.centre), state.z, problem)  # z_{k+1}
     mean = averaging.weigh(state.mean, state.z, jnp.ones((), dtype))
-    # the round ends after K - 1 steps, with K iterates in the mean
+    # the round ends after K - 1 steps, with the mean of K iterates as its output
     ends = (state.spent + 1) % (hyper.inner - 1) == 0
     whole = averaging.weigh(mean, z, jnp.ones((), dtype))
-    out = _tree.cast_like(whole.value, z)
+    out = tree.cast_like(whole.value, z)
     going = State(z, mean, state.centre, state.average, state.spent + 1)
-    done = State(out, averaging.start(out), recentred(state.centre, out, t + 1), out,
-                 state.spent + 1)
+    centre = recentred(state.centre, out, t + 1)  # c_{t+1}
+    done = State(out, averaging.start(out), centre, out, state.spent + 1)
     return optax.tree.where(ends, done, going)

@@ -24,14 +24,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax import _check, _tree, averaging, schedules
-from jaxminimax._types import Problem, Saddle, Tree, record
-from jaxminimax.averaging import UNIFORM, Averaging
-from jaxminimax.mechanism import Query, Repeat
-from jaxminimax.release import release
+from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.steps import projected, started
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
+from jaxminimax.door.noisy_operator import noisy_operator
+from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
 
 
-@record
+@pytree_dataclass
 class Hyper:
     """Numbers are leaves, so they may be traced and vmapped over; what shapes the program is not.
 
@@ -43,9 +46,6 @@ class Hyper:
       averaging: weights of the average of the iterates.
       optimiser: per player, a factory `step -> optax.GradientTransformation`; it sees released
         operators only. Keep one function object: it is hashed by identity.
-      strategy: how clipped sums are computed: "auto", "vmap", "microbatch" or "ghost", see
-        `clipped_sum`.
-      microbatch: see `clipped_sum`.
     """
 
     query: Query
@@ -53,8 +53,6 @@ class Hyper:
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
-    strategy: str = jax.tree.static(default="auto")
-    microbatch: int = jax.tree.static(default=32)
 
 
 class State(NamedTuple):
@@ -75,12 +73,18 @@ class State(NamedTuple):
     @property
     def average(self) -> Saddle:
         """The averaged iterate, in the dtypes of z."""
-        return _tree.cast_like(self.mean.value, self.z)
+        return tree.cast_like(self.mean.value, self.z)
 
 
 def mechanism(hyper: Hyper) -> Repeat:
     """What a run does to the data: one release a round. The accountant reads nothing else."""
     return Repeat(query=hyper.query, times=hyper.iterations)
+
+
+def example(query: Query, iterations: int) -> Hyper:
+    """The smallest legal settings around a description: for accounting and audits."""
+    return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
+
 
 
 def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
@@ -98,17 +102,13 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a step or an average that is not defined.
     """
-    _check.count("iterations", hyper.iterations)
-    averaging.check(hyper.averaging)
-    for name, step in hyper.step._asdict().items():
-        schedules.check(f"step.{name}", step)
-    z = jax.tree.map(jnp.asarray, z)
+    z = started(z, hyper)
     make = _optimisers(hyper, jnp.int32(1))
     memory = Saddle(*(tx.init(x) for tx, x in zip(make, z, strict=True)))
     return State(z, averaging.start(z), memory, jnp.int32(0))
 
 
-def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Problem) -> State:
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One round.
 
     Args:
@@ -125,17 +125,84 @@ def update(key: jax.Array, state: State, data: Tree, hyper: Hyper, problem: Prob
       ValueError: while tracing, if `data` does not have n rows or no noise was calibrated.
     """
     t = state.spent + 1
-    g = release(key, mechanism(hyper), state.spent, problem, state.z, data,
-                strategy=hyper.strategy, microbatch=hyper.microbatch)
-    if problem.public is not None:
-        g = _tree.add(g, problem.public(state.z))
-    g = _tree.cast_like(g, state.z)
+    g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_t
     moves = [tx.update(*x)
              for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))
-    z = _tree.cast_like(problem.project(_tree.add(state.z, change)), state.z)
+    z = projected(tree.add(state.z, change), state.z, problem)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, mean, memory, t)
+
+
+def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float | None = None,
+         diameter: float | None = None, passes: str = "many", batch: int | None = None) -> Plan:
+    """Many passes by Theorem 2, or one pass over disjoint batches.
+
+    Many passes take Poisson samples of m = max{1, n sqrt(epsilon / (4 T))} records in T = n rounds
+    with the steps of `theorem2_step`, or without `smooth` in T = n^2 rounds with those of
+    `theorem2_step_nonsmooth`. One pass is the baseline of Appendix A.2 in Bassily, Guzman and
+    Menart, COLT 2023, arXiv:2302.12909:
+
+        sigma = 2 L r / b,   step = B / sqrt(T (L^2 + d sigma^2)),   T = n / b,
+
+    whose strong gap is at most 2 B ((L^2 + d sigma^2) / T)^(1/2). With batches of one record each
+    release is private for whoever owns the record, without a trusted server (local privacy);
+    larger ones want a server and have less noise.
+
+    Args:
+      target: of privacy.
+      population: n.
+      dim: d, coordinates of both players together; of the larger one for many passes.
+      bound: L, on the norm of a record's operator, players together: the joint clip.
+      smooth: of many passes, the operator's Lipschitz constant; None: not known.
+      diameter: B, of W x V; for one pass.
+      passes: "many" or "one".
+      batch: of one pass; None for the best, 2 r sqrt(d).
+
+    Raises:
+      ValueError: for numbers that are out of range or missing.
+    """
+    checks.one_of("passes", passes, ("one", "many"))
+    checks.count("population", population)
+    checks.count("dim", dim)
+    checks.number("bound", bound, low=0.0)
+    if passes == "one":
+        return _one_pass(target, population, dim, bound, diameter, batch)
+    if batch is not None:
+        raise ValueError("batch is for passes='one': leave it out, Theorem 2 sets it.")
+    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `theorem2_step`
+    known = dict(population=population, dim=dim, epsilon=epsilon, delta=target.delta)
+    step = (theorem2_step_nonsmooth(**known) if smooth is None  # type: ignore[arg-type]
+            else theorem2_step(smooth=smooth, **known))  # type: ignore[arg-type]
+    rounds = population**2 if smooth is None else population
+    size = min(population, max(1, round(population * math.sqrt(epsilon / (4 * rounds)))))
+    query = Query(clip=Saddle(bound, bound), joint=True, population=population,
+                  sampling=Poisson(rate=size / population))
+    hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
+    return Plan(hyper, None, False, (
+        f"The weak gap by Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022), a "
+        "rate.", "Samples are Poisson's, and the noise is calibrated to them."))
+
+
+def _one_pass(target: Target, population: int, dim: int, bound: float, diameter: float | None,
+              batch: int | None) -> Plan:
+    checks.number("diameter", diameter, low=0.0)
+    assert diameter is not None
+    ratio = target.gaussian()
+    if batch is None:
+        batch = min(population, max(1, round(2 * ratio * math.sqrt(dim))))
+    checks.count("batch", batch)
+    query = Query(clip=Saddle(bound, bound), joint=True, population=population,
+                  noise_multiplier=Saddle(1.0, 1.0), sampling=Disjoint(batch=batch))
+    rounds = max(1, population // batch)
+    second = bound**2 * (1 + dim * (2 * ratio / batch) ** 2)
+    step = diameter / math.sqrt(rounds * second)
+    hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
+    gap = 2 * diameter * math.sqrt(second / rounds)
+    return Plan(hyper, gap, gap >= bound * diameter, (
+        "The strong gap of one pass, Appendix A.2 of Bassily, Guzman and Menart (2023).",
+        "The published noise forgets that replacing a record moves its operator by 2 L, and the "
+        "published step divides by epsilon where it should multiply."))
 
 
 def theorem2_step(*, population: int, dim: int, smooth: float, epsilon: float,
@@ -147,7 +214,7 @@ def theorem2_step(*, population: int, dim: int, smooth: float, epsilon: float,
     operator. (The statement in the paper's main text omits L; its proof has it.)
     """
     _check_theorem(population, dim, epsilon, delta)
-    _check.number("smooth", smooth, low=0.0)
+    checks.number("smooth", smooth, low=0.0)
     step = 1.0 / (smooth * _theorem2_scale(population, dim, epsilon, delta))
     return Saddle(step, step)
 
@@ -175,7 +242,7 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
       modulus: rho, the modulus of strong concavity in v.
     """
     for name, value in dict(pl=pl, smooth=smooth, modulus=modulus).items():
-        _check.number(name, value, low=0.0)
+        checks.number(name, value, low=0.0)
     kappa, primal = smooth / modulus, smooth + smooth**2 / modulus
     ratio = max(8 * kappa**2 * math.sqrt(primal / pl), 4 * math.sqrt(2) * kappa**2)
     return Saddle(
@@ -185,10 +252,10 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
 
 
 def _check_theorem(population: int, dim: int, epsilon: float, delta: float) -> None:
-    _check.count("population", population)
-    _check.count("dim", dim)
-    _check.number("epsilon", epsilon, low=0.0)
-    _check.number("delta", delta, low=0.0, high=1.0)
+    checks.count("population", population)
+    checks.count("dim", dim)
+    checks.number("epsilon", epsilon, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
 
 
 def _theorem2_scale(population: int, dim: int, epsilon: float, delta: float) -> float:

@@ -31,9 +31,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import _check
-from jaxminimax import mechanism as words
-from jaxminimax._types import Algorithm, GroupProblem, Problem, Saddle
 from jaxminimax.accounting import epsilon
 from jaxminimax.audit._bound import clopper_pearson, linear, lower_bound
 from jaxminimax.audit._grid import coarse, coarse_scores, scale
@@ -42,6 +39,7 @@ from jaxminimax.audit._pairs import (
     PLAIN,
     PROBLEM,
     check_pair,
+    computed,
     random_pair,
     worst_pair,
 )
@@ -54,13 +52,17 @@ from jaxminimax.audit._rounds import (
     rounds_of_both,
     unprojected,
 )
-from jaxminimax.audit._signal import (
-    Signal,
-    charged_signal,
-    signal,
-    signal_of,
+from jaxminimax.audit._signal import Signal, charged_signal, signal, signal_of
+from jaxminimax.base import checks
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
+from jaxminimax.mechanism import (
+    GroupSolution,
+    Query,
+    Repeat,
+    Resolvent,
+    TreeSums,
+    leaves,
 )
-from jaxminimax.mechanism import FixedSize, Poisson, Repeat
 
 __all__ = ["PAIRS", "PLAIN", "PROBLEM", "Audit", "Rounds", "Signal", "audit", "charged_signal",
            "clopper_pearson", "coarse", "likelihood_ratio", "linear", "lower_bound", "random_pair",
@@ -112,7 +114,8 @@ class Audit:
 
 def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, runs: int = 100_000,
           neighbours: str = "replace_one", pair: Any = "worst", confidence: float = 0.999,
-          problem: Problem | GroupProblem | None = None, z: Saddle | None = None) -> Audit:
+          problem: Problem | GroupProblem | None = None, z: Saddle | None = None,
+          strategy: str = "auto", microbatch: int = 32) -> Audit:
     """Attacks whole runs of `algorithm.update` and compares with what the accountant claims.
 
     The bound sees most of the claimed epsilon only where events of probability near delta can be
@@ -132,25 +135,28 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
       problem: of a pair of one's own. The projection is left out where it only hides what was
         released.
       z: the initial point of a pair of one's own.
+      strategy: how clipped sums of the "worst" and the "random" pair are computed, see
+        `clipped_sum`; a problem of one's own says it by its operator.
+      microbatch: as `strategy`.
 
     Raises:
       ValueError: for numbers out of range, a relation the mechanism has no guarantee for, or a pair
         that is not one of neighbours, or without its problem and point.
     """
-    _check.count("runs", runs, low=4)
-    _check.number("confidence", confidence, low=0.0, high=1.0)
+    checks.count("runs", runs, low=4)
+    checks.number("confidence", confidence, low=0.0, high=1.0)
     if not isinstance(pair, str):
         if problem is None or z is None:
             missing = "problem" if problem is None else "z"
             raise ValueError(f"{missing} is None, but a pair of one's own needs both: give "
                              "problem=..., z=... and pair=(data, neighbour).")
         return _own(key, algorithm, hyper, delta, runs, neighbours, pair, confidence, problem, z)
-    _check.one_of("pair", pair, PAIRS)
+    checks.one_of("pair", pair, PAIRS)
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
                          "pair=(data, neighbour).")
     made, query = algorithm.mechanism(hyper), getattr(hyper, "query", None)
-    if not (isinstance(made, Repeat) and isinstance(query, words.Query | words.Resolvent)):
+    if not (isinstance(made, Repeat) and isinstance(query, Query | Resolvent)):
         raise ValueError(f"pair {pair!r} is for algorithms that repeat a Query or a Resolvent, got "
                          f"{type(made).__name__}: give problem=..., z=... and "
                          "pair=(data, neighbour).")
@@ -164,7 +170,8 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     # the record is in the first part of the data; the other parts contribute nothing
     more = (made.parts - 1) * query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
-    one, two = releases(key, algorithm, hyper, data, runs)
+    how = (strategy, microbatch)
+    one, two = releases(key, algorithm, hyper, data, runs, computed(PROBLEM, *how))
     scores: list[dict[str, np.ndarray]] = [{"linear": x} for x in linear(one, two, runs // 2)]
     for score, released in zip(scores, (one, two), strict=True):
         if pair == "worst":
@@ -175,7 +182,7 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
     found = None
     if runs >= _FEW:
-        found = signal(choice, algorithm, hyper, start, data, PLAIN, observe=points,
+        found = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how), observe=points,
                        runs=min(runs, _ENOUGH), neighbours=neighbours, confidence=confidence)
     return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials,
                  found)
@@ -183,8 +190,9 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
 
 def _public(mechanism: Any) -> bool:
     """Whether everybody knows which records a release reads."""
-    return not any(isinstance(getattr(getattr(leaf, "query", None), "sampling", None),
-                              Poisson | FixedSize) for leaf in words.leaves(mechanism))
+    samplings = (getattr(getattr(leaf, "query", None), "sampling", None)
+                 for leaf in leaves(mechanism))
+    return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
 def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: int,
@@ -207,7 +215,7 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
     if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
         seen = dataclasses.replace(made, times=hyper.iterations)  # the first release of each round
     gauge = None
-    if runs >= _FEW and isinstance(made, Repeat | words.Tree | words.GroupSolution):
+    if runs >= _FEW and isinstance(made, Repeat | TreeSums | GroupSolution):
         gauge = signal_of(found[0], seen, neighbours=neighbours, confidence=confidence)
     return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
                  gauge)

@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import mechanism as words
-from jaxminimax._types import Problem, Saddle, Tree
 from jaxminimax.audit._rounds import Rounds
-from jaxminimax.gradients import clipped_sum
-from jaxminimax.mechanism import Full, Query
-from jaxminimax.noise import SPARE
+from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.gradients.clipping import clipped_sum
+from jaxminimax.mechanism import Query, check_noise, concrete
+from jaxminimax.noise.floats import ROUNDING_MARGIN
 
 _NEAR = 2000  # steps of a grid from 0 that are looked at
 
@@ -59,7 +58,8 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     return found
 
 
-def scale(found: Rounds, hyper: Any, z: Saddle, data: Tree, problem: Problem) -> np.ndarray | None:
+def scale(found: Rounds, hyper: Any, z: Saddle, data: PyTree,
+          problem: Problem) -> np.ndarray | None:
     """The noise's standard deviation in the first round's numbers, `[k]`, from the description.
 
     A release is a sum plus clip * noise multiplier times standard noise, and a point moves by a
@@ -70,13 +70,14 @@ def scale(found: Rounds, hyper: Any, z: Saddle, data: Tree, problem: Problem) ->
       NaN for a player whose sums are equal; None where not all of the data are summed up.
     """
     query = getattr(hyper, "query", None)
-    if not (isinstance(query, Query) and isinstance(query.sampling, Full)):
+    if not isinstance(query, Query) or query.sampling.secret or (
+            query.sampling.rows_read(query.population) < query.population):
         return None
     total = clipped_sum(problem.operator, query.clip, joint=query.joint)
     sums = [total(z, jax.tree.map(lambda x, i=i: x[i], data)) for i in range(2)]
     signal = found.parts()[0][:, 0].mean(0)  # [2, k], the same in all runs
     unit, first = np.full(signal.shape[1], np.nan), 0
-    players = zip(z, query.clip, words.check_noise(query), *sums, strict=True)
+    players = zip(z, query.clip, check_noise(query), *sums, strict=True)
     for point, clip, noise, one, two in players:
         size = sum(jnp.size(x) for x in jax.tree.leaves(point))
         span, first = slice(first, first + size), first + size
@@ -86,7 +87,7 @@ def scale(found: Rounds, hyper: Any, z: Saddle, data: Tree, problem: Problem) ->
                                 for a, b in zip(*map(jax.tree.leaves, (one, two)), strict=True)])
         if np.any(apart):
             step = (signal[0, span] - signal[1, span]) @ apart / (apart @ apart)
-            unit[span] = abs(step) * (words.concrete(clip) * words.concrete(noise) * SPARE)
+            unit[span] = abs(step) * (concrete(clip) * concrete(noise) * ROUNDING_MARGIN)
     return unit if np.any(unit > 0) else None
 
 

@@ -7,9 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import mechanism as words
-from jaxminimax._types import GroupProblem, Problem, Saddle, Tree, saddle_operator
-from jaxminimax.mechanism import FixedSize, Query, Resolvent
+from jaxminimax.base.types import (
+    GroupProblem,
+    Problem,
+    PyTree,
+    Saddle,
+    saddle_operator,
+    with_strategy,
+)
+from jaxminimax.mechanism import Query, Resolvent, WorstCase, check_noise, concrete
 
 PAIRS = ("worst", "random")
 GIANT = 1e3  # norm of the records' operators in clip norms
@@ -26,9 +32,27 @@ PROBLEM = Problem(saddle_operator(_loss))
 PLAIN = Problem(saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
 
 
+def worst_case(query: Query | Resolvent) -> WorstCase:
+    """What a release reads of the worst pair.
+
+    Raises:
+      ValueError: where none is known.
+    """
+    found = query.sampling.worst_case(query.population)
+    if found is None:
+        raise ValueError(f"No pair is known to be the worst for {query.sampling!r}: give "
+                         "problem=..., z=... and pair=(data, neighbour).")
+    return found
+
+
+def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
+    """`problem`, with clipped sums computed as said."""
+    return problem._replace(operator=with_strategy(problem.operator, strategy, microbatch))
+
+
 def rest_of(query: Query | Resolvent) -> float:
     """What all other records contribute in the worst pair, in clip norms."""
-    return -1.0 if isinstance(query.sampling, FixedSize) else 0.0
+    return -1.0 if worst_case(query).slots else 0.0
 
 
 def clip_norms(query: Query | Resolvent) -> Saddle:
@@ -44,7 +68,7 @@ def share_of(query: Query | Resolvent) -> tuple[float, float]:
         return math.sqrt(0.5), math.sqrt(0.5)
     if not query.joint:
         return 1.0, 1.0
-    w, v = (words.concrete(z) for z in words.check_noise(query))
+    w, v = (concrete(z) for z in check_noise(query))
     if w == v:
         return math.sqrt(0.5), math.sqrt(0.5)
     return float(w < v), float(v < w)
@@ -57,7 +81,7 @@ def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Sa
     sign[:, record, 0] = (1.0, away)
 
     def leaf(clip: Any, towards: float, share: float) -> jax.Array:
-        size = 0.0 if clip is None else GIANT * words.concrete(clip)
+        size = 0.0 if clip is None else GIANT * concrete(clip)
         return jnp.asarray(towards * size * share * sign, jnp.float32)
 
     (w, v), clip = share_of(query), clip_norms(query)
@@ -71,7 +95,7 @@ def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
     record = int(rng.integers(getattr(query.sampling, "batch", n)))
 
     def leaf(clip: Any) -> jax.Array:
-        size = 0.0 if clip is None else words.concrete(clip)
+        size = 0.0 if clip is None else concrete(clip)
         one = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
         other = one.copy()
         other[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
@@ -86,7 +110,7 @@ def _records(x: np.ndarray, axes: int) -> np.ndarray:
     return x.reshape(*x.shape[:axes], -1)
 
 
-def check_pair(pair: Any, problem: Problem | GroupProblem) -> Tree:
+def check_pair(pair: Any, problem: Problem | GroupProblem) -> PyTree:
     """A user's pair as leaves `[2, n, ...]` (of groups `[2, p, n_max, ...]`).
 
     Raises:

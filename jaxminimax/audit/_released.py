@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
-from jaxminimax import mechanism as words
-from jaxminimax._types import Algorithm, Saddle
+from jaxminimax import mechanism
 from jaxminimax.accounting import effective_noise_multiplier
-from jaxminimax.audit._pairs import GIANT, PROBLEM, clip_norms, rest_of, share_of
+from jaxminimax.audit._pairs import GIANT, PROBLEM, clip_norms, rest_of, share_of, worst_case
+from jaxminimax.base.types import Algorithm, Problem, Saddle
 from jaxminimax.drivers import run
-from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Resolvent
+from jaxminimax.mechanism import Full, Query, Resolvent
 
 
 def observed(state: Any) -> Saddle:
@@ -24,13 +23,14 @@ def observed(state: Any) -> Saddle:
     return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
 
 
-def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Saddle:
+def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle,
+           problem: Problem) -> Saddle:
     """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
     if getattr(hyper.query, "doubling", False):  # a solution moves away from its centre
-        return run(key, start, data, hyper, algorithm, PROBLEM,
+        return run(key, start, data, hyper, algorithm, problem,
                    lambda state: jax.tree.map(jnp.subtract, state.z, state.centre))[1]
-    _, path = run(key, start, data, hyper, algorithm, PROBLEM, observed)
+    _, path = run(key, start, data, hyper, algorithm, problem, observed)
 
     def moves(x: jax.Array) -> jax.Array:
         before = jnp.concatenate([jnp.zeros_like(x[:1, -1:]), x[:-1, -1:]])
@@ -40,7 +40,7 @@ def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Sa
 
 
 def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, runs: int,
-             together: int = 1024) -> np.ndarray:
+             problem: Problem = PROBLEM, together: int = 1024) -> np.ndarray:
     """What runs on each of several data sets released, read off the iterates.
 
     Iterates move by a step times what was released; the steps are measured on a run without noise.
@@ -52,6 +52,7 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
       hyper: its `Hyper`.
       data: leaves `[sets, n, dim]`.
       runs: on each data set.
+      problem: whose operator is the record, and how its clipped sums are computed.
       together: runs at a time.
 
     Returns:
@@ -63,8 +64,9 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
 
     @jax.jit
     def programme(keys: jax.Array, data: Saddle) -> Saddle:
-        one = jax.vmap(lambda key: _moves(key, algorithm, hyper, data))
-        return jax.lax.map(one, keys)
+        # one after the other: lanes would all take the rare branches of any of them
+        return jax.lax.map(lambda several: jax.lax.map(
+            lambda key: _moves(key, algorithm, hyper, data, problem), several), keys)
 
     key, other = jax.random.split(key)
     sets = [Saddle(*x) for x in zip(*data, strict=True)]
@@ -73,11 +75,11 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
     size: Any
     if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
         query, made = hyper.query, algorithm.mechanism(hyper)
-        lengths = [words.concrete(words.displacement(words.on_part(query, k // made.times)))
-                   for k in range(words.releases(made))]
+        parts = (mechanism.on_part(query, k // made.times) for k in range(mechanism.releases(made)))
+        lengths = [mechanism.concrete(mechanism.noise_unit(part)) for part in parts]
         step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
-        step, size = _steps(other, algorithm, hyper, sets[0]), words.batch_size(hyper.query)
+        step, size = _steps(other, algorithm, hyper, sets[0]), mechanism.batch_size(hyper.query)
     flat = [[x[p].reshape(-1, *x[p].shape[2:])[:runs].astype(np.float64) for p in players]
             for x in moves]
     return np.stack([np.stack([x * (size / step[p]) for x, p in zip(row, players, strict=True)], 2)
@@ -91,26 +93,12 @@ def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Sa
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
         query, noise_multiplier=zero, sampling=Full(), population=1, joint=False))
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
-        GIANT * words.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
+        GIANT * mechanism.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
     unit = jax.tree.map(lambda x: jnp.repeat(x, algorithm.mechanism(hyper).parts, 0), unit)
-    moves = jax.device_get(_moves(key, algorithm, plain, unit))
+    moves = jax.device_get(_moves(key, algorithm, plain, unit, PROBLEM))
     sizes = (np.abs(x[:, :1].astype(np.float64)) for x in moves)
     return Saddle(*(np.where(np.arange(len(x)) > 0, -1.0, 1.0)[:, None]  # players descend
                     * np.where((x > 0) & np.isfinite(x), x, 1.0) for x in sizes))
-
-
-def _counts(query: Query | Resolvent) -> tuple[np.ndarray, np.ndarray]:
-    """How often a sample holds a record: multiplicities and their probabilities."""
-    match query.sampling:
-        case Poisson(rate=rate) if rate < 1:
-            return np.array([0.0, 1.0]), np.array([1 - rate, rate])
-        case FixedSize(batch=batch, replacement=True):
-            k = np.arange(batch + 1)
-            return k.astype(float), stats.binom.pmf(k, batch, 1 / query.population)
-        case FixedSize(batch=batch) if batch < query.population:
-            rate = batch / query.population
-            return np.array([0.0, 1.0]), np.array([1 - rate, rate])
-    return np.ones(1), np.ones(1)
 
 
 def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours: str,
@@ -123,22 +111,21 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
       neighbours: the relation.
       times: releases on the part of the data that the record is in; None: all of them.
     """
-    noise, clips = words.check_noise(query), clip_norms(query)
+    noise, clips = mechanism.check_noise(query), clip_norms(query)
     noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
-    z = [words.concrete(x) for x in noise if x is not None]
+    z = [mechanism.concrete(x) for x in noise if x is not None]
     joint = effective_noise_multiplier(query)
     w, v = share_of(query)
     towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]
     direction = joint * np.array(towards) / np.square(z)
     u = released[:, :times, :, 0] @ direction  # [runs, releases], N(contributions / joint, 1)
-    if isinstance(query.sampling, Disjoint):
-        u = u[:, :: query.population // query.sampling.batch]  # record 0 is read once a pass
-    k, weight = _counts(query)
-    size = getattr(query.sampling, "batch", 0)
+    found = worst_case(query)
+    u = u[:, :: found.every]  # those that record 0 is read in
+    k, weight = found.times, found.probability
     away = -1.0 if neighbours == "replace_one" else 0.0
     total = np.zeros(len(u))
     for sign, own in ((1.0, 1.0), (-1.0, away)):
-        mean = (own * k + rest_of(query) * (size - k)) / joint
+        mean = (own * k + rest_of(query) * (found.slots - k)) / joint
         logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
         with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
             total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax._types import Algorithm, GroupProblem, Problem, Saddle, Tree
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query
 
 _NUMBERS = 2**24  # that are on the device at a time
@@ -82,12 +82,12 @@ def silenced(described: Any) -> Any:
     return dataclasses.replace(described, **values) if values else described
 
 
-def points(state: Any) -> Tree:
+def points(state: Any) -> PyTree:
     """The points that a round's releases led to, a tuple of them if there are several."""
     return (state.ahead, state.z) if hasattr(state, "ahead") else state.z
 
 
-def first_points(state: Any) -> Tree:
+def first_points(state: Any) -> PyTree:
     """Those that the first release of a round led to."""
     return getattr(state, "ahead", state.z)
 
@@ -99,8 +99,8 @@ def unprojected(problem: Problem | GroupProblem, hyper: Any) -> Problem | GroupP
     return problem
 
 
-def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Tree, problem: Any,
-           observe: Callable[[Any], Tree], runs: int) -> Rounds:
+def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
+           observe: Callable[[Any], PyTree], runs: int) -> Rounds:
     """Runs on the first data set of a pair.
 
     Args:
@@ -116,14 +116,14 @@ def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Tr
     return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
-def rounds_of_both(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Tree,
-                   problem: Any, observe: Callable[[Any], Tree], runs: int) -> list[Rounds]:
+def rounds_of_both(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
+                   problem: Any, observe: Callable[[Any], PyTree], runs: int) -> list[Rounds]:
     """Runs on each data set of a pair; arguments as in `rounds`."""
     return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
 
 
-def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, data: Tree,
-           problem: Any, observe: Callable[[Any], Tree], runs: int) -> list[Rounds]:
+def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, observe: Callable[[Any], PyTree], runs: int) -> list[Rounds]:
     """`rounds` for a key for each data set."""
     quiet = silenced(hyper)
     (loud, structure), hushed = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
@@ -148,10 +148,10 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
         return jax.tree.unflatten(structure, leaves)
 
     @jax.jit
-    def programme(keys: jax.Array, data: Tree, on: jax.Array) -> Any:
+    def programme(keys: jax.Array, data: PyTree, on: jax.Array) -> Any:
         def one(key: jax.Array) -> Any:
             def step(state: Any, _: None) -> Any:
-                def update(noise: list[jax.Array], data: Tree) -> Any:
+                def update(noise: list[jax.Array], data: PyTree) -> Any:
                     return algorithm.update(key, state, data, described(noise), problem)
 
                 both = jax.vmap(jax.vmap(update, (None, 0)), (0, None))(noise, data)
@@ -160,7 +160,8 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
 
             return jax.lax.scan(step, start, length=hyper.iterations)[1]
 
-        return jax.lax.map(jax.vmap(one), keys)
+        # one after the other: lanes would all take the rare branches of any of them
+        return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
 
     together = max(1, min(runs, 1000, _NUMBERS // (8 * hyper.iterations * count)))
     results = []

@@ -14,14 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxminimax import _check
-from jaxminimax import mechanism as words
-from jaxminimax._types import Algorithm, Saddle, Tree
 from jaxminimax.accounting import _charge, _curves
 from jaxminimax.audit._bound import clopper_pearson
 from jaxminimax.audit._distance import gaussian_signal, laplace_signal, shared_noise
 from jaxminimax.audit._rounds import Rounds, first_points, rounds
-from jaxminimax.mechanism import FixedSize, Full, Poisson
+from jaxminimax.base import checks
+from jaxminimax.base.types import Algorithm, PyTree, Saddle
+from jaxminimax.mechanism import Full, OneRelease, TreeSums
 
 LAWS = ("gaussian", "laplace")
 
@@ -72,9 +71,8 @@ def _unsampled(described: Any) -> Any:
         return tuple(map(_unsampled, described))
     if not dataclasses.is_dataclass(described) or isinstance(described, type):
         return described
-    if isinstance(getattr(described, "sampling", None), Poisson | FixedSize):
-        more: dict[str, Any] = {"steps": None} if isinstance(described, words.Resolvent) else {}
-        return dataclasses.replace(described, sampling=Full(), **more)
+    if isinstance(described, OneRelease) and described.sampling.secret:
+        return described.sampled_by(Full())
     return dataclasses.replace(described, **{
         field.name: _unsampled(getattr(described, field.name))
         for field in dataclasses.fields(described)})
@@ -167,11 +165,13 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
         raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
                          "beyond their capacity, or solutions without a certificate.")
     noise, gap = noise[known], gap[known]
-    if isinstance(mechanism, words.Tree):  # whose nodes have noise of their own each
+    if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)
     query: Any = getattr(mechanism, "query", None)
     sampling = getattr(query, "sampling", None)
-    several = isinstance(sampling, FixedSize) and sampling.replacement
+    n = getattr(query, "population", None) or min(getattr(query, "sizes", (1,)))
+    case = None if sampling is None else sampling.worst_case(n)
+    several = case is not None and case.times.max() > 1
     move = _largest(found, gap, noise, several)
     if noise[0].size > len(noise) // 20:
         noise, move = _reduced(found, noise, move)
@@ -181,17 +181,15 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     measure = gaussian_signal if law == "gaussian" else laplace_signal
     attained, low, high = measure(noise, move, confidence)
     read, charged = 0.0, 1.0
-    if isinstance(sampling, Poisson | FixedSize):
-        n = query.population if hasattr(query, "population") else min(query.sizes)
-        read = _read(there, confidence)
-        charged = (sampling.rate if isinstance(sampling, Poisson) else
-                   1 - (1 - 1 / n) ** sampling.batch if several else sampling.batch / n)
+    if sampling is not None and case is not None and sampling.secret:
+        read, charged = _read(there, confidence), case.read
     return Signal(attained, low, high, charged_signal(mechanism, neighbours, law), read, charged,
                   shared, law, confidence, len(noise))
 
 
-def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Tree, problem: Any, *,
-           observe: Callable[[Any], Tree] = first_points, runs: int = 4000,
+def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
+           *,
+           observe: Callable[[Any], PyTree] = first_points, runs: int = 4000,
            neighbours: str = "replace_one", law: str = "gaussian", confidence: float = 0.999,
            mechanism: Any = None) -> Signal:
     """Measures how far a record moves the releases, in units of their noise.
@@ -216,9 +214,9 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Tr
     Raises:
       ValueError: for numbers out of range, or runs that are too few.
     """
-    _check.count("runs", runs, low=4)
-    _check.one_of("law", law, LAWS)
-    _check.number("confidence", confidence, low=0.0, high=1.0)
+    checks.count("runs", runs, low=4)
+    checks.one_of("law", law, LAWS)
+    checks.number("confidence", confidence, low=0.0, high=1.0)
     made = algorithm.mechanism(hyper) if mechanism is None else mechanism
     found = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
     return signal_of(found, made, neighbours=neighbours, law=law, confidence=confidence)

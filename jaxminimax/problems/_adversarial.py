@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax import _check
-from jaxminimax._types import Problem, Saddle, saddle_operator
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, Saddle, saddle_operator
 
 SHIFTS = ("against_label", "common")
 Linear = dict[str, jax.Array]  # weight [d], bias []
@@ -55,11 +55,11 @@ def adversarial(*, radius: Saddle, shift: str = "against_label", penalty: float 
     Raises:
       ValueError: for numbers out of range, or combinations that are not defined.
     """
-    _check.one_of("shift", shift, SHIFTS)
-    _check.one_of("dual", dual, ("ascent", "best_response"))
-    _check.number("radius.w", radius.w, low=0.0)
-    _check.number("radius.v", radius.v, low=-1e-300)
-    _check.number("penalty", penalty, low=0.0, closed=True)
+    checks.one_of("shift", shift, SHIFTS)
+    checks.one_of("dual", dual, ("ascent", "best_response"))
+    checks.number("radius.w", radius.w, low=0.0)
+    checks.number("radius.v", radius.v, low=-1e-300)
+    checks.number("penalty", penalty, low=0.0, closed=True)
     common = shift == "common"
     if common and penalty < radius.w**2 / 4:
         raise ValueError(f"penalty must be at least radius.w**2 / 4 = {radius.w**2 / 4:g}, got "
@@ -111,22 +111,3 @@ def robust_accuracy(w: Linear, data: tuple[jax.Array, jax.Array], radius: float)
     x, y = data
     margin = y * (x @ w["weight"] + w["bias"])
     return jnp.mean((margin > radius * jnp.linalg.norm(w["weight"])).astype(x.dtype))
-
-
-def fragile_classes(key: jax.Array, count: int, *, dim: int = 10
-                    ) -> tuple[jax.Array, jax.Array]:
-    """Two classes with one feature that is hard to move and others that are easy to read.
-
-    x_0 = y + 0.7 N(0, 1) and x_j = 0.15 y + 0.05 N(0, 1) for the rest: each of the rest tells the
-    classes apart almost surely, and a shift of norm 0.3 (dim - 1)^(1/2) turns all of them round.
-
-    Returns:
-      x `[count, dim]` and y `[count]` in {-1, 1}.
-    """
-    _check.count("count", count)
-    _check.count("dim", dim, low=2)
-    one, two = jax.random.split(key)
-    y = 2.0 * jax.random.bernoulli(one, 0.5, (count,)) - 1.0
-    centre = jnp.full(dim, 0.15).at[0].set(1.0)
-    size = jnp.full(dim, 0.05).at[0].set(0.7)
-    return y[:, None] * centre[None] + size[None] * jax.random.normal(two, (count, dim)), y

@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax import _check
-from jaxminimax._types import Problem, Saddle, Tree, saddle_operator
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Repeat
-from jaxminimax.release import release
 
-Scorer = Callable[[Tree, jax.Array], jax.Array]
+Scorer = Callable[[PyTree, jax.Array], jax.Array]
 
 
 def linear_scorer(theta: jax.Array, x: jax.Array) -> jax.Array:
@@ -51,7 +51,7 @@ def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> di
     }
 
 
-def auc_start(theta: Tree) -> Saddle:
+def auc_start(theta: PyTree) -> Saddle:
     """The initial point w = (theta, 0, 0), v = 0."""
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(theta)))
     return Saddle({"theta": theta, "a": zero, "b": zero}, zero)
@@ -76,10 +76,10 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
     Raises:
       ValueError: for a prior outside (0, 1), a radius that is not positive, an unknown dual.
     """
-    _check.number("prior", prior, low=0.0, high=1.0)
+    checks.number("prior", prior, low=0.0, high=1.0)
     for name, r in radius._asdict().items():
-        _check.number(f"radius.{name}", r, low=0.0)
-    _check.one_of("dual", dual, ("ascent", "best_response"))
+        checks.number(f"radius.{name}", r, low=0.0)
+    checks.one_of("dual", dual, ("ascent", "best_response"))
 
     def weights(y):
         return y / prior, (1 - y) / (1 - prior)

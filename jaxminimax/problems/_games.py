@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax import _check
-from jaxminimax._types import Problem, Saddle, Tree, saddle_operator
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 
 
 def _ball(x: jax.Array, radius: float) -> jax.Array:
@@ -16,7 +16,7 @@ def _balls(radius: Saddle):
     return lambda z: Saddle(_ball(z.w, radius.w), _ball(z.v, radius.v))
 
 
-def _means(data: Tree) -> tuple[jax.Array, jax.Array]:
+def _means(data: PyTree) -> tuple[jax.Array, jax.Array]:
     a, b = data
     return jnp.mean(a, 0), jnp.mean(b, 0)
 
@@ -42,9 +42,9 @@ def quadratic_game(*, modulus: float, coupling: float, radius: Saddle) -> Proble
       ValueError: for a modulus or a radius that is not positive.
     """
     mu, c = modulus, coupling
-    _check.number("modulus", mu, low=0.0)
+    checks.number("modulus", mu, low=0.0)
     for name, r in radius._asdict().items():
-        _check.number(f"radius.{name}", r, low=0.0, infinite=True)
+        checks.number(f"radius.{name}", r, low=0.0, infinite=True)
 
     def loss(w, v, x):
         a, b = x
@@ -88,7 +88,7 @@ def bilinear_game(*, coupling: float, radius: Saddle) -> Problem:
       ValueError: for a radius that is not positive.
     """
     for name, r in radius._asdict().items():
-        _check.number(f"radius.{name}", r, low=0.0)
+        checks.number(f"radius.{name}", r, low=0.0)
 
     def loss(w, v, x):
         a, b = x

@@ -25,8 +25,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax import _check
-from jaxminimax._types import Problem, Saddle, Tree, saddle_operator
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 
 LIMITS = ("spectral", "entry", "ball")
 
@@ -44,7 +44,7 @@ def image_generator(v: dict[str, jax.Array], xi: jax.Array) -> jax.Array:
 def generator_init(key: jax.Array, *, latent: int, hidden: int, dim: int) -> dict[str, jax.Array]:
     """Random parameters of `mlp_generator`: matrices are N(0, 1 / fan in), biases 0."""
     for name, value in dict(latent=latent, hidden=hidden, dim=dim).items():
-        _check.count(name, value)
+        checks.count(name, value)
     one, two = jax.random.split(key)
     return {"W1": jax.random.normal(one, (latent, hidden)) / latent**0.5, "b1": jnp.zeros(hidden),
             "W2": jax.random.normal(two, (hidden, dim)) / hidden**0.5, "b2": jnp.zeros(dim)}
@@ -69,10 +69,10 @@ def cosine_discriminator(key: jax.Array, *, dim: int, hidden: int, low: float, h
     Raises:
       ValueError: for sizes or frequencies out of range.
     """
-    _check.count("dim", dim)
-    _check.count("hidden", hidden)
-    _check.number("low", low, low=0.0)
-    _check.number("high", high, low=low)
+    checks.count("dim", dim)
+    checks.count("hidden", hidden)
+    checks.number("low", low, low=0.0)
+    checks.number("high", high, low=low)
     keys = jax.random.split(key, 3)
     size = low * (high / low) ** jax.random.uniform(keys[0], (hidden,))
     first = jax.random.normal(keys[1], (dim, hidden))
@@ -92,14 +92,14 @@ def latents(key: jax.Array, count: int, dim: int) -> jax.Array:
     Raises:
       ValueError: for an odd count.
     """
-    _check.count("count", count, low=2)
+    checks.count("count", count, low=2)
     if count % 2:
         raise ValueError(f"count must be even, got {count}: every point comes with its mirror.")
     half = jax.random.normal(key, (count // 2, dim))
     return jnp.concatenate([half, -half])
 
 
-def limited(w: Tree, limit: float, norm: str = "spectral") -> Tree:
+def limited(w: PyTree, limit: float, norm: str = "spectral") -> PyTree:
     """Projection of a network's weights to a set on which its Lipschitz constant is bounded.
 
     With layers of slope at most 1, the constant is at most the product of the matrices' norms.
@@ -113,8 +113,8 @@ def limited(w: Tree, limit: float, norm: str = "spectral") -> Tree:
     Raises:
       ValueError: for a limit that is not positive or another norm.
     """
-    _check.number("limit", limit, low=0.0)
-    _check.one_of("norm", norm, LIMITS)
+    checks.number("limit", limit, low=0.0)
+    checks.one_of("norm", norm, LIMITS)
     if norm == "ball":
         return optax.projections.projection_l2_ball(w, limit)
     if norm == "entry":
@@ -134,8 +134,8 @@ def limited(w: Tree, limit: float, norm: str = "spectral") -> Tree:
     return jax.tree.map(shrink, w)
 
 
-def wgan(discriminator: Callable[[Tree, jax.Array], jax.Array],
-         generator: Callable[[Tree, jax.Array], jax.Array], bank: jax.Array, *,
+def wgan(discriminator: Callable[[PyTree, jax.Array], jax.Array],
+         generator: Callable[[PyTree, jax.Array], jax.Array], bank: jax.Array, *,
          limit: float = 1.0, norm: str = "spectral",
          penalty: float = 0.0) -> Problem:
     """The Wasserstein GAN problem.
@@ -154,9 +154,9 @@ def wgan(discriminator: Callable[[Tree, jax.Array], jax.Array],
     Raises:
       ValueError: for an empty bank, a limit or penalty out of range, or another norm.
     """
-    _check.number("limit", limit, low=0.0)
-    _check.number("penalty", penalty, low=0.0, closed=True)
-    _check.one_of("norm", norm, LIMITS)
+    checks.number("limit", limit, low=0.0)
+    checks.number("penalty", penalty, low=0.0, closed=True)
+    checks.one_of("norm", norm, LIMITS)
     if jnp.ndim(bank) < 1 or not len(bank):
         raise ValueError(f"bank must be latent points [m, ...], got shape {jnp.shape(bank)}.")
 
@@ -177,65 +177,3 @@ def wgan(discriminator: Callable[[Tree, jax.Array], jax.Array],
     return Problem(operator=saddle_operator(real),
                    public=lambda z: public(z, None),
                    project=lambda z: Saddle(limited(z.w, limit, norm), z.v), value=value)
-
-
-def ring(key: jax.Array, count: int, *, modes: int = 8, spread: float = 0.1) -> jax.Array:
-    """A mixture of Gaussians whose centres lie on the unit circle, `[count, 2]`."""
-    _check.count("count", count)
-    _check.number("spread", spread, low=0.0)
-    one, two = jax.random.split(key)
-    centres = ring_centres(modes)[jax.random.randint(one, (count,), 0, modes)]
-    return centres + spread * jax.random.normal(two, (count, 2))
-
-
-def ring_centres(modes: int = 8) -> jax.Array:
-    """The centres of `ring`, `[modes, 2]`."""
-    _check.count("modes", modes)
-    angle = 2 * jnp.pi * jnp.arange(modes) / modes
-    return jnp.stack([jnp.cos(angle), jnp.sin(angle)], 1)
-
-
-def sliced_wasserstein(key: jax.Array, made: jax.Array, data: jax.Array,
-                       directions: int = 128) -> jax.Array:
-    """Reads the data; not private. Mean Wasserstein-1 distance over random directions.
-
-    On a line the distance of two samples of one size is the mean absolute difference of their order
-    statistics; samples of different sizes are compared at the quantiles of the smaller one. Two
-    samples of one law are about (sizes)^(-1/2) apart.
-
-    Args:
-      key: of the directions, uniform on the unit sphere.
-      made: `[m, d]`.
-      data: `[n, d]`.
-      directions: how many.
-    """
-    _check.count("directions", directions)
-    along = jax.random.normal(key, (directions, made.shape[1]), made.dtype)
-    along = along / jnp.linalg.norm(along, axis=1, keepdims=True)
-    count = min(len(made), len(data))
-    levels = (jnp.arange(count) + 0.5) / count
-
-    def quantiles(x, u):
-        return jnp.quantile(x @ u, levels)
-
-    return jnp.mean(jax.lax.map(
-        lambda u: jnp.mean(jnp.abs(quantiles(made, u) - quantiles(data, u))), along))
-
-
-def modes_covered(made: jax.Array, centres: jax.Array, *, within: float,
-                  share: float = 0.2) -> tuple[jax.Array, jax.Array]:
-    """How much of a known mixture is generated; reads no data, only the mixture's centres.
-
-    Args:
-      made: generated points `[m, d]`.
-      centres: of equally likely modes, `[p, d]`.
-      within: radius around a centre that belongs to its mode.
-      share: of the fair share m / p that makes a mode count as covered.
-
-    Returns:
-      The number of modes covered, and the share of points within a mode.
-    """
-    away = jnp.linalg.norm(made[:, None] - centres[None], axis=2)
-    inside = jnp.min(away, 1) <= within
-    hits = jnp.zeros(len(centres)).at[jnp.argmin(away, 1)].add(inside.astype(made.dtype))
-    return jnp.sum(hits >= share * len(made) / len(centres)), jnp.mean(inside.astype(made.dtype))

@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax import _check
-from jaxminimax._types import GroupProblem, SaddleOperator, Tree
+from jaxminimax.base import checks
+from jaxminimax.base.types import GroupProblem, PyTree, SaddleOperator
 from jaxminimax.problems._sets import Set, ball
-from jaxminimax.problems._vi import _interval, _shaped, sanitise
+from jaxminimax.problems._vi import interval, sanitise, shaped
 
 GLM_LOSSES = ("logistic", "hinge", "squared", "sigmoid")
 _MOST_GROUPS = 12  # whose active sets are enumerated
 
 
-def by_group(data: Tree, labels: np.ndarray) -> tuple[Tree, tuple[int, ...]]:
+def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]:
     """Records in the layout that algorithms for groups read.
 
     Leaves become `[p, n_max, ...]`: group i's records are its first n_i rows, in their order, and
@@ -63,7 +63,7 @@ def by_group(data: Tree, labels: np.ndarray) -> tuple[Tree, tuple[int, ...]]:
     return jax.tree.map(leaf, data), tuple(map(int, counts))
 
 
-def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschitz: float,
+def worst_group(loss: Callable[[PyTree, PyTree], jax.Array], domain: Set, *, lipschitz: float,
                 bound: float, smooth: float | None = None, convex: bool = False) -> GroupProblem:
     """Worst-group risk of a loss of your own.
 
@@ -78,10 +78,10 @@ def worst_group(loss: Callable[[Tree, Tree], jax.Array], domain: Set, *, lipschi
     Raises:
       ValueError: for constants that are not positive.
     """
-    _check.number("lipschitz", lipschitz, low=0.0)
-    _check.number("bound", bound, low=0.0)
+    checks.number("lipschitz", lipschitz, low=0.0)
+    checks.number("bound", bound, low=0.0)
     if smooth is not None:
-        _check.number("smooth", smooth, low=0.0)
+        checks.number("smooth", smooth, low=0.0)
     operator = SaddleOperator(lambda w, _, record: loss(w, record))
     return GroupProblem(loss, operator, domain.project, domain.diameter, float(lipschitz),
                         float(bound), None if smooth is None else float(smooth), convex)
@@ -113,10 +113,10 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
     Raises:
       ValueError: for another loss, or numbers that are not positive.
     """
-    _check.one_of("loss", loss, GLM_LOSSES)
+    checks.one_of("loss", loss, GLM_LOSSES)
     for name, value in dict(feature_bound=feature_bound, radius=radius, label_bound=label_bound,
                             steepness=steepness).items():
-        _check.number(name, value, low=0.0, high=1e6)
+        checks.number(name, value, low=0.0, high=1e6)
     slope = label_bound * feature_bound  # of the margin y t
     most = slope * radius  # of its absolute value
     span = feature_bound * radius + label_bound
@@ -138,8 +138,8 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
 
     def of_record(w, record):
         x, y = record
-        x = sanitise(_shaped("x", x, w.shape).astype(w.dtype), feature_bound)
-        y = _interval(_shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
+        x = sanitise(shaped("x", x, w.shape).astype(w.dtype), feature_bound)
+        y = interval(shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
         return curve(x @ w, y)
 
     lipschitz, bound, smooth = constants
@@ -153,11 +153,11 @@ def group_means(*, radius: float, record_bound: float) -> GroupProblem:
     Records z `[d]` are projected to ||z|| <= r. L = R + r, B = (R + r)^2 / 2, beta = 1. Its exact
     solution is `group_means_optimum`.
     """
-    _check.number("radius", radius, low=0.0)
-    _check.number("record_bound", record_bound, low=0.0)
+    checks.number("radius", radius, low=0.0)
+    checks.number("record_bound", record_bound, low=0.0)
 
     def loss(w, z):
-        z = sanitise(_shaped("z", z, w.shape).astype(w.dtype), record_bound)
+        z = sanitise(shaped("z", z, w.shape).astype(w.dtype), record_bound)
         return jnp.sum(jnp.square(w - z)) / 2
 
     reach = radius + record_bound

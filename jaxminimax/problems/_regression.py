@@ -5,16 +5,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import _check
-from jaxminimax._types import Problem, Saddle, saddle_operator
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, Saddle, saddle_operator
 from jaxminimax.problems._sets import ball, product
-from jaxminimax.problems._vi import (
-    Bounded,
-    _interval,
-    _shaped,
-    sanitise,
-    variational_inequality,
-)
+from jaxminimax.problems._vi import Bounded, interval, sanitise, shaped, variational_inequality
 
 
 def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope: float,
@@ -37,13 +31,13 @@ def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope:
     """
     for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound,
                             label_bound=label_bound).items():
-        _check.number(name, value, low=0.0)
+        checks.number(name, value, low=0.0)
 
     def operator(w, record):
         x, y = record
-        x = sanitise(_shaped("x", x, w.shape).astype(w.dtype), feature_bound)
-        y = _interval(_shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
-        return _interval(response(x @ w, y), -slope, slope) * x
+        x = sanitise(shaped("x", x, w.shape).astype(w.dtype), feature_bound)
+        y = interval(shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
+        return interval(response(x @ w, y), -slope, slope) * x
 
     domain = ball(radius)
     return Bounded(variational_inequality(operator, domain), slope * feature_bound,
@@ -69,22 +63,22 @@ def robust_regression(*, feature_bound: float, label_bound: float, radius: Saddl
     Raises:
       ValueError: for a penalty below R_w^2, or numbers that are not positive.
     """
-    _check.number("feature_bound", feature_bound, low=0.0)
-    _check.number("label_bound", label_bound, low=0.0)
-    _check.number("penalty", penalty, low=0.0)
+    checks.number("feature_bound", feature_bound, low=0.0)
+    checks.number("label_bound", label_bound, low=0.0)
+    checks.number("penalty", penalty, low=0.0)
     if penalty < radius.w**2:
         raise ValueError(f"penalty must be at least radius.w**2 = {radius.w**2:g}, got {penalty!r}:"
                          " otherwise the problem is not concave in the shift.")
 
     def clean(x, y, dtype):
         return (sanitise(x.astype(dtype), feature_bound),
-                _interval(y.astype(dtype), -label_bound, label_bound))
+                interval(y.astype(dtype), -label_bound, label_bound))
 
     def all_of(data, dtype):
         return jax.vmap(lambda x, y: clean(x, y, dtype))(*data)
 
     def loss(w, v, record):
-        x, y = clean(_shaped("x", record[0], w.shape), _shaped("y", record[1], ()), w.dtype)
+        x, y = clean(shaped("x", record[0], w.shape), shaped("y", record[1], ()), w.dtype)
         return (w @ (x + v) - y) ** 2 / 2 - penalty / 2 * (v @ v)
 
     def value(z, data):

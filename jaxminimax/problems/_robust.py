@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax import _check
-from jaxminimax._types import Problem, Saddle, Tree, saddle_operator
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 
 DIVERGENCES = ("cvar", "chi_square")
-Loss = Callable[[Tree, Tree], jax.Array]
+Loss = Callable[[PyTree, PyTree], jax.Array]
 
 
 def squared_loss(theta: jax.Array, record: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -59,7 +59,7 @@ def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
     pi = np.asarray(shares, np.float64)
     if pi.ndim != 1 or not np.all(pi > 0) or abs(pi.sum() - 1) > 1e-6:
         raise ValueError(f"shares must be positive and add up to 1, got {shares!r}.")
-    _check.number("radius", radius, low=0.0)
+    checks.number("radius", radius, low=0.0)
 
     def weighted(w, v, record):
         g, z = record
@@ -105,12 +105,12 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
     Raises:
       ValueError: for numbers out of range or another divergence.
     """
-    _check.one_of("divergence", divergence, DIVERGENCES)
+    checks.one_of("divergence", divergence, DIVERGENCES)
     cvar = divergence == "cvar"
-    _check.number("level", level, low=0.0, high=1.0 if cvar else math.inf)
-    _check.number("radius", radius, low=0.0)
-    _check.number("floor", floor, low=0.0)
-    _check.number("bound", bound, low=floor)
+    checks.number("level", level, low=0.0, high=1.0 if cvar else math.inf)
+    checks.number("radius", radius, low=0.0)
+    checks.number("floor", floor, low=0.0)
+    checks.number("bound", bound, low=floor)
     c = math.sqrt(1 + level)
 
     def excess(w, _, record):
@@ -134,9 +134,9 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
     return Problem(operator=saddle_operator(excess), public=public, project=project, value=value)
 
 
-def reweighted_start(theta: Tree, divergence: str, *, eta: float = 0.0) -> Saddle:
+def reweighted_start(theta: PyTree, divergence: str, *, eta: float = 0.0) -> Saddle:
     """The initial point: theta, eta, and s = 1 where there is one; no second player."""
-    _check.one_of("divergence", divergence, DIVERGENCES)
+    checks.one_of("divergence", divergence, DIVERGENCES)
     one = jnp.ones((), jnp.result_type(*jax.tree.leaves(theta)))
     w = {"theta": theta, "eta": eta * one}
     return Saddle(w if divergence == "cvar" else {**w, "scale": one}, ())
@@ -152,7 +152,7 @@ def reweighted_risk(losses: jax.Array, *, divergence: str, level: float) -> jax.
       divergence: one of `DIVERGENCES`.
       level: as in `reweighted`.
     """
-    _check.one_of("divergence", divergence, DIVERGENCES)
+    checks.one_of("divergence", divergence, DIVERGENCES)
     n = len(losses)
     if divergence == "cvar":
         worst = jnp.sort(losses)[::-1]
@@ -175,25 +175,3 @@ def reweighted_risk(losses: jax.Array, *, divergence: str, level: float) -> jax.
     reach = (top - jnp.min(losses)) * (1 + 1 / math.sqrt(level)) + 1e-12
     eta, _ = jax.lax.fori_loop(0, 100, halve, (top - reach, top))
     return eta + c * jnp.sqrt(jnp.mean(jax.nn.relu(losses - eta) ** 2))
-
-
-def two_populations(key: jax.Array, count: int, *, dim: int = 5, minority: float = 0.1,
-                    noise: float = 0.1) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Regression records of two populations whose answers to the same features differ.
-
-    x is uniform on the unit sphere, y = <theta_g, x> + noise with orthogonal theta_0 and theta_1 of
-    norm 1.
-
-    Returns:
-      Populations g `[n]`, 1 with probability `minority`, and pairs (x `[n, dim]`, y `[n]`).
-    """
-    _check.count("count", count)
-    _check.count("dim", dim, low=2)
-    _check.number("minority", minority, low=0.0, high=1.0)
-    _check.number("noise", noise, low=0.0, closed=True)
-    keys = jax.random.split(key, 3)
-    g = jax.random.bernoulli(keys[0], minority, (count,)).astype(jnp.int32)
-    x = jax.random.normal(keys[1], (count, dim))
-    x = x / jnp.linalg.norm(x, axis=1, keepdims=True)
-    y = jnp.take_along_axis(x[:, :2], g[:, None], 1)[:, 0]
-    return g, (x, y + noise * jax.random.normal(keys[2], (count,)))

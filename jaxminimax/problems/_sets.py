@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax import _check
-from jaxminimax._types import Saddle, Tree
+from jaxminimax.base import checks
+from jaxminimax.base.types import PyTree, Saddle
 
 
 class Set(NamedTuple):
@@ -23,15 +23,15 @@ class Set(NamedTuple):
       reach: the largest norm of a point.
     """
 
-    project: Callable[[Tree], Tree]
-    support: Callable[[Tree], Tree]
+    project: Callable[[PyTree], PyTree]
+    support: Callable[[PyTree], PyTree]
     diameter: float
     reach: float
 
 
 def ball(radius: float) -> Set:
     """||u|| <= radius, the norm being that of a whole pytree."""
-    _check.number("radius", radius, low=0.0)
+    checks.number("radius", radius, low=0.0)
 
     def support(g):
         norm = optax.tree.norm(g)

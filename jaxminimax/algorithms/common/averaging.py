@@ -1,0 +1,75 @@
+"""Running averages of iterates: uniform, tail, polynomially weighted. Post-processing, so free."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base import checks
+from jaxminimax.base.tree import at_least_float32, float_dtype, lerp
+from jaxminimax.base.types import Saddle, pytree_dataclass
+
+
+@pytree_dataclass
+class Averaging:
+    """Weights of z_1 ... z_T in the average: t^power for t > skip * T, 0 before.
+
+    Attributes:
+      power: 0 for equal weights; k for weights t^k.
+      skip: share of the rounds left out at the start, in [0, 1).
+    """
+
+    power: float | jax.Array = 0.0
+    skip: float | jax.Array = 0.0
+
+    def weight(self, t: jax.Array, rounds: int, dtype: jnp.dtype) -> jax.Array:
+        """Weight of the iterate of round t = 1, 2, ..."""
+        t = t.astype(dtype)
+        kept = t > jnp.asarray(self.skip, dtype) * rounds
+        return jnp.where(kept, t ** jnp.asarray(self.power, dtype), 0)
+
+
+UNIFORM = Averaging()
+TAIL = Averaging(skip=0.5)
+WEIGHTED = Averaging(power=1.0)
+
+
+class Mean(NamedTuple):
+    """A weighted mean so far.
+
+    Attributes:
+      value: the mean, in at least float32; the newest iterate while no weight was given.
+      weight: sum of the weights, `[]`.
+    """
+
+    value: Saddle
+    weight: jax.Array
+
+
+def check(averaging: Averaging) -> None:
+    """Refuses weights that are not defined.
+
+    Raises:
+      ValueError: naming the value.
+    """
+    checks.number("averaging.power", averaging.power, low=0.0, high=100.0, closed=True)
+    checks.number("averaging.skip", averaging.skip, low=-1e-300, high=1.0)
+
+
+def start(z: Saddle) -> Mean:
+    """The mean of nothing."""
+    value = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), z)
+    return Mean(value, jnp.zeros((), float_dtype(z)))
+
+
+def include(mean: Mean, z: Saddle, averaging: Averaging, t: jax.Array, rounds: int) -> Mean:
+    """`mean` with the iterate z of round t (from 1) of `rounds`."""
+    return weigh(mean, z, averaging.weight(t, rounds, mean.weight.dtype))
+
+
+def weigh(mean: Mean, z: Saddle, weight: jax.Array) -> Mean:
+    """`mean` with the point z at the given weight, `[]`, at least 0."""
+    new = weight.astype(mean.weight.dtype)
+    total = mean.weight + new
+    share = jnp.where(total > 0, new / jnp.where(total > 0, total, 1), 1)
+    return Mean(lerp(mean.value, z, share), total)

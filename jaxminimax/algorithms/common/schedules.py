@@ -1,0 +1,92 @@
+"""Step sizes that depend on the round: a number, or any `t -> step` record with t = 1, 2, ..."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from scipy import special
+
+from jaxminimax.base import checks
+from jaxminimax.base.types import pytree_dataclass
+
+Step = float | jax.Array | Callable[[jax.Array], jax.Array]
+
+
+@pytree_dataclass
+class Decay:
+    """min(scale / (t + offset)^power, cap).
+
+    Attributes:
+      scale: step at t + offset = 1 [parameter units / gradient units].
+      power: how fast it falls.
+      offset: rounds that the schedule is ahead.
+      cap: largest step allowed.
+    """
+
+    scale: float | jax.Array
+    power: float | jax.Array = 1.0
+    offset: float | jax.Array = 0.0
+    cap: float | jax.Array = float("inf")
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        return jnp.minimum(self.scale / (t + self.offset) ** self.power, self.cap)
+
+
+@pytree_dataclass
+class Cosine:
+    """scale (1 + cos(pi (t - 1) / rounds)) / 2: from `scale` down to nearly 0.
+
+    Attributes:
+      scale: step of the first round [parameter units / gradient units].
+      rounds: rounds that it is meant for; later ones take no step.
+    """
+
+    scale: float | jax.Array
+    rounds: float | jax.Array
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        done = jnp.minimum((t - 1) / self.rounds, 1.0)
+        return self.scale * (1 + jnp.cos(jnp.pi * done)) / 2
+
+
+def at(step: Step, t: jax.Array) -> jax.Array:
+    """The step of round t = 1, 2, ..., whichever way it was given."""
+    return step(t) if callable(step) else jnp.asarray(step)
+
+
+def check(name: str, step: Step) -> None:
+    """Refuses a step that is no positive number, or a schedule out of range.
+
+    Raises:
+      ValueError: naming the value.
+    """
+    if isinstance(step, Decay):
+        checks.number(f"{name}.scale", step.scale, low=0.0)
+        checks.number(f"{name}.power", step.power, low=0.0, high=100.0, closed=True)
+        checks.number(f"{name}.offset", step.offset, low=0.0, high=1e30, closed=True)
+        checks.number(f"{name}.cap", step.cap, low=0.0, infinite=True)
+    elif isinstance(step, Cosine):
+        checks.number(f"{name}.scale", step.scale, low=0.0)
+        checks.number(f"{name}.rounds", step.rounds, low=0.0)
+    elif not callable(step):
+        checks.number(name, step, low=0.0)
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """Noise over sensitivity of one Gaussian release that is (epsilon, delta)-private.
+
+    For step sizes that ask how large the noise will be, never for the noise itself: that is set by
+    `calibrate`.
+    """
+    checks.number("epsilon", epsilon, low=0.0)
+    checks.number("delta", delta, low=0.0, high=1.0)
+    low, high = 1e-6, 1e12
+    for _ in range(100):
+        z = math.sqrt(low * high)
+        mass = special.ndtr(0.5 / z - epsilon * z) - math.exp(
+            min(epsilon + float(special.log_ndtr(-0.5 / z - epsilon * z)), 0.0))
+        low, high = (z, high) if mass > delta else (low, z)
+    return high

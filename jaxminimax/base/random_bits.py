@@ -1,0 +1,115 @@
+"""Random words from a key, as fast as its generator gives them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+@jax.jit
+def threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Threefry-2x32 with 20 rounds of the counters (x, y), uint32 `[...]`; key uint32 `[2]`.
+
+    Equal to JAX's own. Written out, for that one is a loop on CPUs, which takes six times as long
+    for the few words of a small release.
+
+    Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    """
+    keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+    x, y = x + keys[0], y + keys[1]
+    for i in range(5):
+        for turn in _ROTATIONS[i % 2]:
+            x = x + y
+            y = ((y << turn) | (y >> (32 - turn))) ^ x
+        x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + np.uint32(i + 1)
+    return x, y
+
+
+@jax.jit
+def rolled_threefry(key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`threefry` as a loop, for branches that are seldom taken: quicker to compile."""
+    third = key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)
+    turns = jnp.asarray(np.array(_ROTATIONS, np.uint32))
+
+    def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        x, y, *keys = carry
+        for turn in turns[i % 2]:
+            x = x + y
+            y = ((y << turn) | (y >> (np.uint32(32) - turn))) ^ x
+        return x + keys[0], y + keys[1] + (i + 1).astype(jnp.uint32), *keys[1:], keys[0]
+
+    return jax.lax.fori_loop(0, 5, step, (x + key[0], y + key[1], key[1], third, key[0]))[:2]
+
+
+def _generator(key: jax.Array) -> str:
+    generator = str(jax.random.key_impl(key))
+    if generator not in ("threefry2x32", "rbg"):
+        raise ValueError(f"Noise needs a key of threefry2x32 or rbg, got {generator}: "
+                         "use secret_key().")
+    if key.shape != ():
+        raise ValueError(f"One key is used up at a time, got an array of shape {key.shape}: "
+                         "vmap over keys.")
+    return generator
+
+
+def fold_in(key: jax.Array, number: jax.typing.ArrayLike, kind: int = 0) -> jax.Array:
+    """The key of a kind and a number, both below 2^32; `jax.random.fold_in`'s for kind 0.
+
+    Threefry of the counter (kind, number), on each half of a key of rbg. For a given key that is a
+    permutation of the counters, so different kinds or numbers never have the same key.
+    """
+    generator, data = _generator(key), jax.random.key_data(key)
+    if generator == "rbg" and kind == 0:
+        return jax.random.fold_in(key, number)
+    counter = jnp.uint32(kind), jnp.asarray(number, jnp.uint32)
+    halves = [jnp.stack(threefry(half, *counter)) for half in data.reshape(-1, 2)]
+    return jax.random.wrap_key_data(jnp.concatenate(halves), impl=generator)
+
+
+def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
+                 rolled: bool = False) -> jax.Array:
+    """Independent uniform uint32 numbers; uses this part of the key up.
+
+    `jax.random.bits` keeps one of the two words that threefry makes of a counter, this keeps both.
+
+    Args:
+      key: a single one.
+      shape: of the result, at most 2^32 - 2 words.
+      part: 0 or 1; numbers of both are independent.
+      rolled: for branches that are seldom taken: the same numbers, slower, quicker to compile.
+
+    Raises:
+      ValueError: for a generator other than threefry2x32 and rbg ("unsafe_rbg" folds numbers into
+        keys so that the same noise comes up again), for several keys, for too many words.
+    """
+    size = math.prod(shape)
+    return jnp.concatenate(word_pairs(key, ((size + 1) // 2,), part, rolled))[:size].reshape(shape)
+
+
+def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,
+               rolled: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Two arrays of `random_words`; whoever reads both at one place has them for the price of one.
+
+    (A compiler repeats the cipher in every reader that it fuses.)
+    """
+    generator, size = _generator(key), math.prod(shape)
+    if size >= 2**31:
+        raise ValueError(f"{2 * size} random words are asked for, a key has less than 2^32.")
+    if generator == "rbg":
+        x, y = _of_the_device(jax.random.key_data(fold_in(key, part)), (2, *shape))
+        return x, y
+    count = (jax.lax.iota(jnp.uint32, size) + np.uint32(part << 31)).reshape(shape)
+    cipher = rolled_threefry if rolled else threefry
+    return cipher(jax.random.key_data(key), count, jnp.zeros_like(count))
+
+
+def _of_the_device(data: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    @jax.custom_batching.sequential_vmap  # or all lanes would be given numbers of the first key
+    def draw(data: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(data, impl="rbg")
+        return jax.random.bits(key, shape, jnp.uint32)
+
+    return draw(data)

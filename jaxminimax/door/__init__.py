@@ -1,0 +1,1 @@
+"""The one door that numbers leave the data by."""

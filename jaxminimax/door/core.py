@@ -1,0 +1,151 @@
+"""What every door to the data shares: keys, the end of the budget, solutions in float64.
+
+A door checks its description (`mechanism.check_noise`, `checks.scalars`), the rows (`samples`) and
+that a record's program reads that record only (`own_record`), asks here whether a release is left
+and for its keys, reads records by `samples`, adds noise by `noising`, and answers NaN where nothing
+is left.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base import checks
+from jaxminimax.base.precision import in_float64
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base.types import PyTree
+
+_FIRST = 2**31  # the number that release 0 is folded into a run's key with
+# The number of this way to derive keys and to draw from them: a run that was saved under another
+# one would repeat rounds with other noise.
+SCHEME = 2
+_SAMPLE, _NOISE = 0, 1  # what the key of a release is folded with
+
+
+# --- keys ---
+
+
+class Kind(enum.IntEnum):
+    """What a release's key is for; one run repeats at most one description of each."""
+
+    MEAN = 0  # clipped sums, and proximal points: a run repeats the one or the other
+    GROUP_GRADIENT = 1
+    GROUP_LOSSES = 2
+    GROUP_SOLUTION = 3
+    LEAF = 4  # the rounding of a tree's leaf
+    NODE = 5  # the noise of a tree's node
+    RECORD_LOSS = 6
+
+
+class Keys(NamedTuple):
+    """Of one release, each for one use.
+
+    Attributes:
+      sample: for the records that it reads.
+      noise: for what is added to them, and for how they are rounded.
+    """
+
+    sample: jax.Array
+    noise: jax.Array
+
+
+def keys_of_release(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> Keys:
+    """The keys of release `number` of a kind, functions of these and the run's key alone.
+
+        release's key = threefry_key(kind, 2^31 + number),
+        sample's and noise's = threefry_release's key(0, 0) and (0, 1).
+
+    No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
+    twice 32 bits, so that different kinds or numbers have different keys, for sure. So have, of the
+    same run's key, `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` for i < 2^31: they
+    are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these. Keys that
+    descend from different ones are as unlikely to agree as any two of random bits.
+
+    Two descriptions of one kind need two run keys: nothing here tells them apart.
+
+    Args:
+      key: of the run.
+      kind: of the release.
+      number: of the release or the node, an integer: below 2^31 - 1 for `Kind.MEAN`
+        (`SampleKeys.of_pass` has that one), below 2^32 for others.
+    """
+    counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
+    own = fold_in(key, counter, kind)
+    return Keys(fold_in(own, _SAMPLE), fold_in(own, _NOISE))
+
+
+# --- the end of the budget ---
+
+
+def is_left(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
+    """Whether 0 <= spent < limit, for the number of releases that were made before this one.
+
+    Raises:
+      ValueError: for a number that is not one integer: rounded, it would repeat keys.
+    """
+    checks.scalars(spent=spent)
+    if not jnp.issubdtype(jnp.result_type(spent), jnp.integer):
+        raise ValueError(f"spent must be an integer, got {jnp.result_type(spent)}.")
+    spent = jnp.asarray(spent)
+    return (spent >= 0) & (spent < limit)
+
+
+def nan_unless(allowed: jax.Array, released: PyTree) -> PyTree:
+    """What is released, or NaN everywhere."""
+    return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), released)
+
+
+# --- float64 ---
+
+
+def with_key_in_float64(function: Callable[..., PyTree], key: jax.Array, *args: PyTree) -> PyTree:
+    """`function(key, *args)` as by `in_float64`: there, a key passes as its words."""
+    generator = jax.random.key_impl(key)
+
+    @in_float64
+    def wide(words: jax.Array, *args: PyTree) -> PyTree:
+        return function(jax.random.wrap_key_data(words, impl=generator), *args)
+
+    return wide(jax.random.key_data(key), *jax.tree.map(jnp.asarray, args))
+
+
+def widened(numbers: PyTree) -> PyTree:
+    """Numbers in float64; to be called with 64-bit types."""
+    return jax.tree.map(lambda x: x.astype(jnp.float64), numbers)
+
+
+def check_float64(point: PyTree, **functions: Callable[[PyTree], PyTree] | None) -> None:
+    """Refuses functions of a problem that round a float64 point to less.
+
+    Raises:
+      ValueError: naming the function.
+    """
+    for name, function in functions.items():
+        if function is not None and any(
+                x.dtype != jnp.float64 for x in jax.tree.leaves(jax.eval_shape(function, point))):
+            raise ValueError(f"problem.{name} answers in less than float64 at a float64 point: the "
+                             "certificate of a solution needs the point's own dtype.")
+
+
+def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
+                needed: Callable[[Any], jax.Array]) -> jax.Array:
+    """Whether no certificate can fail, for any data: a function of public numbers alone.
+
+    The host has checked the same, but not descriptions that were traced. It aims at half of the
+    accuracy; numbers may have been rounded since, so a twentieth more counts as half.
+
+    Args:
+      accuracy: what is to be certified.
+      lost: what rounding may hide from a certificate; at most a quarter of `accuracy`.
+      steps: of the solver.
+      needed: steps that are proven to reach an accuracy.
+    """
+    return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(needed(0.55 * accuracy)))
+
+
+def norm(z: PyTree) -> jax.Array:
+    """The Euclidean norm of all numbers together."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(z)))

@@ -1,0 +1,85 @@
+"""The door that noisy means of a problem's operator leave by: sample, clip each record, add, blur.
+
+The standard deviation of the noise is one product, clip * noise multiplier, of the numbers that the
+accountant reads.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base import checks
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.door import core, noising, own_record
+from jaxminimax.door.samples import check_parts, sample_on_mesh, sampled_records
+from jaxminimax.gradients.clipping import clipped_sum
+from jaxminimax.mechanism import Query, Repeat, batch_size, check_noise, rows_read
+from jaxminimax.placement.shard_sums import sum_over_shards
+from jaxminimax.placement.sharding import Sharded, arrays
+
+_PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
+
+
+def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
+            data: PyTree) -> Saddle:
+    """A noisy mean of the problem's operator at z, or NaN once the budget is spent.
+
+    For each player p with a clip norm,
+
+        g_p = (sum_{i in B} clip(g_p(z; x_i), C_p) + N(0, (C_p z_p)^2 I)) / m,
+
+    with B the sample that the mechanism describes, one for both players, and m the public batch
+    size: n, q n or b, never the realised one. A joint clip scales both players' g by one factor.
+
+    Args:
+      key: root key of the run, a secret. Sample and noise are functions of it and `spent`
+        alone, so a resumed run repeats exactly what it had released. For the same reason, never
+        release at two different points with the same key and `spent`.
+      mechanism: what was promised to the accountant.
+      spent: number of releases already made, int32 `[]`.
+      problem: only `problem.operator` is used, which also says how its clipped sum is computed
+        (`saddle_operator`, `with_strategy`).
+      z: the point to query.
+      data: leaves `[n, ...]`, n = `mechanism.query.population`, or the same rows on the devices of
+        a mesh, `sharding.shard`; with several parts, at least as many rows as they have together.
+
+    Returns:
+      A `Saddle` like z in at least float32; zeros for a player without a clip norm; NaN everywhere
+      if all allowed releases were made before, or if a Poisson sample outgrew its capacity.
+
+    Raises:
+      ValueError: while tracing, if a leaf of `data` does not have n rows, if the noise
+        multipliers were never set, for a `spent` that is no integer, or for data on a mesh with a
+        key that is not threefry's.
+    """
+    query = mechanism.query
+    if not isinstance(query, Query):
+        raise ValueError(f"release answers a Query, got {type(query).__name__}: use the algorithm "
+                         "that this mechanism belongs to.")
+    noise_multiplier = check_noise(query)
+    for name, *numbers in zip(Saddle._fields, query.clip, noise_multiplier, strict=True):
+        checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
+                                  strict=True)))
+    check_parts(data, mechanism)
+    own_record.check(problem.operator, z, data)
+    clipped = clipped_sum(problem.operator, query.clip, joint=query.joint)
+    z, data = jax.tree.map(jnp.asarray, z), arrays(data)
+    released = Saddle(*(None if c is None else x for c, x in zip(query.clip, z, strict=True)))
+    noising.check_size(released, query.parameters)
+    scale = noising.scales(query.clip, noise_multiplier, query.parameters)
+    allowed = core.is_left(spent, mechanism.times * mechanism.parts)
+    if isinstance(data, Sharded):
+        noise, sample = sample_on_mesh(key, mechanism, spent)
+        rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
+        total = sum_over_shards(clipped.sums, z, data, query, sample.rows, sample.valid, rounding,
+                                fold_in(noise, _PLACES))
+    else:
+        noise, sample, data = sampled_records(key, mechanism, spent, data)
+        rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
+        total = clipped.sums(z, data, sample.valid, rounding)
+
+    # (I + X) g / m; a player without a clip norm releases nothing
+    g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)
+    g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if clip is None else a
+                 for clip, x, a in zip(query.clip, z, g, strict=True)))
+    return core.nan_unless(allowed & sample.fits, g)

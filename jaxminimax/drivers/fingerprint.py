@@ -1,0 +1,242 @@
+"""What a saved run was of, in a few keyed words: its rows, its problem, its optimisers.
+
+A run that goes on with other rows, or with the same in another order, may read a record twice where
+one reading is charged; with another operator, it repeats with other numbers what a crash made it
+forget, under the same noise. So all of it is written beside the saved state, in 128 bits each that
+only the owner of the run's key can compute: nobody else can test guesses about the data by them.
+
+    rows      sum over rows i of mix(mix(i + s) ^ sum_j k_j x_ij)  mod 2^64, twice, then BLAKE2b
+
+with the 32-bit words x_ij of a row and secret 64-bit k_j and s. Two rows that differ agree in both
+inner sums with probability 2^-66 at most, and `mix` is a bijection. A sum over rows does not ask
+which device or process held a row, so a run may go on with its data in other places; it takes one
+pass over the data, a chunk at a time.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base import programs
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.placement.host_data import HostData
+from jaxminimax.placement.sharding import Sharded
+
+_CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
+_ROWS = 2**14  # that are worked on together, at most
+_WIDE = 2**12  # words of a row that are summed together
+
+
+def secret(key: jax.Array) -> bytes:
+    """Bytes that only the owner of a run's key can compute, apart from all its noise."""
+    words = np.asarray(jax.random.key_data(key)).astype("<u4").tobytes()
+    return hashlib.blake2b(words, digest_size=32, person=b"rows of a run").digest()
+
+
+def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
+           problem: Problem | GroupProblem) -> dict[str, str]:
+    """The fingerprints of what a run reads and computes, by what to call them.
+
+    Args:
+      key: root key of the run.
+      z: its initial point; shapes and dtypes count.
+      data: leaves `[n, ...]`, `HostData` or on a mesh. Where several processes hold them, all must
+        call this.
+      hyper: the algorithm's `Hyper`.
+      problem: see `Problem`, `GroupProblem`; functions that metrics alone call do not count.
+    """
+    own = secret(key)
+    return {"data set, or order of its rows": of_rows(own, data),
+            **_of_problem(own, z, data, problem),
+            "optimiser, schedule or other function": _mark(own, _told(
+                jax.tree.map(lambda _: None, hyper), set()).encode())}
+
+
+def _mark(own: bytes, *parts: bytes) -> str:
+    made = hashlib.blake2b(key=own, digest_size=16)
+    for part in parts:
+        made.update(len(part).to_bytes(8, "little") + part)
+    return made.hexdigest()
+
+
+# --- rows ---
+
+
+def of_rows(own: bytes, data: PyTree) -> str:
+    """The fingerprint of all rows, in their order, with shapes and dtypes."""
+    rows = data.rows if isinstance(data, HostData | Sharded) else data
+    total, told = np.zeros(2, np.uint64), []
+    for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(rows)):
+        dtype = _dtype(x)
+        count = data.population if isinstance(data, Sharded) else None
+        shape = np.shape(x) if count is None else (count, *np.shape(x)[1:])
+        told.append(repr((jax.tree_util.keystr(path), shape, dtype.name)))
+        words = -(-dtype.itemsize * int(np.prod(np.shape(x)[1:])) // 4)
+        made = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
+            16 * (min(words, _WIDE) + 1))
+        start, *factors = np.frombuffer(made, "<u8").astype(np.uint64).reshape(-1, 2)
+        each = np.array(factors, np.uint64).reshape(-1, 2)
+        for first, piece in _pieces(x, count):
+            total += _sums(piece.astype(dtype, copy=False), first, each, start)
+    if isinstance(data, Sharded):
+        total = _over_processes(data, total)
+    return _mark(own, total.tobytes(), *(x.encode() for x in told))
+
+
+def _dtype(x: Any) -> np.dtype:
+    """Of an array as a device has it."""
+    return jnp.result_type(x.dtype.newbyteorder("=") if isinstance(x, np.ndarray) else x)
+
+
+def _pieces(x: Any, count: int | None) -> Iterator[tuple[int, np.ndarray]]:
+    """Chunks of the rows that this process answers for, each with the number of its first row."""
+    if count is not None:  # on a mesh, with padding at the end
+        for shard in x.addressable_shards:
+            first = shard.index[0].start or 0
+            if shard.replica_id == 0 and first < count:
+                for at, piece in _chunks(shard.data, min(len(shard.data), count - first)):
+                    yield first + at, piece
+        return
+    x = x if np.ndim(x) else x[None]
+    yield from _chunks(x, len(x))
+
+
+def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:
+    row = max(1, x.dtype.itemsize * int(np.prod(x.shape[1:])))
+    if isinstance(x, jax.Array) and not _here(x):
+        sent = max(1, _SENT // row)
+        for first in range(0, count, sent):
+            part = np.asarray(jax.lax.dynamic_slice_in_dim(
+                x, np.int32(first), min(sent, count - first)))
+            for at, piece in _chunks(part, len(part)):
+                yield first + at, piece
+        return
+    if isinstance(x, jax.Array):
+        x = np.asarray(x)  # where the data are already
+    at_once = max(1, min(_ROWS, _CHUNK // row))
+    for first in range(0, count, at_once):
+        yield first, np.asarray(x[first:min(first + at_once, count)])
+
+
+def _here(x: jax.Array) -> bool:
+    """Whether the host can look at an array without a copy."""
+    return {device.platform for device in x.devices()} == {"cpu"}
+
+
+def _sums(rows: np.ndarray, first: int, factors: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Both sums over these rows, `[2]`; their words times `factors` `[w, 2]`, mixed and added."""
+    count, size = len(rows), rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
+    flat = np.ascontiguousarray(rows).view(np.uint8).reshape(count, size)
+    wide = max(1, len(factors))
+    blocks = max(1, -(-size // (4 * wide)))
+    if size != 4 * wide * blocks:
+        flat = np.pad(flat, ((0, 0), (0, 4 * wide * blocks - size)))
+    words = flat.view("<u4").reshape(count * blocks, wide).astype(np.uint64)
+    inner = 0 if not len(factors) else np.stack(
+        [np.einsum("rw,w->r", words, np.ascontiguousarray(k)) for k in factors.T], -1)
+    place = np.arange(first * blocks, (first + count) * blocks, dtype=np.uint64)
+    return _mix(_mix(place[:, None] + start) ^ inner).sum(0, dtype=np.uint64)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """A bijection of 64-bit numbers in which every bit depends on all (MurmurHash3's last step)."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(33))
+
+
+def _over_processes(data: Sharded, total: np.ndarray) -> np.ndarray:
+    if len({device.process_index for device in data.mesh.devices.flat}) == 1:
+        return total
+    from jax.experimental import multihost_utils
+
+    every = np.asarray(multihost_utils.process_allgather(total.view(np.uint32)))
+    return np.ascontiguousarray(every).view(np.uint64).sum(0, dtype=np.uint64)
+
+
+# --- functions ---
+
+
+def _of_problem(own: bytes, z: Saddle, data: PyTree,
+                problem: Problem | GroupProblem) -> dict[str, str]:
+    rows = data.rows if isinstance(data, HostData | Sharded) else data
+    grouped = isinstance(problem, GroupProblem)
+    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+        np.shape(x)[1 + grouped:], _dtype(x)), rows)
+    if isinstance(problem, GroupProblem):
+        known = {name: x for name, x in problem._asdict().items() if not callable(x)}
+        return {"operator": _program(own, problem.operator, Saddle(z.w, ()), record),
+                "loss": _program(own, problem.loss, z.w, record),
+                "projection": _program(own, problem.project, z.w),
+                "constant of the loss": _mark(own, repr(known).encode())}
+    return {"operator": _program(own, problem.operator, z, record),
+            "public term": "" if problem.public is None else _program(own, problem.public, z),
+            "projection": _program(own, problem.project, z)}
+
+
+def _program(own: bytes, function: Callable, *arguments: Any) -> str:
+    """Of a traced function: its equations, and the values of what it closes over."""
+    traced = jax.make_jaxpr(function)(*arguments)
+    return _mark(own, _plain(str(traced)).encode(), *(
+        _told(x, set()).encode() for x in programs.constants(traced)))
+
+
+def _plain(text: str) -> str:
+    """Without addresses, colours and line breaks, which are other ones in every process."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())
+
+
+def _told(x: Any, seen: set[int]) -> str:
+    """A static value in words: functions by their code, and by what they close over."""
+    def told(*parts: Any) -> str:
+        return "(" + ", ".join(_told(part, seen) for part in parts) + ")"
+
+    if isinstance(x, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(x)
+        return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+    if callable(x) and not isinstance(x, type):
+        if id(x) in seen:  # a function that closes over itself
+            return "again"
+        seen = seen | {id(x)}
+    name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', type(x).__qualname__)}"
+    match x:
+        case functools.partial():
+            return "partial" + told(x.func, x.args, x.keywords)
+        case types.FunctionType():
+            cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
+            return name + told(x.__code__, x.__defaults__, x.__kwdefaults__, cells)
+        case types.MethodType():
+            return name + told(x.__func__, x.__self__)
+        case types.CodeType():
+            return f"{x.co_code.hex()} {x.co_names}" + told(*x.co_consts)
+        case types.ModuleType():
+            return x.__name__
+        case dict():
+            return "dict" + told(*x.items())
+        case frozenset() | set():
+            return "set" + str(sorted(_told(one, seen) for one in x))
+        case tuple() | list():
+            return type(x).__qualname__ + told(*x)
+    if callable(getattr(x, "__wrapped__", None)):  # jitted, or decorated otherwise
+        return name + told(x.__wrapped__)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return name + told(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
+                           *_own_methods(type(x)))
+    return _plain(repr(x))
+
+
+def _own_methods(kind: type) -> list[tuple[str, Any]]:
+    """The methods of a sampling or a description that is not of this library, by name."""
+    own = [base for base in kind.__mro__
+           if base is not object and not base.__module__.startswith(("jaxminimax.", "abc"))]
+    return [(name, value) for base in own for name, value in sorted(vars(base).items())
+            if isinstance(value, types.FunctionType) and not name.startswith("__")]

@@ -1,0 +1,212 @@
+"""Long runs on the host's clock: progress, callbacks, checkpoints, exact resume."""
+
+import functools
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxminimax.accounting import Statement, statement
+from jaxminimax.base import arithmetic, checks
+from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.door import core
+from jaxminimax.drivers import fingerprint, progress_bar
+from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.mechanism import Mechanism, check, releases
+from jaxminimax.placement import sharding
+from jaxminimax.placement.host_data import HostData
+
+
+class Fit(NamedTuple):
+    """What `fit` returns: the last state and what it cost."""
+
+    state: Any
+    statement: Statement
+
+
+@functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
+                   donate_argnames="state")
+def _advance(state: Any, key: jax.Array, data: PyTree, hyper: Any, rounds: jax.Array,
+             algorithm: Algorithm, problem: Problem, places: tuple | None = None) -> Any:
+    def step(_: jax.Array, state: Any) -> Any:
+        state = algorithm.update(key, state, data, hyper, problem)
+        if places is None:
+            return state
+        # what was on every device, or spread over some, stays so
+        leaves = map(jax.lax.with_sharding_constraint, jax.tree.leaves(state), places)
+        return jax.tree.unflatten(jax.tree.structure(state), leaves)
+
+    return jax.lax.fori_loop(0, rounds, step, state)
+
+
+def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm, problem: Problem,
+        *, delta: float, neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+        unit: str = "one record", checkpoint: str | os.PathLike | None = None,
+        every: int | None = None, callback: Callable[[Any], None] | None = None,
+        progress: bool = True, mesh: Mesh | None = None) -> Fit:
+    """A run in jitted pieces of `every` rounds, the same run as `drivers.run`.
+
+    With `checkpoint`, the state is saved after every piece, and a run that finds a saved state goes
+    on from it. Release k is a function of the key and k alone, so rounds that were lost between the
+    last save and a crash are repeated exactly, not released a second time with other noise; a
+    resumed run ends bit for bit where an uninterrupted one does. The key is never saved. A folder
+    that belongs to another key, mechanism, algorithm, problem or optimiser is refused, and so is
+    one of other rows, or of the same in another order, in which a record could be read twice: going
+    on would spend a budget that is not in the books. To tell them apart, all rows are read once
+    more when a run with `checkpoint` starts, and keyed hashes are saved, by which only the owner of
+    the key can test anything about the data. Functions are told apart as this version of JAX traces
+    them, and optimisers by their code: go on with the versions that a run began with.
+
+    With `mesh`, the rows are spread over its axis "data" and every device clips and sums its own
+    rows of the same sample (`sharding`). The run is the same up to rounding, for any number of
+    devices, and costs the same epsilon; a saved state may go on on another mesh. The state is on
+    every device, but leaves of z that are spread over other axes of the mesh stay so. Where the
+    mesh spans several processes, all call `fit` with equal arguments but for their rows, and need a
+    `checkpoint` folder that all of them see.
+
+    Args:
+      key: root key of the run, a secret.
+      z: initial point; must not depend on the data.
+      data: leaves `[n, ...]`; `HostData` of them if they are larger than the device's memory: the
+        same run, with the rows of every release sent ahead; or what `sharding.shard` made of them,
+        which brings its mesh.
+      hyper: the algorithm's `Hyper`, calibrated.
+      algorithm: a module such as `sgda`.
+      problem: operator, public terms, projection.
+      delta: for the statement.
+      neighbours: for the statement.
+      alongside: for the statement: other mechanisms run on the same data.
+      unit: for the statement: what one record is.
+      checkpoint: folder for the saved states; needs orbax-checkpoint.
+      every: rounds in a piece; None for a hundredth of the run.
+      callback: called with a host copy of the state after every piece; never sees the data.
+      progress: whether to show a progress bar, if tqdm is installed.
+      mesh: devices, with an axis "data"; None: one device, or where the data are.
+
+    Returns:
+      The last state, and the privacy statement of the run.
+
+    Raises:
+      ValueError: for a description that is not valid or does not fit the data, a folder of
+        another run, a mesh with an algorithm that does not release clipped sums over a `Query`,
+        processes that do not agree, or `HostData` for an algorithm that reads all records, or
+        chooses them, or together with a mesh; for a checkpoint of a key of another generator than
+        threefry2x32; for arithmetic in which NaN is no number like others.
+      ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
+    """
+    arithmetic.check()
+    described = algorithm.mechanism(hyper)
+    check(described)
+    total = hyper.iterations
+    every = max(1, total // 100) if every is None else every
+    checks.count("every", every)
+    if checkpoint is not None and jax.random.key_impl(key) != "threefry2x32":
+        raise ValueError(f"A checkpoint needs a key of threefry2x32, got {jax.random.key_impl(key)}"
+                         ": rounds that are repeated after a crash must repeat their noise on any "
+                         "device. Use secret_key(), or no checkpoint.")
+    # a copy: the state is donated to each piece, and the caller's z must outlive that
+    state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
+    promise = _promise(key, described, hyper, algorithm)
+    placed = sharding.on_mesh(data, mesh)
+    if not isinstance(placed, HostData):
+        placed = sharding.arrays(placed)
+    mesh, places = getattr(placed, "mesh", None), None
+    if mesh is not None:
+        sharding.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
+            [promise, every, checkpoint is not None]).encode())
+        state = sharding.replicated(state, mesh)
+        places = tuple(x.sharding for x in jax.tree.leaves(state))
+    if checkpoint is not None:
+        promise |= fingerprint.of_run(key, sharding.arrays(z), placed, hyper, problem)
+        if mesh is not None:
+            sharding.agree(mesh, problem=json.dumps(promise).encode())
+    per_round = releases(described) // total
+    with _Folder(checkpoint, promise) as folder:
+        state = folder.latest(state)
+        if mesh is not None:
+            sharding.agree(mesh, **{"the saved state": state})
+        done = int(state.spent) // per_round
+        pieces = [min(every, total - start) for start in range(done, total, every)]
+        with (progress_bar.Bar(total, done, progress and jax.process_index() == 0) as bar,
+              Supply(key, described, placed, pieces, done, total) as supply):
+            for rounds in pieces:
+                for share, count in supply.piece(rounds):
+                    supply.wait(state)
+                    state = _advance(state, key, share, hyper, jnp.int32(count), algorithm, problem,
+                                     places)
+                done += rounds
+                folder.save(done, state)
+                bar.update(rounds)
+                if callback is not None:
+                    callback(jax.device_get(state))
+    return Fit(state, statement(algorithm, hyper, state, delta=delta, neighbours=neighbours,
+                                alongside=alongside, unit=unit))
+
+
+def _promise(key: jax.Array, described: Mechanism, hyper: Any,
+             algorithm: Algorithm) -> dict[str, Any]:
+    """What must be equal for a saved state to be gone on from; never enough to recover the key."""
+    numbers = [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(hyper)]
+    # 16 bits that only the key's owner can compute: another key is caught all but always
+    mark = int(jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))
+    name = getattr(algorithm, "__name__", type(algorithm).__name__)
+    # a function prints its address, which is another one in every process
+    told = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))
+    return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
+            "key scheme": core.SCHEME}
+
+
+class _Folder:
+    """Saved states in a folder, by orbax; nothing at all without one."""
+
+    def __init__(self, path: str | os.PathLike | None, promise: dict[str, Any]) -> None:
+        self._promise = promise
+        self._manager: Any = None
+        if path is None:
+            return
+        if importlib.util.find_spec("orbax") is None:
+            raise ImportError("checkpoint=... needs orbax-checkpoint: pip install jaxminimax[fit]")
+        import orbax.checkpoint as ocp
+
+        self._args = ocp.args
+        self._manager = ocp.CheckpointManager(
+            os.path.abspath(path),
+            options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
+        )
+
+    def __enter__(self) -> "_Folder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._manager is not None:
+            self._manager.close()
+
+    def latest(self, state: Any) -> Any:
+        """The newest saved state, or `state` if there is none."""
+        if self._manager is None or self._manager.latest_step() is None:
+            return state
+        step = self._manager.latest_step()
+        saved = self._manager.restore(
+            step, args=self._args.Composite(promise=self._args.JsonRestore())).promise
+        for name, value in self._promise.items():
+            if saved.get(name) != value:
+                raise ValueError(f"The checkpoint is of a run with another {name}: use its own "
+                                 "key, data, problem and settings to go on, or an empty folder to "
+                                 "start anew.")
+        return self._manager.restore(
+            step, args=self._args.Composite(state=self._args.StandardRestore(state))).state
+
+    def save(self, step: int, state: Any) -> None:
+        """Saves `state` and waits until it is on disk."""
+        if self._manager is None:
+            return
+        self._manager.save(step, args=self._args.Composite(
+            state=self._args.StandardSave(state), promise=self._args.JsonSave(self._promise)))
+        self._manager.wait_until_finished()

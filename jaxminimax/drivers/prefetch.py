@@ -1,0 +1,145 @@
+"""Rows for the rounds of a run: the data themselves, or what was gathered ahead on the host.
+
+The host draws the samples of coming releases by the very function that the release calls, with the
+same key, and gathers their rows; the release draws its sample again (its rows are few numbers),
+and what was sent counts only where it is what the sample says. So neither the law of the sample nor
+the answer can depend on where the data are; rows of another key or release make NaN.
+
+The host knows the sample. It holds the data and the key anyhow, and tells nobody: row numbers go
+to the device beside the rows, and into no state.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base.types import PyTree
+from jaxminimax.door.samples import sample_of_release
+from jaxminimax.mechanism import Mechanism, Query, Repeat, Resolvent, releases, rows_read
+from jaxminimax.placement.host_data import HostData, Window
+
+_BYTES = 2**26  # of the rows that are sent together, unless told otherwise
+
+
+class Supply:
+    """What the rounds of a run read, share by share, in order; a context, for its thread.
+
+    Args:
+      key: root key of the run.
+      mechanism: what was promised to the accountant, checked.
+      data: on the device, or `HostData`.
+      pieces: rounds of each piece of the run.
+      done: rounds before the first piece.
+      total: rounds of the run.
+
+    Raises:
+      ValueError: for `HostData` of another size, or if releases read every record, or read them
+        otherwise than by one repeated sample.
+    """
+
+    def __init__(self, key: jax.Array, mechanism: Mechanism, data: PyTree, pieces: list[int],
+                 done: int, total: int) -> None:
+        self._data, self._pool, self._next = data, None, None
+        if not isinstance(data, HostData):
+            return
+        described, query = _readable(key, mechanism, data)
+        self._limit, self._per_round = releases(described), releases(described) // total
+        size = self._per_round * rows_read(query) * max(1, data.record_bytes)
+        self._most = min(max(pieces, default=1), data.rounds or max(1, _BYTES // size))
+        self._host = _host()
+        self._key = jax.device_put(key, self._host)  # the key is an argument: no program holds it
+        self._described = jax.device_put(described, self._host)
+        self._shares = _cut(done, pieces, self._most)
+        self._pool = ThreadPoolExecutor(1, "rows ahead")
+        self._next = self._start()
+
+    def __enter__(self) -> "Supply":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def piece(self, rounds: int) -> Iterator[tuple[PyTree, int]]:
+        """What the next `rounds` rounds read, and for how many of them, until there are enough."""
+        if self._pool is None:
+            yield self._data, rounds
+            return
+        while rounds:
+            assert self._next is not None
+            (first, count, numbers), rows = self._next
+            window = Window(**jax.device_put(dict(rows=rows.result(), numbers=np.asarray(numbers),
+                                                  first=np.int32(first))),
+                            population=self._data.population)
+            self._next = self._start()
+            yield window, count
+            rounds -= count
+
+    def wait(self, state: Any) -> None:
+        """Waits for a state that was made of what was sent: so that two shares are there, not more.
+
+        To be called before the next share is used: it is on its way by then.
+        """
+        if self._pool is not None:
+            jax.block_until_ready(state)
+
+    def _start(self) -> tuple[tuple[int, int, jax.Array], Future] | None:
+        """Begins to gather the next share, on the other thread."""
+        share = next(self._shares, None)
+        if share is None:
+            return None
+        first, count = share[0] * self._per_round, share[1]
+        # of one shape: a share that is shorter reads rows for later releases as well, or the last's
+        spent = np.minimum(first + np.arange(self._most * self._per_round), self._limit - 1)
+        numbers = _draw(self._key, self._described,
+                        jax.device_put(spent.astype(np.int32), self._host))
+        assert self._pool is not None
+        return (first, count, numbers), self._pool.submit(
+            lambda: self._data.take(np.asarray(numbers)))
+
+
+@jax.jit
+def _draw(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> jax.Array:
+    """Rows of the data that releases of these numbers read, int32 `[k, c]`."""
+    samples = jax.vmap(lambda k: sample_of_release(key, mechanism, k)[1])(spent)
+    assert samples.rows is not None
+    return samples.rows
+
+
+def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
+    """First round and number of rounds of each share; no share reaches into the next piece."""
+    for rounds in pieces:
+        for start in range(0, rounds, most):
+            yield done + start, min(most, rounds - start)
+        done += rounds
+
+
+def _readable(key: jax.Array, mechanism: Mechanism,
+              data: HostData) -> tuple[Repeat, Query | Resolvent]:
+    """The mechanism and its query, if its releases read samples that are known ahead."""
+    if not isinstance(mechanism, Repeat) or not isinstance(mechanism.query, Query | Resolvent):
+        raise ValueError("HostData are for algorithms that repeat one query on samples of the "
+                         "records: what others read next may depend on what they released. "
+                         "Give the arrays themselves.")
+    query, parts = mechanism.query, mechanism.parts
+    if jax.eval_shape(lambda: sample_of_release(key, mechanism, jnp.int32(0))[1]).rows is None:
+        raise ValueError(f"{query.sampling!r} reads every record in every release, so nothing is "
+                         "gained by HostData: use Poisson, FixedSize or Disjoint, or give the "
+                         "arrays themselves.")
+    needed = parts * query.population
+    if data.population < needed or (parts == 1 and data.population != needed):
+        raise ValueError(f"HostData have {data.population} records, but the mechanism was "
+                         f"described for {parts} part(s) of {query.population}.")
+    return mechanism, query
+
+
+def _host() -> jax.Device | None:
+    """The processor; None where it is hidden from JAX, and the device itself draws."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None

@@ -1,0 +1,207 @@
+"""Per-example clipped sums: the primitive under every private algorithm of the library.
+
+    sum_i  m_i * g_p(z; x_i) * min(1, C_p / ||g_p(z; x_i)||),        p = w, v,
+
+with a mask m in {0, 1} and one clip norm C_p a player, or, for a joint clip, with the factor
+min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the same number:
+
+    vmap         all per-example operators at once; [batch, parameters] memory
+    microbatch   a scan over contiguous slices of the batch; [microbatch, parameters] memory
+    ghost        of a loss: one pass that keeps each gradient of a matrix as its factors, from which
+                 norms and sums are made (`jaxminimax.ghost`); no [batch, parameters] memory but
+                 for parameters whose use is not understood
+
+and "auto" picks one of them by the shapes and by what the loss does with its parameters. In the
+ghost strategy, an example whose gradient is a sum of terms that cancel by more than a factor of 256
+is clipped to less than the clip norm (`ghost._factors` says why).
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base import checks
+from jaxminimax.base.tree import refuse_complex
+from jaxminimax.base.types import OwnOperator, PyTree, Saddle, SaddleOperator
+from jaxminimax.gradients import ghost
+from jaxminimax.gradients.factored import by_factors
+from jaxminimax.gradients.summation import Rounding, Summation, Sums, at_once, by_slices
+
+STRATEGIES = ("vmap", "microbatch", "ghost")
+_MANY = 2**28  # numbers of per-example gradients that "auto" does not hold at once
+
+
+@dataclasses.dataclass(frozen=True)
+class ClippedSum:
+    """A clipped sum that knows its sensitivity; made by `clipped_sum`.
+
+    Guarantees, for every input: one example adds a vector of L2 norm at most `clip.p` to the sum
+    of player p (two examples swapped move it by at most twice that, up to the rounding of the sum
+    itself, a few units in its last place), and with `joint` a pair of vectors whose norms in units
+    of the clip norms have squares that sum to at most 1; an example whose operator is not finite,
+    or so long that its square is not (1e19 in float32), counts as absent; an empty batch gives
+    zeros. Sums are at least float32 whatever the parameters
+    are.
+    """
+
+    operator: Callable[[Saddle, PyTree], Saddle]
+    clip: Saddle
+    strategy: str
+    microbatch: int
+    joint: bool = False
+    talkative: bool = False
+
+    def sensitivity(self, neighbours: str = "replace_one") -> Saddle:
+        """Per player, the most that the sum can move between neighbouring data sets (L2).
+
+        Args:
+          neighbours: "replace_one" (twice the clip norm) or "add_or_remove_one" (the clip norm).
+        """
+        checks.one_of("neighbours", neighbours, ("replace_one", "add_or_remove_one"))
+        factor = 2.0 if neighbours == "replace_one" else 1.0
+        return jax.tree.map(lambda c: factor * c, self.clip)
+
+    def __call__(self, z: Saddle, examples: PyTree, mask: jax.Array | None = None) -> Saddle:
+        """The sum over `examples`, in floating point.
+
+        Args:
+          z: the point; leaves of any shape and float dtype.
+          examples: leaves `[b, ...]`.
+          mask: bool `[b]`, which examples take part; None for all.
+
+        Returns:
+          A `Saddle` with the structure of z and at least float32 leaves; None for a player
+          without a clip norm.
+
+        Raises:
+          ValueError: for examples without one leading axis, or complex numbers in z or in the
+            operator's value.
+        """
+        return self.sums(z, examples, mask).floats
+
+    def sums(self, z: Saddle, examples: PyTree, mask: jax.Array | None = None,
+             rounding: Rounding | None = None) -> Sums:
+        """The sum over `examples`, and the sum of blocks of them that are rounded to a grid.
+
+        Args:
+          z: as in `__call__`.
+          examples: as in `__call__`.
+          mask: as in `__call__`.
+          rounding: the grid, and which of the two sums are wanted; None: no grid.
+
+        Returns:
+          What is not wanted is 0.
+        """
+        rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(examples)}
+        if len(rows) != 1 or () in rows:
+            raise ValueError(f"examples must share one leading axis, got leading axes {rows}.")
+        (size,) = rows.pop()
+        if mask is None:
+            mask = jnp.ones(size, bool)
+        z, examples = jax.tree.map(jnp.asarray, (z, examples))
+        how = Summation(self.operator, self.clip, self.joint)
+        if size == 0:
+            return how.nothing(z, rounding)
+        refuse_complex(z, "z")
+        refuse_complex(jax.eval_shape(self.operator, z, jax.tree.map(lambda x: x[0], examples)),
+                       "the operator's value")
+        strategy, plan = self._chosen(z, examples, size)
+        if self.talkative:
+            print(self._explained(strategy, plan))
+        if strategy == "microbatch":
+            return by_slices(how, z, examples, mask, min(self.microbatch, size), rounding)
+        if strategy == "ghost":
+            assert plan is not None
+            return by_factors(how, plan, z, examples, mask, rounding)
+        return at_once(how, z, examples, mask, rounding)
+
+    def explain(self, z: Saddle, examples: PyTree) -> str:
+        """Which strategy is taken, and how each parameter's gradient is kept; runs nothing.
+
+        Args:
+          z: the point, or its shapes and dtypes.
+          examples: leaves `[b, ...]`, or their shapes and dtypes.
+        """
+        (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
+        return self._explained(*self._chosen(z, examples, size))
+
+    def _explained(self, strategy: str, plan: ghost.Plan | None) -> str:
+        chosen = f"strategy {strategy}" + ", chosen by auto" * (self.strategy == "auto")
+        return chosen if plan is None else f"{chosen}\n{plan}"
+
+    def _chosen(self, z: Saddle, examples: PyTree, size: int) -> tuple[str, ghost.Plan | None]:
+        """The strategy, and the plan of a loss where one was made."""
+        plan = None
+        if type(self.operator) is SaddleOperator and self.strategy in ("auto", "ghost"):
+            one = jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), examples)
+            plan = ghost.plan(self.operator.loss, z, one,
+                              Saddle(*(clip is not None for clip in self.clip)))
+            if plan is None and self.strategy == "ghost":
+                raise ValueError("strategy 'ghost' traces the loss and runs it afterwards, but a "
+                                 "custom derivative rule in it closes over traced values: hand "
+                                 "them over as arguments, or use strategy 'vmap'.")
+        if self.strategy != "auto":
+            return self.strategy, plan
+        if plan is not None and plan.gains and size > 1:
+            return "ghost", plan
+        wanted = [x for clip, x in zip(self.clip, z, strict=True) if clip is not None]
+        many = size * sum(x.size for x in jax.tree.leaves(wanted)) > _MANY
+        return "microbatch" if many else "vmap", plan
+
+
+@dataclasses.dataclass(frozen=True)
+class ClippedOperator:
+    """One example's operator, clipped to `bound` in the norm of both players together.
+
+    For solvers that ask for bounded operators. A clipped operator keeps a Lipschitz constant, and
+    loses monotonicity. How sums of it are computed is said as for a `SaddleOperator`.
+    """
+
+    operator: Callable[[Saddle, PyTree], Saddle]
+    bound: float
+    strategy: str = "auto"
+    microbatch: int = 32
+
+    def __call__(self, z: Saddle, example: PyTree) -> Saddle:
+        """The clipped operator of one example."""
+        total = clipped_sum(self.operator, Saddle(self.bound, self.bound), strategy="vmap",
+                            joint=True)
+        return total(z, jax.tree.map(lambda x: jnp.asarray(x)[None], example))
+
+
+def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
+                strategy: str | None = None, microbatch: int | None = None, joint: bool = False,
+                explain: bool = False) -> ClippedSum:
+    """The clipped sum of `operator`, a callable that knows its sensitivity; see `ClippedSum`.
+
+    Args:
+      operator: `(z, example) -> Saddle` for one example.
+      clip: per player, bound on the L2 norm of one example's operator over the player's whole
+        pytree; None for a player whose operator is not wanted.
+      strategy: "vmap", "microbatch", "ghost" (needs `saddle_operator(loss)`) or "auto": ghost for
+        a loss where that saves memory or time, else vmap, or microbatch where the per-example
+        gradients are more than 2^28 numbers. None: what the operator says, see `saddle_operator`
+        and `with_strategy`; "auto" if it says nothing.
+      microbatch: examples in a slice of the "microbatch" strategy. None: what the operator says;
+        32 if it says nothing.
+      joint: one clip for both players together, in units of their clip norms.
+      explain: prints `ClippedSum.explain` when traced.
+
+    Raises:
+      ValueError: for an unknown strategy, ghost without a loss, or a joint clip of one player.
+    """
+    known = isinstance(operator, SaddleOperator | OwnOperator | ClippedOperator)
+    if strategy is None:
+        strategy = operator.strategy if known else "auto"  # type: ignore[attr-defined]
+    if microbatch is None:
+        microbatch = operator.microbatch if known else 32  # type: ignore[attr-defined]
+    checks.one_of("strategy", strategy, (*STRATEGIES, "auto"))
+    checks.count("microbatch", microbatch)
+    if strategy == "ghost" and type(operator) is not SaddleOperator:  # a subclass may do more
+        raise ValueError("strategy 'ghost' looks inside a loss: give saddle_operator(loss), or use "
+                         "'auto', 'vmap' or 'microbatch'.")
+    if joint and None in clip:
+        raise ValueError(f"joint=True needs a clip norm for both players, got {clip!r}.")
+    return ClippedSum(operator, clip, strategy, microbatch, joint, explain)

@@ -1,0 +1,215 @@
+"""Norms and weighted sums of gradients that are kept as factors, never as matrices.
+
+The gradient of example i is sum_t x_it d_it^T. Its squared norm is sum_{t,s} (x_t . x_s)(d_t . d_s)
+and the sum over examples is one matrix product. Both read the same x and d, and the sum adds up the
+pieces x_it d_it^T of all examples together, so two things must hold for every input:
+
+* no norm may come out too small: squares are taken of numbers over the sum of their absolute
+  values, what rounding can hide in sum_{t,s} is added, and so is what subnormal numbers, 0 here
+  and not there, could contribute;
+* no pieces may be large in the sum and cancel in the norm, where they would drown the other
+  examples: the norm counts as at least `CANCELLATION` times the sum of the pieces' norms. An
+  example whose pieces cancel by more than that is clipped to less than the clip norm.
+
+Sums over the batch go over blocks of rows, which bounds how long a running sum is.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.precision import in_float64
+from jaxminimax.base.tree import (
+    EXACT,
+    at_least_float32,
+    in_any_lane,
+    squared,
+    sum_rows,
+    two_sum_error,
+    unit,
+)
+from jaxminimax.base.types import PyTree
+
+CANCELLATION = 2.0**-8
+_ROWS = 1024  # in a block
+_UNROLLED = 4  # blocks whose products are written out
+
+
+def _wide(*x: jax.Array) -> list[jax.Array]:
+    dtype = at_least_float32(jnp.result_type(*x))
+    return [a.astype(dtype) for a in x]
+
+
+def _lengths(x: jax.Array) -> jax.Array:
+    """Norms along the last axis, rounded up.
+
+    NaN or infinite if an entry is, or if its square is.
+    """
+    if x.shape[-1] == 1:
+        return jnp.abs(x[..., 0])
+    return jnp.sqrt(squared(x)) * (1 + 8 * float(jnp.finfo(x.dtype).eps))
+
+
+def _subnormal(x: jax.Array) -> float:
+    """The most that subnormal numbers contribute to a norm along the last axis."""
+    return math.sqrt(x.shape[-1]) * float(jnp.finfo(x.dtype).tiny)
+
+
+def balanced(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same products x_t d_t^T with rows x_t of length 1; x `[t, k]`, d `[t, o]`.
+
+    A tiny d_t that meets a huge x_t would vanish in the sum once it is weighted, and what it was to
+    cancel would stay.
+    """
+    x, d = _wide(x, d)
+    size = unit(_lengths(x))[:, None]
+    d = size * d
+    return x / size, jnp.where(jnp.abs(d) < jnp.finfo(d.dtype).tiny, 0, d)
+
+
+def norms(x: jax.Array, d: jax.Array) -> jax.Array:
+    """||sum_t x_t d_t^T|| of each example, rounded up, `[b]`; x `[b, t, k]`, d `[b, t, o]`.
+
+    Not finite if an entry is not, or if a product of two lengths overflows.
+    """
+    x, d = _wide(x, d)
+    if x.shape[1] > 1:
+        return _gram_norms(x, d)
+    return (_lengths(x[:, 0]) + _subnormal(x)) * (_lengths(d[:, 0]) + _subnormal(d))
+
+
+def _gram(x: jax.Array) -> jax.Array:
+    return jnp.einsum("btk,bsk->bts", x, x, precision=EXACT)
+
+
+def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
+    lengths = _lengths(x), _lengths(d)
+    units = [unit(a) for a in lengths]
+    gram = [_gram(x / units[0][..., None]), _gram(d / units[1][..., None])]
+    piece = units[0] * units[1]
+    scale = unit(jnp.max(piece, -1))
+    piece = piece / scale[:, None]
+    # one axis at a time: a single running sum of t^2 terms could lose more than is allowed for
+    square = jnp.sum(jnp.sum(gram[0] * gram[1] * piece[:, :, None] * piece[:, None, :], 2), 1)
+    # products of k and of o numbers, sums of t and of t, in whatever order
+    hidden = (x.shape[2] + d.shape[2]) / 2 + 2 * x.shape[1] + 64
+    pieces = jnp.square(jnp.sum(piece, -1))
+    square = jnp.maximum(square + hidden * float(jnp.finfo(x.dtype).eps) * pieces,
+                         CANCELLATION**2 * pieces)
+    lost = lengths[0] * _subnormal(d) + (lengths[1] + _subnormal(d)) * _subnormal(x)
+    return scale * jnp.sqrt(square) + jnp.sum(lost, -1)
+
+
+def _normal(x: jax.Array) -> jax.Array:
+    """`x` without subnormal numbers, infinities and NaN (of examples that are absent)."""
+    limits = jnp.finfo(x.dtype)
+    return jnp.where((jnp.abs(x) >= limits.tiny) & (jnp.abs(x) <= limits.max), x, 0)
+
+
+def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
+    """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
+    x, d = _wide(x, d)
+    if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
+        return weighted_outer(d, x, weight, norm).T
+    d = _normal(weight.astype(d.dtype)[:, None, None] * _normal(d))
+    if x.shape[0] > 4 * _ROWS:
+        return _in_blocks(x, d)
+    # 0 * NaN is NaN; only then does the larger factor cost a pass of its own
+    return jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _in_blocks, _product, x, d)
+
+
+def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
+    """`_product`, for factors x that need not be finite where d is 0."""
+    count = x.shape[0]
+    rows = min(count, _ROWS)
+
+    # compensated: small terms on a large sum would be lost or not as one record decides
+    def step(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        total, lost = carry
+        first = jnp.minimum(k * rows, count - rows)  # the last block begins early, to be whole
+        x_k, d_k = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
+        fresh = (first + jnp.arange(rows) >= k * rows)[:, None, None]
+        more = _product(_normal(x_k), jnp.where(fresh, d_k, 0)) + lost
+        new = total + more
+        return new, two_sum_error(total, more, new)
+
+    zeros = jnp.zeros((x.shape[2], d.shape[2]), x.dtype)
+    return sum(jax.lax.fori_loop(0, -(-count // rows), step, (zeros, zeros)))
+
+
+def _product(x: jax.Array, d: jax.Array) -> jax.Array:
+    k, o = x.shape[-1], d.shape[-1]
+    if o == 1:
+        return sum_rows(d.reshape(-1), x.reshape(-1, k))[:, None]
+    return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=EXACT)
+
+
+def silenced(x: jax.Array, d: jax.Array, weight: jax.Array,
+             norm: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Factors of weight_i sum_t x_it d_it^T, finite.
+
+    Args:
+      x: `[b, t, k]`.
+      d: `[b, t, o]`.
+      weight: `[b]`; 0 for examples whose norm is not finite.
+      norm: `[b]`.
+    """
+    x, d = _wide(x, d)
+    # what is not finite is 0; whether some is changes no finite number, and so no other block
+    x = jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _finite, lambda a: a, x)
+    return x, weight.astype(d.dtype)[:, None, None] * _finite(d)
+
+
+def outer(x: jax.Array, d: jax.Array) -> jax.Array:
+    """sum_i sum_t x_it d_it^T, `[k, o]`, of factors that are finite."""
+    return (_in_blocks if x.shape[0] > 4 * _ROWS else _product)(x, d)
+
+
+def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
+                 numbers: tuple[jax.Array, ...], plus: Callable[[PyTree, PyTree], PyTree],
+                 rows: int) -> PyTree:
+    """sum_j rounded(sum_{i in block j} sum_t x_it d_it^T), blocks of at most `rows` rows.
+
+    Products of several pieces a record are float64: the pieces may be 1 / `CANCELLATION` times as
+    long as their sum, and so may be what float32 would lose of them.
+
+    Args:
+      x: `[b, t, k]`, finite.
+      d: `[b, t, o]`, finite.
+      rounded: from a block's sum `[k, o]`, and `numbers`, to what is added up.
+      numbers: arrays.
+      plus: adds two of those.
+      rows: of a block.
+    """
+    count, (t, k), o = x.shape[0], x.shape[1:], d.shape[2]
+    blocks = -(-count // rows)
+    rows = -(-count // blocks)
+
+    def block(x: jax.Array, d: jax.Array) -> PyTree:
+        if t == 1:
+            return rounded(_product(x, d), *numbers)
+        return in_float64(lambda x, d, *numbers: rounded(jnp.einsum(
+            "ik,io->ko", x.reshape(-1, k).astype(jnp.float64),
+            d.reshape(-1, o).astype(jnp.float64), precision=EXACT), *numbers))(x, d, *numbers)
+
+    def at(first: jax.Array, fresh: jax.Array | None = None) -> PyTree:
+        x_j, d_j = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
+        return block(x_j, d_j if fresh is None else jnp.where(fresh[:, None, None], d_j, 0))
+
+    if blocks <= _UNROLLED:
+        parts = [block(x[j * rows: (j + 1) * rows], d[j * rows: (j + 1) * rows])
+                 for j in range(blocks)]
+        return functools.reduce(plus, parts)
+
+    def step(j: jax.Array, total: PyTree) -> PyTree:
+        first = jnp.minimum(j * rows, count - rows)  # the last block begins early, to be whole
+        return plus(total, at(first, first + jnp.arange(rows) >= j * rows))
+
+    return jax.lax.fori_loop(1, blocks, step, at(jnp.int32(0)))
+
+
+def _finite(x: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isfinite(x), x, 0)

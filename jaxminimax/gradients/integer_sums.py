@@ -1,0 +1,195 @@
+"""Sums that are integers: blocks of rows rounded to multiples of a public unit, added exactly.
+
+    I = sum over blocks j of  ceil(B_j / g - U),      U in {1/2, 3/2, ..., 511/2} / 256,
+
+with B_j the floating-point sum of at most `mechanism.BLOCK` rows and U one random number for each
+number of the sum, the same for all blocks. Integers are added without rounding, in whatever order
+and on however many devices, so what one record moves is what it moves in its own block:
+`mechanism._grid` has the bound. (A sum of 2^24 clipped float32 vectors of one direction moves by
+3.6 clip norms when one of them is replaced, and by 2 are charged.)
+
+An integer of a short sum has one word of 32 bits. Long ones have two, high * 2^20 + low; in the end
+they wrap around, modulo 2^52, which loses the number and tells nothing.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base.materialise import materialise
+from jaxminimax.base.random_bits import random_words
+from jaxminimax.base.tree import EXACT, sum_rows
+from jaxminimax.base.types import PyTree, Saddle
+from jaxminimax.mechanism import BLOCK
+
+SHORT = 4096  # rows of at most 2^18 units whose sum has one word
+_LOW = 20  # bits of the lower one of two words
+_GROUP = 1024  # pairs of words that are added before a carry is moved
+_LARGEST = 2.0**30  # of a block, in units; 128 rows have 2^25, and 2^29 on the finest grids
+
+
+class Words(NamedTuple):
+    """Integers high * 2^20 + low, or low alone.
+
+    Attributes:
+      high: int32 or None.
+      low: int32, in [0, 2^20) if there is a high.
+    """
+
+    high: jax.Array | None
+    low: jax.Array
+
+
+def is_words(x: Any) -> bool:
+    """Whether `x` is a leaf of a tree of integers."""
+    return isinstance(x, Words)
+
+
+class Grid(NamedTuple):
+    """Where sums are rounded to.
+
+    Attributes:
+      scale: per player 1 / g; None for one that is not released.
+      dither: 256 U - 1/2 for every number, uint8, as the point.
+      wide: whether integers have two words.
+    """
+
+    scale: Saddle
+    dither: Saddle
+    wide: bool
+
+
+def dither(key: jax.Array, like: PyTree) -> PyTree:
+    """256 uniform numbers' index for every number of `like`, uint8, from one draw."""
+    leaves, treedef = jax.tree.flatten(like)
+    size = sum(x.size for x in leaves)
+
+    word = materialise(lambda: random_words(key, (2 * -(-size // 8),)))  # or drawn for each byte
+    place = np.arange(0, 32, 8, dtype=np.uint32)[:, None]
+    drawn = materialise(lambda: (word[None] >> place).astype(jnp.uint8)).reshape(-1)
+    ends = np.cumsum([0, *(x.size for x in leaves)])
+    return jax.tree.unflatten(treedef, [
+        drawn[a:b].reshape(x.shape) for a, b, x in zip(ends, ends[1:], leaves, strict=False)])
+
+
+def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
+    """ceil(scale x - U), int32, of numbers that are finite: up where the fraction exceeds U."""
+    # to clamp a block's sum moves no two of them apart
+    a = jnp.clip(x * scale.astype(x.dtype), -_LARGEST, _LARGEST)
+    whole = jnp.floor(a)
+    up = a - whole > (dither.astype(x.dtype) + 0.5) * 2.0**-8  # the fraction has no rounding error
+    return whole.astype(jnp.int32) + up.astype(jnp.int32)
+
+
+def _carried(high: jax.Array, low: jax.Array) -> Words:
+    return Words(high + (low >> _LOW), low & (2**_LOW - 1))
+
+
+def _of(x: jax.Array, wide: bool) -> Words:
+    return Words(x >> _LOW, x & (2**_LOW - 1)) if wide else Words(None, x)
+
+
+def plus(a: Words, b: Words) -> Words:
+    """A + B."""
+    low = a.low + b.low
+    if a.high is None or b.high is None:
+        return Words(None, low)
+    return _carried(a.high + b.high, low)
+
+
+def minus(a: Words) -> Words:
+    """-A."""
+    return Words(None, -a.low) if a.high is None else _carried(-a.high, -a.low)
+
+
+def across(a: Words, axis: str) -> Words:
+    """The sum over the devices along an axis of the mesh; fewer than 2^11 of them."""
+    low = jax.lax.psum(a.low, axis)
+    return Words(None, low) if a.high is None else _carried(jax.lax.psum(a.high, axis), low)
+
+
+def _added(blocks: jax.Array, wide: bool) -> Words:
+    """The sum over the leading axis."""
+    if not wide:
+        return Words(None, jnp.sum(blocks, 0, dtype=jnp.int32))
+    high, low = blocks >> _LOW, blocks & (2**_LOW - 1)
+    while low.shape[0] > 1:
+        groups = -(-low.shape[0] // _GROUP)
+        room = [(0, groups * _GROUP - low.shape[0])] + [(0, 0)] * (low.ndim - 1)
+        high, low = (jnp.sum(jnp.pad(x, room).reshape(groups, _GROUP, *x.shape[1:]), 1,
+                             dtype=jnp.int32) for x in (high, low))
+        high, low = high + (low >> _LOW), low & (2**_LOW - 1)
+    return Words(high[0], low[0])
+
+
+class Leaf(NamedTuple):
+    """How one leaf's rows are added up on the grid.
+
+    Attributes:
+      scale: 1 / g.
+      dither: as `Grid.dither`, of the leaf.
+      wide: as in `Grid`.
+    """
+
+    scale: jax.Array
+    dither: jax.Array
+    wide: bool
+
+    def zeros(self) -> Words:
+        """Nothing yet, in the leaf's shape."""
+        return _of(jnp.zeros(self.dither.shape, jnp.int32), self.wide)
+
+    def of(self, x: jax.Array) -> Words:
+        """Integers of any shape."""
+        return _of(x, self.wide)
+
+    def block(self, x: jax.Array) -> Words:
+        """A block's sum, of any shape with the leaf's numbers."""
+        return _of(rounded(x, self.scale, self.dither.reshape(x.shape)), self.wide)
+
+    def one_block(self, weight: jax.Array, x: jax.Array) -> tuple[jax.Array, Words]:
+        """`rows` of fewer than a block, in floating point and as it is rounded."""
+        total = sum_rows(weight, x.reshape(x.shape[0], -1)).reshape(x.shape[1:])
+        return total, self.block(total)
+
+    def rows(self, weight: jax.Array, x: jax.Array) -> Words:
+        """sum_i weight_i x_i of `[b]` and `[b, ...]`; rows of weight 0 are finite."""
+        count, shape = x.shape[0], x.shape[1:]
+        flat, dither = x.reshape(count, math.prod(shape)), self.dither.reshape(-1)
+        inner = 32  # one level of the tree of additions inside a block
+        whole = count // BLOCK * BLOCK
+        rest = rounded(sum_rows(weight[whole:], flat[whole:]), self.scale, dither)
+        if not whole:
+            return jax.tree.map(lambda a: a.reshape(shape), _of(rest, self.wide))
+        parts = jnp.einsum("bi,bik->bk", weight[:whole].reshape(-1, inner),
+                           flat[:whole].reshape(-1, inner, flat.shape[1]), precision=EXACT)
+        blocks = jnp.sum(parts.reshape(-1, BLOCK // inner, flat.shape[1]), 1)
+        found = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
+                     _of(rest, self.wide))
+        return jax.tree.map(lambda a: a.reshape(shape), found)
+
+
+def leaf_of(grid: Grid, player: str, number: int) -> Leaf:
+    """How a player's leaf of that number is added up."""
+    return Leaf(getattr(grid.scale, player), jax.tree.leaves(getattr(grid.dither, player))[number],
+                grid.wide)
+
+
+def parts(total: Words, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """I as the sum of two floating-point numbers, of which the first is large or 0."""
+    if total.high is None:
+        return jnp.zeros_like(total.low, dtype), total.low.astype(dtype)
+    return total.high.astype(dtype) * 2.0**_LOW, total.low.astype(dtype)
+
+
+def as_float(total: Words, noise: jax.Array, dtype: Any) -> jax.Array:
+    """I + X + 1/2 as a floating-point number: the half makes up for X being a floor."""
+    if total.high is None:
+        return (total.low + noise).astype(dtype) + jnp.asarray(0.5, dtype)
+    # of one form for every integer, or it would show how blocks were added
+    low = total.low + noise
+    high, low = total.high + (low >> _LOW), low & (2**_LOW - 1)
+    return high.astype(dtype) * 2.0**_LOW + (low.astype(dtype) + jnp.asarray(0.5, dtype))

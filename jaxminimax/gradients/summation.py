@@ -1,0 +1,159 @@
+"""How per-example operators become one sum for each player: at once, or slice by slice.
+
+Every sum is made twice of the same weighted examples, in floating point and on the grid of a
+release; what is not wanted is 0, and is decided when the program runs.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.materialise import materialise, materialise_rows
+from jaxminimax.base.tree import at_least_float32, two_sum_error
+from jaxminimax.base.types import PyTree, Saddle
+from jaxminimax.gradients import weights
+from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
+from jaxminimax.mechanism import BLOCK
+
+_FEW = 2**14  # numbers of a sum that cost less to copy than a further branch does
+
+
+class Rounding(NamedTuple):
+    """Which sums are wanted.
+
+    Attributes:
+      grid: of the integers.
+      floats: whether the floating-point sum is wanted, bool `[]`.
+      integers: whether the sum on the grid is wanted, bool `[]`.
+    """
+
+    grid: Grid
+    floats: jax.Array
+    integers: jax.Array
+
+
+class Sums(NamedTuple):
+    """A sum over examples, twice.
+
+    Attributes:
+      floats: in floating point.
+      integers: `integer_sums.Words` for every leaf, on a grid; None without one.
+    """
+
+    floats: Saddle
+    integers: Saddle | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Summation:
+    """Clips and adds up what an operator says of examples.
+
+    Attributes:
+      operator: of one example.
+      clip: per player, see `clipped_sum`.
+      joint: whether one factor clips both players.
+    """
+
+    operator: Callable[[Saddle, PyTree], Saddle]
+    clip: Saddle
+    joint: bool
+
+    def players(self, of: Callable, *trees: Saddle) -> Saddle:
+        """`of` applied to each player that has a clip norm, None for the others."""
+        rows = zip(self.clip, *trees, strict=True)
+        return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
+
+    def weights(self, g: Saddle, mask: jax.Array) -> Saddle:
+        """Each player's weights of the examples, `[b]`; g: what has the norms of the examples."""
+        norm = self.players(lambda _, x: weights.norm(x), g)
+        for x in jax.tree.leaves(norm):
+            mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
+        ratio = self.players(lambda clip, x: x / jnp.asarray(clip, x.dtype), norm)
+        if self.joint:
+            ratio, g = weights.joint_ratio(ratio), Saddle(g, g)
+        ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
+        return self.players(lambda _, r: weights.weight(r, mask), ratio)
+
+    def nothing(self, z: Saddle, rounding: Rounding | None) -> Sums:
+        """The sums of no examples."""
+        zeros = self.players(lambda _, x: jax.tree.map(
+            lambda a: jnp.zeros(a.shape, at_least_float32(a.dtype)), x), z)
+        return Sums(zeros, None if rounding is None else self.on_leaves(
+            lambda leaf, _: leaf.zeros(), rounding.grid, z))
+
+    def on_leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
+        """`of` applied to how a leaf is added up and to its numbers in `lists`."""
+        def player(name: str, x: PyTree, *lists: list) -> PyTree:
+            leaves = [of(leaf_of(grid, name, k), *row) for k, row in enumerate(
+                zip(jax.tree.leaves(x), *lists, strict=True))]
+            return jax.tree.unflatten(jax.tree.structure(x), leaves)
+
+        return self.players(lambda _, *rest: player(*rest), Saddle("w", "v"), z, *lists)
+
+    def both(self, floats: Callable[[], Saddle], integers: Callable[[Grid], Saddle],
+             rounding: Rounding | None) -> Sums:
+        """Each sum in a branch of its own, for whether it is wanted."""
+        if rounding is None:
+            return Sums(floats(), None)
+        return Sums(materialise(floats, rounding.floats),
+                    materialise(lambda: integers(rounding.grid), rounding.integers))
+
+    def in_one_go(self, z: Saddle, mask: jax.Array) -> bool:
+        """Whether both sums are made together: of one block, the same numbers, and few of them."""
+        return mask.shape[0] < BLOCK and sum(x.size for x in jax.tree.leaves(z)) <= _FEW
+
+    def twice_on_leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Sums:
+        """`on_leaves` of what gives both sums at once."""
+        found = self.on_leaves(lambda *x: Sums(*of(*x)), grid, z, *lists)
+        return Sums(*(jax.tree.map(lambda x, k=k: x[k], found,
+                                   is_leaf=lambda x: isinstance(x, Sums)) for k in range(2)))
+
+
+def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
+            rounding: Rounding | None) -> Sums:
+    """All per-example operators are held."""
+    # once, for norms and sum alike: computed twice, cancelling terms could round differently
+    g = materialise_rows(lambda: jax.vmap(how.operator, (None, 0))(z, examples), mask)
+    scale = how.weights(g, mask)
+
+    if rounding is not None and how.in_one_go(z, mask):
+        return materialise(lambda: how.twice_on_leaves(
+            lambda leaf, _, x: leaf.one_block(*x), rounding.grid, z,
+            how.players(lambda _, x, s: weights.silenced(x, s), g, scale)))
+
+    def integers(grid: Grid) -> Saddle:
+        silenced = how.players(lambda _, x, s: weights.silenced(x, s), g, scale)
+        return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, silenced)
+
+    return how.both(lambda: how.players(lambda _, x, s: weights.weighted_sum(x, s), g, scale),
+                    integers, rounding)
+
+
+def by_slices(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array, size: int,
+              rounding: Rounding | None) -> Sums:
+    """The operators of `size` examples are held at a time."""
+    slices = mask.shape[0] // size
+    whole = slices * size
+    head = jax.tree.map(lambda x: x[:whole].reshape(slices, size, *x.shape[1:]), (examples, mask))
+
+    # Compensated: plainly added, many small terms on a large sum would be lost or not
+    # depending on one record, and move the sum by far more than its clip norm.
+    def step(carry: tuple, batch: PyTree) -> tuple[tuple, None]:
+        total, lost, so_far = carry
+        examples, mask = batch
+        found = at_once(how, z, examples, mask, rounding)
+        more = jax.tree.map(jnp.add, found.floats, lost)
+        new = jax.tree.map(jnp.add, total, more)
+        lost = jax.tree.map(two_sum_error, total, more, new)
+        if so_far is not None:
+            so_far = jax.tree.map(plus, so_far, found.integers, is_leaf=is_words)
+        return (new, lost, so_far), None
+
+    nothing = how.nothing(z, rounding)
+    carry, _ = jax.lax.scan(step, (nothing.floats, nothing.floats, nothing.integers), head)
+    if whole < mask.shape[0]:
+        carry, _ = step(carry, jax.tree.map(lambda x: x[whole:], (examples, mask)))
+    return Sums(jax.tree.map(jnp.add, *carry[:2]), carry[2])

@@ -1,0 +1,81 @@
+"""What each example counts for in a clipped sum: min(1, C / norm), and 0 where it is absent."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.tree import at_least_float32, squared, sum_rows, unit
+from jaxminimax.base.types import PyTree, Saddle
+
+
+def norm(g: PyTree) -> jax.Array:
+    """Norm of each example, rounded up where squares vanish, `[b]`.
+
+    One plain pass: squares that overflow make it infinite, which is a weight of 0, and what
+    vanishing ones could have been is added. (Choosing between two sums by whether one overflowed is
+    no alternative: it was rewritten by a compiler, and an example far above the clip norm came out
+    unclipped.)
+    """
+    leaves = [x for x in jax.tree.leaves(g) if x.size]
+    if not leaves:
+        return jnp.zeros(())  # for every example
+    dtype = at_least_float32(jnp.result_type(*leaves))
+    rows = [x.astype(dtype).reshape(x.shape[0], -1) for x in leaves]
+    squares = [squared(x) for x in rows]
+    while len(squares) > 1:  # as a tree: of a running sum the 128th rounding exceeds the margin
+        squares = [functools.reduce(jnp.add, squares[k: k + 2]) for k in range(0, len(squares), 2)]
+    return jnp.sqrt(squares[0])
+
+
+def joint_ratio(ratio: Saddle) -> Saddle:
+    """Each player's ratio replaced by the norm of both, without overflow."""
+    largest = jnp.maximum(*ratio)
+    scale = unit(largest)
+    squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
+    both = jnp.maximum(scale * jnp.sqrt(squares), largest)
+    return Saddle(both, both)
+
+
+def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
+    """`ratio`, made larger by the rounding of leaves that are narrower than it.
+
+    `weight` allows for the rounding of its own type only.
+    """
+    types = [at_least_float32(x.dtype) for x in jax.tree.leaves(g)]
+    coarse = max((float(jnp.finfo(t).eps) for t in types), default=0.0)
+    return ratio * (1.0 + 32 * coarse) if coarse > jnp.finfo(ratio.dtype).eps else ratio
+
+
+def weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
+    """min(1, clip / norm) of each example, 0 for absent ones.
+
+    A margin of 32 rounding errors keeps the clipped norm at or below the clip norm.
+    """
+    margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
+    known = present & (ratio >= 0)  # not for a NaN clip norm
+    return jnp.where(known, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
+
+
+def silenced(g: PyTree, weight: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+    """Weights and rows of each leaf, in at least float32, with zeros where the weight is 0."""
+    rows = []
+    for x in jax.tree.leaves(g):
+        x = x.astype(at_least_float32(x.dtype))
+        scale = weight.astype(x.dtype)
+        rows.append((scale, jnp.where(scale.reshape(-1, *[1] * (x.ndim - 1)) > 0, x, 0)))
+    return rows
+
+
+def weighted_sum(g: PyTree, weight: jax.Array) -> PyTree:
+    """sum_i weight_i g_i over `[b, ...]` leaves, in at least float32; weight 0 silences NaN."""
+
+    def leaf(x: jax.Array) -> jax.Array:
+        x = x.astype(at_least_float32(x.dtype))
+        if not x.size:
+            return jnp.zeros(x.shape[1:], x.dtype)
+        scale = weight.astype(x.dtype)
+        rows = x.reshape(x.shape[0], -1)
+        return sum_rows(scale, jnp.where(scale[:, None] > 0, rows, 0)).reshape(x.shape[1:])
+
+    return jax.tree.map(leaf, g)

@@ -1,0 +1,238 @@
+"""Mechanisms put together from others: one release repeated, a sequence, and parts in parallel."""
+
+import bisect
+import dataclasses
+import itertools
+import math
+from typing import Any, Self
+
+import jax
+
+from jaxminimax.base import checks
+from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism._checks import check_grid, check_times
+from jaxminimax.mechanism.costs import Charge, compose
+from jaxminimax.mechanism.description import Description, Leaf, OneRelease, known
+
+
+@pytree_dataclass
+class Repeat(Leaf):
+    """`times` adaptive uses of `query`, each on a fresh sample with fresh noise.
+
+    With several parts, `times` uses on each of them, one part after the other: part p is rows
+    [p m, (p + 1) m) of the data, m = `query.population`, and rows beyond the last part are never
+    read. The order of the rows must be public. A record is in one part, so what is charged is
+    `times` uses, however many parts there are.
+
+    Attributes:
+      query: what is released, and from how many records.
+      times: uses on a part.
+      parts: of the data.
+    """
+
+    query: Any  # a `OneRelease`
+    times: int = jax.tree.static()
+    parts: int = jax.tree.static(default=1)
+
+    @property
+    def _query(self) -> OneRelease:
+        if not isinstance(self.query, OneRelease):
+            raise ValueError("What a Repeat repeats is a Query, a Resolvent, GroupGradients or "
+                             "another OneRelease of jaxminimax.mechanism, got "
+                             f"{type(self.query).__name__}.")
+        return self.query
+
+    def check(self) -> None:
+        """Counts, the grid, and what the release itself checks."""
+        check_grid(self._query.exact, self.query.parameters)
+        checks.count("parts", self.parts)
+        check_times("times (the number of releases)", self.times)
+        check_times("times (the number of releases)", self.times * self.parts)
+        self.query.check(self)
+
+    def releases(self) -> int:
+        """On all parts of the data."""
+        return self.times * self.parts
+
+    def spent_part(self, spent: int) -> "Repeat | None":
+        """Of several parts, the first one has spent the most."""
+        times = min(spent, self.times)
+        return dataclasses.replace(self, times=times) if times else None
+
+    def with_noise(self, scale: float) -> Self:
+        """The release with other noise."""
+        return dataclasses.replace(self, query=self._query.with_noise(scale))
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """Parts of the data are alternatives that all cost the same."""
+        return self._query.charges(self, neighbours)
+
+    def records(self) -> int:
+        """Of all parts."""
+        return self.parts * self._query.records()
+
+    def multiplier(self) -> float:
+        """That of one release."""
+        return self._query.multiplier()
+
+    def charged(self, neighbours: str) -> float:
+        """That of one release."""
+        return self._query.charged(neighbours)
+
+    def cost(self, z: float) -> Charge:
+        """`times` releases on one part of the data."""
+        return self._query.cost(self.times, z)
+
+    def realised(self) -> Charge:
+        """Every number of every release is noised, and every sum rounded."""
+        query = self._query
+        return costs.realised(query.exact, near=self.times * query.sampling.compared_pairs,
+                              normals=self.times * query.parameters)
+
+    unit = ""
+
+    def clips(self) -> dict[str, float]:
+        """Those of one release."""
+        return self._query.clips()
+
+    def noise_multipliers(self) -> dict[str, float]:
+        """Those of one release."""
+        return self._query.noise_multipliers()
+
+    def in_words(self) -> str:
+        """Told by the release."""
+        return self._query.in_words(self)
+
+    def guarantees(self) -> tuple[str, ...]:
+        """Told by the release."""
+        return self._query.guarantees()
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What the release and its sampling assume; parts of the data need an order."""
+        query = self._query
+        return (*query.assumptions(), *query.sampling.assumptions(),
+                *((sentences.PLACES,) if self.parts > 1 else ()))
+
+    def is_exact(self) -> bool:
+        """Told by the release."""
+        return self._query.exact
+
+
+class _Several(Description):
+    """What `Sequence` and `Parallel` share."""
+
+    parts: tuple[Any, ...]
+    in_turn: bool
+
+    def check(self) -> None:
+        """Every part."""
+        for part in self.parts:
+            known(part).check()
+
+    def releases(self) -> int:
+        """Of all parts."""
+        return sum(known(part).releases() for part in self.parts)
+
+    def spent_part(self, spent: int) -> Description | None:
+        """Parts are taken to run one after the other, in their order, or in turn."""
+        if self.in_turn:
+            counts = [known(part).releases() for part in self.parts]
+            # a round that was begun counts
+            rounds = bisect.bisect_left(range(max(counts) + 1), spent,
+                                        key=lambda r: sum(min(r, count) for count in counts))
+            done = [part.spent_part(rounds) for part in self.parts]
+        else:
+            done = []
+            for part in self.parts:
+                done.append(known(part).spent_part(spent))
+                spent -= 0 if done[-1] is None else min(spent, done[-1].releases())
+        begun = tuple(part for part in done if part is not None)
+        return dataclasses.replace(self, parts=begun) if begun else None  # type: ignore[type-var]
+
+    def with_noise(self, scale: float) -> Self:
+        """Every part."""
+        parts = tuple(known(part).with_noise(scale) for part in self.parts)
+        return dataclasses.replace(self, parts=parts)  # type: ignore[type-var]
+
+    def flattened(self) -> tuple[Leaf, ...]:
+        """Those of every part."""
+        return tuple(leaf for part in self.parts for leaf in known(part).flattened())
+
+    def in_words(self) -> str:
+        """One sentence a leaf."""
+        return " ".join(leaf.in_words() for leaf in self.flattened())
+
+    def guarantees(self) -> tuple[str, ...]:
+        """Of every part, each sentence once."""
+        said = (x for leaf in self.flattened() for x in leaf.guarantees())
+        return sentences.in_order(tuple(said))
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Of every part, each sentence once."""
+        return tuple(dict.fromkeys(x for leaf in self.flattened() for x in leaf.assumptions()))
+
+    def is_exact(self) -> bool:
+        """Whether every part is."""
+        return all(leaf.is_exact() for leaf in self.flattened())
+
+
+@pytree_dataclass
+class Sequence(_Several):
+    """Mechanisms on the same data, each free to look at the earlier answers.
+
+    Attributes:
+      parts: the mechanisms.
+      in_turn: whether they take turns, one release of each in a round, instead of running one after
+        the other; decides what a run that stopped early has spent.
+    """
+
+    parts: tuple[Any, ...]
+    in_turn: bool = jax.tree.static(default=False)
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """The sum, for every choice of places where the differing record may be."""
+        rows = [known(part).charges(neighbours) for part in self.parts]
+        if math.prod(map(len, rows)) > 1000:
+            raise ValueError("A Sequence of Parallel mechanisms has more than 1000 combinations of "
+                             "parts: put the Sequences inside one Parallel.")
+        return tuple(compose(*choice) for choice in itertools.product(*rows))
+
+    def records(self) -> int:
+        """All parts read the same data."""
+        return max((known(part).records() for part in self.parts), default=0)
+
+
+@pytree_dataclass
+class Parallel(_Several):
+    """Mechanisms on disjoint data sets, fixed in advance; each may look at the earlier answers.
+
+    A record is in one of them, so the largest cost counts, never the sum; and each part is charged
+    in full.
+
+    Attributes:
+      parts: the mechanisms.
+      in_turn: whether a round makes one release of every part, so that they end together; if not,
+        they run one after the other.
+    """
+
+    parts: tuple[Any, ...]
+    in_turn: bool = jax.tree.static(default=False)
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """Those of every part, as alternatives."""
+        return tuple(c for part in self.parts for c in known(part).charges(neighbours))
+
+    def records(self) -> int:
+        """Every part reads data of its own."""
+        return sum(known(part).records() for part in self.parts)
+
+
+def disjoint_parts(described: Any) -> tuple[Any, ...]:
+    """The parts of a `Parallel`, which reach a target each by themselves; () of all else."""
+    return described.parts if isinstance(described, Parallel) else ()
+
+
+def parts_of_data(described: Any) -> int:
+    """How many parts of the data a `Repeat` takes one after the other; 1 of all else."""
+    return described.parts if isinstance(described, Repeat) else 1

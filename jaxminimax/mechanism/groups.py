@@ -1,0 +1,238 @@
+"""Groups of records: the gradients of one of them at a time, and the losses of all of them."""
+
+import dataclasses
+from typing import Self
+
+import jax
+
+from jaxminimax.base.types import Saddle, pytree_dataclass
+from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism._checks import (
+    check_bound,
+    check_grid,
+    check_multiplier,
+    check_sizes,
+    check_times,
+)
+from jaxminimax.mechanism._grid import PARAMETERS
+from jaxminimax.mechanism.composed import Repeat
+from jaxminimax.mechanism.costs import CLIP_NORM, LOSS_BOUND, Charge, concrete
+from jaxminimax.mechanism.description import (
+    Leaf,
+    OneRelease,
+    check_noise,
+    own_multiplier,
+    replace_one_only,
+    scaled,
+)
+from jaxminimax.mechanism.passes import Full
+from jaxminimax.mechanism.query import Query, check_relation, check_sampling, compares_absent
+from jaxminimax.mechanism.sampling import Sampling, known_sampling
+
+
+@pytree_dataclass
+class GroupGradients(OneRelease):
+    """Release the clipped sum of per-record gradients over a sample of one of p groups.
+
+    The group may be chosen by looking at everything released before, so it is charged as if every
+    release read the differing record's group: neither p nor the groups' weights amplify anything.
+    The sum is divided by the public n_i, q n_i or m.
+
+    Attributes:
+      clip: C, bound on the L2 norm of one record's gradient [gradient units].
+      noise_multiplier: standard deviation of the noise on the clipped sum / clip [dimensionless].
+        Set by `calibrate`; None: not calibrated yet.
+      sampling: inside the group: `Full()`, `Poisson(rate=...)` or `FixedSize(batch=...)`. A Poisson
+        sample's capacity is one for all groups; by default the largest group's.
+      sizes: n_1, ..., n_p, records of each group; public.
+      parameters: as in `Query`.
+      exact: as in `Query`.
+    """
+
+    clip: float | jax.Array
+    noise_multiplier: float | jax.Array | None = None
+    sampling: Sampling = Full()
+    sizes: tuple[int, ...] = jax.tree.static()
+    parameters: int = jax.tree.static(default=PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
+
+    def check(self, repeat: Repeat) -> None:
+        """The groups, and the sampling, clip norm and noise of the smallest and the largest."""
+        if repeat.parts > 1:
+            raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
+        check_sizes(self.sizes)
+        for n in (min(self.sizes), max(self.sizes)):
+            one = in_group(self, n)
+            check_sampling(one.sampling, one.population)
+            one.check_own()
+
+    def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
+        """One for each group where the record may be, of those that cost differently."""
+        replace_one_only(neighbours)
+        check_relation(self.sampling, neighbours)
+        queries = {(one := in_group(self, n)).population: one for n in sorted(set(self.sizes))}
+        return tuple(dict.fromkeys(
+            costs.price(dataclasses.replace(repeat, query=one), neighbours)
+            for one in queries.values()))
+
+    def multiplier(self) -> float:
+        """One vector, and one multiplier."""
+        return concrete(check_noise(self))
+
+    def charged(self, neighbours: str) -> float:
+        """That of a sum."""
+        return costs.charged(self.multiplier(), CLIP_NORM, self.parameters,
+                             absent=compares_absent(self, neighbours))
+
+    def cost(self, times: int, z: float) -> Charge:
+        """Refuses: it depends on the group, see `charges`."""
+        raise ValueError("Gradients of groups are charged group by group.")
+
+    def with_noise(self, scale: float) -> Self:
+        """The one multiplier."""
+        return scaled(self, scale)
+
+    def sampled_by(self, sampling: Sampling) -> Self:
+        """Nothing else follows from the sampling."""
+        return dataclasses.replace(self, sampling=sampling)
+
+    def records(self) -> int:
+        """Of all groups."""
+        return sum(self.sizes)
+
+    def in_words(self, repeat: Repeat) -> str:
+        """How many gradients, of which groups, on which samples."""
+        return (f"{repeat.times} release(s) of the gradients of one group each, chosen from "
+                "earlier releases and charged as if always the same one, "
+                f"{sentences.groups(self.sizes)}: {self.sampling.in_groups().in_words}.")
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That gradients are clipped."""
+        return (sentences.CLIPPED,)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """That groups are public."""
+        return (sentences.PUBLIC_GROUPS,)
+
+    def noise_multipliers(self) -> dict[str, float]:
+        """The one multiplier."""
+        return {"": self.multiplier()}
+
+    def clips(self) -> dict[str, float]:
+        """The one clip norm."""
+        return {"": concrete(self.clip)}
+
+
+def in_group(query: GroupGradients, size: int) -> Query:
+    """What a release does to the data of a group of `size` records, as if it were all the data.
+
+    The population is what the sampling draws a group's sample among: of Poisson samples the largest
+    group, of the others the group itself.
+    """
+    z = query.noise_multiplier
+    n = known_sampling(query.sampling).in_groups().population(size, max(query.sizes))
+    return Query(clip=Saddle(query.clip, None), sampling=query.sampling, population=n,
+                 noise_multiplier=None if z is None else Saddle(z, None),
+                 parameters=query.parameters, exact=query.exact)
+
+
+def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
+    """The public number that each group's sum is divided by: n_i, q n_i or m."""
+    return tuple(map(known_sampling(query.sampling).batch_size, query.sizes))
+
+
+@pytree_dataclass
+class GroupLosses(Leaf):
+    """`times` releases of p groups' mean losses over all their records, plus Laplace noise.
+
+    A replaced record belongs to one group, so one coordinate moves, by at most B / n_i, and its
+    noise has scale noise_multiplier * B / n_i: unequal groups cost what equal ones do. With
+    `only_argmax` the noisy values stay inside and the index of the largest is released, which costs
+    the same: nothing better is proved for it. No minibatch may be read: amplification would have to
+    cover this release and the gradient's together.
+
+    Attributes:
+      bound: B, losses lie in [0, B].
+      sizes: n_1, ..., n_p, records of each group; public.
+      noise_multiplier: Laplace scale over B / n_i [dimensionless].
+      times: number of releases. Algorithms set it to their own number of rounds.
+      only_argmax: whether only the index of the largest noisy loss is released.
+      exact: as in `Query`.
+    """
+
+    bound: float | jax.Array
+    sizes: tuple[int, ...] = jax.tree.static()
+    noise_multiplier: float | jax.Array | None = None
+    times: int = jax.tree.static(default=1)
+    only_argmax: bool = jax.tree.static(default=False)
+    exact: bool = jax.tree.static(default=True)
+
+    unit = "Laplace scale / (B / n_i)"
+
+    def check(self) -> None:
+        """The groups, the bound and the noise."""
+        check_grid(self.exact)
+        check_times("times (the number of releases)", self.times)
+        check_sizes(self.sizes)
+        check_bound("bound", self.bound)
+        check_multiplier("noise_multiplier", self.noise_multiplier)
+
+    def releases(self) -> int:
+        """Told."""
+        return self.times
+
+    def spent_part(self, spent: int) -> "GroupLosses | None":
+        """Fewer of them."""
+        times = min(spent, self.times)
+        return dataclasses.replace(self, times=times) if times else None
+
+    def with_noise(self, scale: float) -> Self:
+        """The one multiplier."""
+        return scaled(self, scale)
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """Groups of all sizes cost the same."""
+        replace_one_only(neighbours)
+        return (costs.price(self, neighbours),)
+
+    def records(self) -> int:
+        """Of all groups."""
+        return sum(self.sizes)
+
+    def multiplier(self) -> float:
+        """The one multiplier."""
+        return own_multiplier(self)
+
+    def charged(self, neighbours: str) -> float:
+        """Losses are rounded one by one."""
+        return costs.charged(self.multiplier(), LOSS_BOUND)
+
+    def cost(self, z: float) -> Charge:
+        """Of one group's numbers."""
+        return costs.laplace(self.times, z, LOSS_BOUND)
+
+    def realised(self) -> Charge:
+        """A record moves one number of a release."""
+        return costs.realised(self.exact, near=0, laplaces=self.times)
+
+    def in_words(self) -> str:
+        """How many, and of which groups."""
+        what = "the index of the largest of" if self.only_argmax else "all of"
+        return (f"{self.times} release(s) of {what} the groups' mean losses in [0, "
+                f"{concrete(self.bound):g}] with Laplace noise, {sentences.groups(self.sizes)}.")
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That losses are clipped."""
+        return (sentences.LOSSES,)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """That groups are public."""
+        return (sentences.PUBLIC_GROUPS,)
+
+    def clips(self) -> dict[str, float]:
+        """None: the range is said in words."""
+        return {}
+
+    def is_exact(self) -> bool:
+        """Told."""
+        return self.exact

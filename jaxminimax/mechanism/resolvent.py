@@ -1,0 +1,275 @@
+"""Certified solutions of regularised problems over samples: proximal points."""
+
+import dataclasses
+import math
+from typing import Any, Self
+
+import jax
+
+from jaxminimax.base import checks
+from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism._checks import MOST_STEPS, are_plain, check_multiplier
+from jaxminimax.mechanism._grid import PARAMETERS
+from jaxminimax.mechanism.composed import Repeat
+from jaxminimax.mechanism.costs import CLIP_NORM, REPLACE_ONE, Charge, concrete
+from jaxminimax.mechanism.description import OneRelease, check_noise, scaled
+from jaxminimax.mechanism.passes import Full
+from jaxminimax.mechanism.query import (
+    batch_size,
+    check_sampled,
+    compares_absent,
+    rows_read,
+    sampled_charges,
+    sampled_words,
+)
+from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.solvers import certifying_steps
+
+ASSUMES = ("monotone", "lipschitz")
+
+
+@pytree_dataclass
+class Resolvent(OneRelease):
+    """Release the solution of a regularised problem over a sample, plus Gaussian noise.
+
+        u in W solves the variational inequality of  G(u) = (1/m) sum_{i in B} F_i(u) + lambda (u-w)
+
+    up to a certified residual of rho M / m. With G mu-strongly monotone and ||F_i|| <= M, replacing
+    a record moves what is released by at most 2 (1 + rho) M / (m mu), in the norm of both players
+    together: by strong monotonicity of the two perturbed problems, added up. The noise is
+    `noise_multiplier` times half of that; see `noise_unit`.
+
+    `assumes` says where mu comes from. It is part of the privacy argument, so statements print it:
+
+      "monotone"   every record's operator is monotone on W and of norm at most M, as it is: records
+                   must be sanitised so that this holds for whatever they contain. mu = lambda.
+                   Clipped operators are refused: clipping destroys monotonicity.
+      "lipschitz"  every record's operator is L-Lipschitz on W; the code clips it to norm M, which
+                   keeps L. mu = lambda - s L, which must be positive.
+
+    Here s = 1, but for Poisson samples s = capacity / m: a sum over more records than m, divided by
+    m, is as many times steeper. A smaller capacity costs delta and lowers s.
+
+    Attributes:
+      bound: M, on the norm of one record's operator, both players together [gradient units].
+      prox: lambda, weight of the proximal term.
+      lipschitz: L, of one record's operator plus that of the public terms; 0 for constant ones.
+      diameter: of W; decides how many steps of the inner solver are proven to be enough. Where
+        nothing is projected, a bound on the distance of the solution from the centre, M / mu.
+      steps: of operator extrapolation, from `proximal.certified`; one number a part if `doubling`.
+      doubling: whether part t = 1, 2, ... of the data has the proximal weight (2^t - 1) lambda
+        instead of lambda, as in recursive regularisation. The noise shrinks with it.
+      solver: what looks for the solution first, `(key, solvers.Regularised, residual) -> point`, a
+        black box such as `solvers.near_linear`. Its point is released if it is certified; otherwise
+        operator extrapolation takes its proven number of steps from there. None: that alone. Keep
+        one function object: it is hashed by identity. It runs in float64; with 64-bit types off,
+        give random draws a dtype of 32 bits.
+      slack: rho, certified residual over M / m.
+      noise_multiplier: as in `Query`, one number for all coordinates.
+      sampling: as in `Query`.
+      population: n, the number of records; public.
+      assumes: "monotone" or "lipschitz".
+      parameters: as in `Query`.
+      exact: as in `Query`.
+
+    Source: Boob and Guzman, arXiv:2104.02988, Propositions 9 and 10, with the sensitivity of the
+    residual in place of theirs (which is twice as large) and the Lipschitz mode added.
+    """
+
+    bound: float | jax.Array
+    prox: float | jax.Array
+    lipschitz: float | jax.Array
+    diameter: float | jax.Array
+    steps: int | tuple[int, ...] | None = jax.tree.static(default=None)
+    doubling: bool = jax.tree.static(default=False)
+    solver: Any = jax.tree.static(default=None)
+    slack: float | jax.Array = 0.01
+    noise_multiplier: float | jax.Array | None = None
+    sampling: Sampling = Full()
+    population: int = jax.tree.static()
+    assumes: str = jax.tree.static()
+    parameters: int = jax.tree.static(default=PARAMETERS)
+    exact: bool = jax.tree.static(default=True)
+
+    def check(self, repeat: Repeat) -> None:
+        """The sampling, the regularised problem, and whether its solution can be certified."""
+        check_sampled(self, repeat)
+        self._check_own(repeat.parts)
+
+    def _check_own(self, parts: int) -> None:
+        checks.one_of("assumes", self.assumes, ASSUMES)
+        if self.doubling and parts > 60:
+            raise ValueError(f"parts must be at most 60 where the proximal weight doubles, got "
+                             f"{parts}.")
+        for name in ("bound", "prox", "diameter"):
+            checks.number(name, getattr(self, name), low=1e-12, high=1e12, closed=True)
+        checks.number("lipschitz", self.lipschitz, low=0.0, high=1e12, closed=True)
+        checks.number("slack", self.slack, low=1e-9, high=1e6, closed=True)
+        check_multiplier("noise_multiplier", self.noise_multiplier)
+        numbers = (self.prox, self.lipschitz, self.diameter, self.bound, self.slack)
+        if not are_plain(*numbers):
+            return  # checked on the host, where the description is charged
+        if not concrete(modulus(self)) >= 1e-3 * concrete(self.prox):
+            raise ValueError(f"prox must exceed {concrete(batch_lipschitz(self)):.6g}, the "
+                             f"Lipschitz constant of the largest batch, got {self.prox!r}: "
+                             "otherwise the regularised problem need not be strongly monotone. "
+                             "Raise prox, give a Poisson sample a capacity, or sanitise the "
+                             "records and use assumes='monotone'.")
+        if self.steps is not None:
+            given = self.steps if isinstance(self.steps, tuple) else (self.steps,)
+            needed = inner_steps(self, parts)
+            needed = needed if isinstance(needed, tuple) else (needed,)
+            for steps in given:
+                checks.count("steps", steps)
+            if len(given) != len(needed) or any(a < b for a, b in zip(given, needed, strict=True)):
+                raise ValueError(f"steps must be at least {inner_steps(self, parts)}, got "
+                                 f"{self.steps}: fewer may fail to certify a solution, and a "
+                                 "failure shows. proximal.certified(query) sets them.")
+
+    def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
+        """One place for the differing record: the sample."""
+        return sampled_charges(repeat, neighbours)
+
+    def multiplier(self) -> float:
+        """One vector, and one multiplier."""
+        return concrete(check_noise(self))
+
+    def charged(self, neighbours: str) -> float:
+        """A solution is rounded once more, where it is scaled."""
+        return costs.charged(self.multiplier(), CLIP_NORM, self.parameters, slack=self.slack,
+                             absent=compares_absent(self, neighbours))
+
+    def cost(self, times: int, z: float) -> Charge:
+        """Told by the sampling."""
+        return self.sampling.charge(times, z, self.population)
+
+    def with_noise(self, scale: float) -> Self:
+        """The one multiplier."""
+        return scaled(self, scale)
+
+    def sampled_by(self, sampling: Sampling) -> Self:
+        """How many steps certify a solution depends on the batch size."""
+        return dataclasses.replace(self, sampling=sampling, steps=None)
+
+    def records(self) -> int:
+        """The population."""
+        return self.population
+
+    def in_words(self, repeat: Repeat) -> str:
+        """How many points, of which problems, and how they are certified."""
+        growing = " on the first part, 2^t - 1 times that on part t" if self.doubling else ""
+        points = sampled_words(repeat, " of certified proximal points")
+        return (f"{points}: prox weight {concrete(self.prox):.6g}{growing}, modulus "
+                f"{concrete(modulus(self)):.6g}, residual at most {concrete(self.slack):g} of the "
+                f"bound {concrete(self.bound):.6g} over the batch size, operators "
+                + ("clipped to the bound." if self.assumes == "lipschitz" else "as they are."))
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That solutions are certified, and operators clipped where that is so."""
+        clipped = (sentences.CLIPPED,) if self.assumes == "lipschitz" else ()
+        return (*clipped, sentences.CERTIFIED)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What monotonicity and sensitivity follow from."""
+        bound, lipschitz, diameter = map(concrete, (self.bound, self.lipschitz, self.diameter))
+        common = (f"Every record's operator, with the public terms, is {lipschitz:g}-Lipschitz "
+                  "on the feasible set, whatever the record contains.",
+                  f"The feasible set is convex with diameter at most {diameter:g}, the "
+                  "projection on it is Euclidean, and the public terms are monotone.")
+        if self.assumes == "lipschitz":
+            return common
+        return (f"Every record's operator is monotone on the feasible set and of norm at most "
+                f"{bound:g}, whatever the record contains; operators are not clipped.", *common)
+
+    def noise_multipliers(self) -> dict[str, float]:
+        """The one multiplier."""
+        return {"": self.multiplier()}
+
+    def clips(self) -> dict[str, float]:
+        """None: the bound is said in words."""
+        return {}
+
+
+def batch_lipschitz(query: Resolvent) -> Any:
+    """Lipschitz constant s L of a sample's mean operator, however many records it holds."""
+    return max(1.0, rows_read(query) / batch_size(query)) * query.lipschitz
+
+
+def modulus(query: Resolvent) -> Any:
+    """mu, of strong monotonicity of the regularised problem."""
+    return query.prox - batch_lipschitz(query) if query.assumes == "lipschitz" else query.prox
+
+
+def weight_of_part(query: Resolvent, part: Any) -> Any:
+    """Proximal weight on part 0, 1, ... over that on part 0: 1, or 2^(part + 1) - 1."""
+    return 2.0 ** (part + 1) - 1 if query.doubling else 1.0
+
+
+def on_part(query: Resolvent, part: Any) -> Resolvent:
+    """`query` with the proximal weight that it has on a part of the data."""
+    return dataclasses.replace(query, prox=weight_of_part(query, part) * query.prox, doubling=False)
+
+
+def split(query: Resolvent) -> tuple[Any, Any]:
+    """A weight a that makes F + a (u - c) monotone, and the Lipschitz constant of that.
+
+    The proximal term keeps lambda - a = mu. What is Lipschitz is so with any larger constant too: a
+    hundredth of mu more spares the solvers a division by 0 where the operator is constant.
+    """
+    steep = batch_lipschitz(query)
+    shift = steep if query.assumes == "lipschitz" else 0.0
+    return shift, steep + shift + 0.01 * modulus(query)
+
+
+def rounding(query: Resolvent, size: Any) -> Any:
+    """What a certificate's residual may miss: rounding of the point and of the mean, in float64.
+
+    A point of norm |v| is rounded by eps |v|, which the residual, computed from it, cannot see.
+
+    Args:
+      query: the description.
+      size: bound on the norms of what is computed with, up to the diameter.
+    """
+    steep = split(query)[1] + modulus(query)
+    mean = math.sqrt(rows_read(query)) * query.bound
+    return 16 * 2.0**-52 * (steep * (size + query.diameter) + mean)
+
+
+def noise_unit(query: Resolvent) -> Any:
+    """The length that a resolvent's noise multiplier is a multiple of; a clip norm's counterpart.
+
+    Half of the replace-one sensitivity, (1 + rho) M / (m mu). For Poisson and full batches it is
+    (1 + 2 rho) M / (m mu), which also bounds what adding or removing a record does: both solutions
+    are inexact.
+    """
+    sampling = known_sampling(query.sampling)  # which compares with the sum without a record?
+    inexact = 1 if sampling.relations == (REPLACE_ONE,) and not sampling.compares_absent else 2
+    mu = modulus(query)
+    if query.assumes == "lipschitz":  # a difference, of which float32 descriptions lose some digits
+        mu = mu - 2.0**-22 * query.prox
+    return (1 + inexact * query.slack) * query.bound / (batch_size(query) * mu)
+
+
+def inner_steps(query: Resolvent, parts: int = 1) -> int | tuple[int, ...]:
+    """Steps of the inner solver after which a solution's certificate cannot fail.
+
+    One number; or one a part of the data, if the proximal weight doubles.
+    """
+    if query.doubling:
+        return tuple(_steps(on_part(query, part)) for part in range(parts))
+    return _steps(query)
+
+
+def _steps(query: Resolvent) -> int:
+    residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
+    lost = concrete(rounding(query, concrete(query.diameter)))
+    # half of the residual, for a quarter may be lost to rounding
+    steps = certifying_steps(0.5 * residual, lipschitz=concrete(split(query)[1]),
+                             prox=concrete(modulus(query)), distance=concrete(query.diameter))
+    if lost > 0.25 * residual or steps > MOST_STEPS:
+        raise ValueError(
+            f"slack={concrete(query.slack):g} asks for a residual of {residual:.3g}, where "
+            f"rounding leaves {lost:.3g} and {steps} steps are needed of at most {MOST_STEPS}: "
+            "raise slack, or take fewer parts, another prox or smaller batches.")
+    return steps

@@ -1,0 +1,257 @@
+"""What a sampling is, all in one place: which records a release reads, and what that costs.
+
+A sampling is one class, in one file, that answers every question about it: its sampler, how far
+that may depart from the described law, its price, its sentence in statements. `Sampling` lists the
+questions and answers none of them, so that none is answered by accident; a class that leaves one
+out cannot be constructed, and what is no `Sampling` is refused wherever it is met. The
+samplings are in `passes`, `poisson` and `fixed_size`.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxminimax.base import checks
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.mechanism.costs import Charge
+
+# P[a Poisson sample outgrows a capacity that was not given], per release. With 10^6 releases the
+# charge to delta stays near 1e-11 at epsilon = 1.
+OVERFLOW = 1e-17
+_PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts several releases
+
+
+class Sample(NamedTuple):
+    """A batch of fixed shape.
+
+    Attributes:
+      rows: rows to read, int32 `[c]`, in an order that the sampling's `ordered` tells; None for
+        all.
+      valid: which of them take part, bool `[c]`; None for all.
+      fits: whether the sample fitted the capacity, bool `[]`.
+    """
+
+    rows: jax.Array | None
+    valid: jax.Array | None
+    fits: jax.Array | bool
+
+
+class SampleKeys(NamedTuple):
+    """The randomness that a draw may use.
+
+    Attributes:
+      release: of this release alone, used up by its draw.
+      run: of the whole run, to be used through `of_pass` only.
+      part: which part of the data is read, of a `Repeat` with several; 0 where there is one.
+    """
+
+    release: jax.Array
+    run: jax.Array
+    part: jax.typing.ArrayLike = 0
+
+    def of_pass(self, number: jax.typing.ArrayLike) -> jax.Array:
+        """A key that all releases of one pass over a part of the data share.
+
+        It is fold_in(fold_in(fold_in(run, 2^32 - 1), part), number), apart from every key of a
+        release. Those are made from fold_in(run, 2^31 + k), k the releases made before. Fewer than
+        2^31 are allowed (`check`), so k <= 2^31 - 2 and 2^31 + k <= 2^32 - 2. And fold_in of one
+        key never gives one key for two numbers: it is Threefry, under that key, of the block that
+        holds the number, and Threefry under a fixed key is a permutation of blocks. So the key that
+        passes are made from is none of those that releases are made from, and what is made from
+        different keys is as independent as the generator's words are. The same holds against
+        whatever else a run's key is folded with: numbers below 2^31. By the same argument two
+        parts, and two passes over a part, never have one key.
+
+        Args:
+          number: of the pass, 0, 1, ...; below 2^32.
+        """
+        return fold_in(fold_in(fold_in(self.run, _PASSES), self.part), number)
+
+
+class InGroups(NamedTuple):
+    """How a sampling samples one of several groups of records.
+
+    Attributes:
+      in_words: of statements, for "gradients of one group each: ...".
+      population: `(size, largest) -> int`, among how many rows the sample of a group of that size
+        is drawn, and charged; rows beyond the group are dropped.
+      draw: `(keys, sizes, group) -> Sample` of one group, int32 `[]`.
+    """
+
+    in_words: str
+    population: Callable[[int, int], int]
+    draw: Callable[[SampleKeys, tuple[int, ...], jax.Array], Sample]
+
+
+class WorstCase(NamedTuple):
+    """What a release reads of the pair of data sets that is hardest to keep apart, for audits.
+
+    Attributes:
+      times: how often a sample may hold the record that differs, float64 `[k]`.
+      probability: of each, `[k]`.
+      slots: records of a sample of fixed size, which the others fill; 0 where there is no such
+        size, and the others contribute nothing.
+      read: P[a sample holds the record], where the charge rests on that; 1 where it does not.
+      every: of the releases, every how many-th reads record 0.
+    """
+
+    times: np.ndarray
+    probability: np.ndarray
+    slots: int = 0
+    read: float = 1.0
+    every: int = 1
+
+
+class Sampling(abc.ABC):
+    """Which records a release reads, of n in all; every question must be answered.
+
+    Make it a frozen `pytree_dataclass` whose fields are static: shapes and thresholds follow from
+    them.
+    """
+
+    @property
+    @abc.abstractmethod
+    def ordered(self) -> bool:
+        """Whether rows of a sample come in increasing order; gathers rely on it."""
+
+    @property
+    @abc.abstractmethod
+    def secret(self) -> bool:
+        """Whether the charge rests on it that nobody knows which records a release reads.
+
+        They are then drawn anew in every release; sums on a mesh hide them in random slots, and
+        `charge` includes what that may fail by (`slots.misplaced`). If not, the charge holds with
+        the rows known to everybody, whether or not they are.
+        """
+
+    @property
+    @abc.abstractmethod
+    def compares_absent(self) -> bool:
+        """Whether curves compare with the sum that a record takes no part in, if one is replaced.
+
+        It decides how rounding is charged (`costs.charged`).
+        """
+
+    @property
+    @abc.abstractmethod
+    def compared_pairs(self) -> int:
+        """Pairs of sums of a release that must be near for a proof of its charge to hold."""
+
+    @property
+    @abc.abstractmethod
+    def relations(self) -> tuple[str, ...]:
+        """Those of `costs.NEIGHBOURS` that there is a guarantee for."""
+
+    @abc.abstractmethod
+    def check(self, population: int) -> None:
+        """Refuses numbers out of range.
+
+        Raises:
+          ValueError: naming the value and the fix.
+        """
+
+    @abc.abstractmethod
+    def batch_size(self, population: int) -> float:
+        """The public number that a sum is divided by; never the realised batch size."""
+
+    @abc.abstractmethod
+    def rows_read(self, population: int) -> int:
+        """Rows of the fixed-shape batch that a release works on."""
+
+    @abc.abstractmethod
+    def rows_in_shard(self, population: int, size: int) -> int:
+        """The most rows of a sample that may lie in one shard of `size` consecutive rows."""
+
+    @abc.abstractmethod
+    def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
+        """The sample of release number `release`, int32 `[]`, counted on a part of the data."""
+
+    @abc.abstractmethod
+    def charge(self, times: int, z: float, population: int) -> Charge:
+        """What `times` releases cost, with Gaussian noise on sums that are real numbers.
+
+        It includes the passes over the data, how far the sampler departs from the described law
+        (total variation), and the probability that a sample cannot be drawn or does not fit.
+
+        Args:
+          times: releases.
+          z: noise multiplier over a clip norm, players combined, as it is charged.
+          population: n.
+        """
+
+    @abc.abstractmethod
+    def in_words(self, times: int, population: int) -> str:
+        """For statements: "5 release(s) on ..."."""
+
+    @abc.abstractmethod
+    def assumptions(self) -> tuple[str, ...]:
+        """Sentences for statements: what the charge rests on that the code cannot see to."""
+
+    @abc.abstractmethod
+    def in_groups(self) -> InGroups:
+        """How it samples one of several groups.
+
+        Raises:
+          ValueError: if it cannot.
+        """
+
+    @abc.abstractmethod
+    def worst_case(self, population: int) -> WorstCase | None:
+        """What audits attack; None where no pair is known to be the worst."""
+
+
+def known_sampling(sampling: Any) -> Sampling:
+    """`sampling`, if it is one.
+
+    Raises:
+      ValueError: for everything else.
+    """
+    if not isinstance(sampling, Sampling):
+        raise ValueError("sampling must be Full(), Poisson(rate=...), FixedSize(batch=...) or "
+                         f"Disjoint(batch=...), got {sampling!r}.")
+    return sampling
+
+
+def draw(keys: SampleKeys, query: Any, release: jax.Array) -> Sample:
+    """The sample of release number `release`, counted on a part of the data, of a description.
+
+    Raises:
+      ValueError: while tracing, for another number of rows than described, which integers of sums,
+        slots of shards and the charge rest on.
+    """
+    sampling = known_sampling(query.sampling)
+    sample = sampling.draw(keys, release, query.population)
+    found = query.population if sample.rows is None else sample.rows.shape[0]
+    if found != sampling.rows_read(query.population):
+        raise ValueError(f"{sampling!r} drew {found} rows, and rows_read says "
+                         f"{sampling.rows_read(query.population)}: make them agree.")
+    return sample
+
+
+def draw_in_group(keys: SampleKeys, query: Any, group: jax.Array) -> Sample:
+    """The sample of a group, with rows for all of it, or for the largest sample of any group."""
+    return known_sampling(query.sampling).in_groups().draw(keys, query.sizes, group)
+
+
+def law_error(query: Any) -> float:
+    """Total variation between the realised batch of one release and the described law."""
+    return known_sampling(query.sampling).charge(1, 1.0, query.population).law_error
+
+
+def overflow_probability(query: Any) -> float:
+    """P[a sample does not fit its capacity, or cannot be drawn], for one release."""
+    return known_sampling(query.sampling).charge(1, 1.0, query.population).overflow
+
+
+def check_batch(batch: int, population: float) -> None:
+    """Refuses a batch size that is no count, or is above the population.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    checks.count("batch", batch)
+    if batch > population:
+        raise ValueError(f"batch must be at most population={population}, got {batch}.")

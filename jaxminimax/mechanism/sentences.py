@@ -1,0 +1,32 @@
+"""Sentences of statements that several descriptions share; each says one thing, once."""
+
+PLACES = ("A record's row does not depend on what any record contains: the data are not sorted, "
+          "grouped, deduplicated or filtered by value before they are cut, and their order is the "
+          "same in every session of a run.")
+PUBLIC_GROUPS = ("Which group a record is in, and so every group's size, is public: neighbouring "
+                 "data sets differ in what one record of one group contains.")
+EXACT = ("Sums are integers on public grids, noise is made of integers of known law, and they are "
+         "added without rounding; what rounding to the grid may move is charged. The last bits of "
+         "what is released tell no more than the rest.")
+FLOATS = "Noise is made of floating-point numbers; attacks on their last bits are not covered."
+CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
+           "stated, before it is summed.")
+LOSSES = "Each record's loss is clipped to the stated range before it is averaged."
+ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
+        "loss or for its gradient, by its place in its group.")
+CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
+
+_ORDER = (EXACT, CLIPPED, LOSSES, ONCE, CERTIFIED)
+
+
+def in_order(said: tuple[str, ...]) -> tuple[str, ...]:
+    """What the code enforces, each sentence once: those above in their order, then all others."""
+    rank = {sentence: number for number, sentence in enumerate(_ORDER)}
+    return tuple(sorted(dict.fromkeys(said), key=lambda x: rank.get(x, len(rank))))
+
+
+def groups(sizes: tuple[int, ...]) -> str:
+    """How many groups of how many records."""
+    least, most = min(sizes), max(sizes)
+    several = f"{len(sizes)} group{'s' * (len(sizes) > 1)}"
+    return f"{several} of {least}{f' to {most}' * (most > least)} records"

@@ -1,0 +1,73 @@
+"""Which slot of the batch a record of a Poisson or fixed-size sample is read into: any, at random.
+
+What is computed for a record may depend on its slot in the last bits, and sums are made of blocks
+of slots; in order of their row numbers, one record would decide in which slots all later ones are.
+As it is, the slots of the others have the same law whether a record takes part, does not, or is
+replaced, so for a comparison they may be taken to be the same slots.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base.materialise import materialise
+from jaxminimax.base.precision import in_float64
+from jaxminimax.base.random_bits import fold_in, random_words, word_pairs
+from jaxminimax.base.tree import in_any_lane
+
+# P[a shard's part of a sample takes a second pass], per release, on any mesh
+CROWDED = 1e-27
+_COUNTED = 160  # slots that are ordered by counting, as quick as a sort's first steps
+_PLACES = 0x706C6163  # what a sample's key is folded with for its slots
+
+
+def misplaced(count: int) -> float:
+    """Total variation between a release's slots and uniform ones that others do not move.
+
+    Two of the numbers of 128 bits that order them may be equal; and on a mesh a shard's part of the
+    sample may not fit into one pass.
+    """
+    return count**2 * 2.0**-129 + CROWDED
+
+
+def places(key: jax.Array, count: int) -> jax.Array:
+    """A uniformly random permutation, int32 `[count]`: the order of as many numbers of 128 bits.
+
+    The first bits decide, unless two numbers have the same.
+    """
+    first = materialise(lambda: random_words(key, (count,)))  # not for each comparison
+
+    def rare() -> jax.Array:
+        second, third = word_pairs(key, (count,), part=1, rolled=True)
+        fourth = random_words(fold_in(key, 1), (count,), rolled=True)
+        return jax.lax.sort((first, second, third, fourth, jnp.arange(count, dtype=jnp.int32)),
+                            num_keys=4)[-1]
+
+    @in_float64
+    def sort(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # one array is sorted several times as fast as several: numbers carry their places
+        low = (1 << (count - 1).bit_length()) - 1
+        both = (first.astype(jnp.uint64) << 32) | (second & np.uint32(~low & 0xFFFFFFFF))
+        both = jnp.sort(both | jnp.arange(count, dtype=jnp.uint64))
+        same = (both[1:] >> low.bit_length()) == (both[:-1] >> low.bit_length())
+        return (both & low).astype(jnp.int32), jnp.any(same)
+
+    if count <= _COUNTED:
+        order = materialise(lambda: jnp.sum(first[:, None] < first[None, :], 0, dtype=jnp.int32))
+        ties = jnp.sum(order) < count * (count - 1) // 2
+    else:
+        order, ties = sort(first, word_pairs(key, (count,), part=1)[0])
+    return jax.lax.cond(in_any_lane(ties), rare, lambda: order)
+
+
+def in_places(key: jax.Array, rows: jax.Array, population: int) -> tuple[jax.Array, jax.Array]:
+    """Rows in random places, and which of them are there; those from `population` on are not.
+
+    Args:
+      key: that of the sample; folded here, so that the sampler may use it up too.
+      rows: int32 `[c]`.
+      population: n.
+    """
+    order = places(fold_in(key, _PLACES), rows.shape[0])
+    rows = materialise(lambda: rows[order])
+    return jnp.minimum(rows, population - 1), rows < population

@@ -1,0 +1,230 @@
+"""What the options of the command line describe: their parser, and the `Hyper` that they mean.
+
+Of an algorithm, options ask its `example` only: which class of descriptions it takes, and whether
+there are parts, or losses beside the main release.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from jaxminimax import mechanism as words
+from jaxminimax.accounting import _charge
+from jaxminimax.algorithms import ALGORITHMS, described_by, takes
+from jaxminimax.base import checks
+from jaxminimax.base.types import Saddle
+from jaxminimax.mechanism import (
+    Disjoint,
+    FixedSize,
+    Full,
+    GroupGradients,
+    GroupLosses,
+    GroupSolution,
+    Poisson,
+    Query,
+    Resolvent,
+    TreeSums,
+)
+from jaxminimax.mechanism.resolvent import ASSUMES
+
+WHOLE = ("gda", "recursive", "recursive_sgda")  # these read all records of a part by default
+SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
+
+_SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multiplier")
+# the options that go with each class of descriptions, and no others; the first one is needed
+OPTIONS: dict[type, tuple[str, ...]] = {
+    Query: (*_SAMPLED, "share_w", "joint_clip"),
+    Resolvent: _SAMPLED,
+    GroupGradients: ("group_sizes", *_SAMPLED[1:]),
+    GroupSolution: ("group_sizes",),
+    TreeSums: (),
+}
+
+
+def parser(what: str | None) -> argparse.ArgumentParser:
+    """The parser of the three commands; `what` they are for."""
+    made = argparse.ArgumentParser(prog="python -m jaxminimax", description=what)
+    commands = made.add_subparsers(dest="command", required=True)
+    for name, text in (("calibrate", "noise multipliers for a target epsilon"),
+                       ("epsilon", "epsilon of given noise"),
+                       ("explain", "privacy statement of given noise, in words")):
+        command = commands.add_parser(name, help=text, description=text)
+        add = command.add_argument
+        add("algorithm", choices=sorted(ALGORITHMS))
+        if name == "calibrate":
+            add("--epsilon", type=float, required=True)
+            add("--share-w", type=float,
+                help="player w's share of the budget (default: equal noise)")
+            add("--joint-clip", action="store_true",
+                help="one clip for both players together instead of one each")
+            add("--laplace", type=float, metavar="SHARE",
+                help="release all groups' mean losses in every iteration too; the share of epsilon "
+                     f"that they cost alone ({_those('laplace')}: 0.2)")
+        else:
+            add("--effective-noise-multiplier", type=float, required=True,
+                help="noise on the clipped sum over the per-record norm bound, both players "
+                     "combined")
+            add("--laplace-noise-multiplier", type=float, metavar="Z",
+                help="release all groups' mean losses in every iteration too; Laplace scale over "
+                     "(loss bound / group size)")
+            add("--spent", type=int,
+                help="releases made, if their number was fixed beforehand; printed beside the "
+                     "epsilon of all")
+        add("--delta", type=float, required=True)
+        add("--population", type=int, help="n, public; needed unless --group-sizes is given")
+        add("--group-sizes", type=int, nargs="+", metavar="N",
+            help=f"{_those('group_sizes')}: records of every group, public; --batch is then that "
+                 "of the smallest one")
+        add("--batch", type=float,
+            help="batch size (expected, for Poisson sampling); needed unless full")
+        add("--iterations", type=int, required=True,
+            help="rounds; extragradient, group_sgd, active_groups and group_oco make two releases "
+                 "in each; recursive: parts of the data, one release on each; recursive_sgda: "
+                 "releases on each part")
+        add("--parts", type=int, default=1,
+            help=f"of the data, {_those('parts')} only (default 1)")
+        point = command.add_argument_group("proximal and recursive, where noise is over a "
+                                           "displacement")
+        point.add_argument("--bound", type=float, default=1.0, help="M, on a record's operator")
+        point.add_argument("--prox", type=float, default=1.0, help="lambda")
+        point.add_argument("--lipschitz", type=float, default=0.0, help="L")
+        point.add_argument("--diameter", type=float, default=1.0, help="D, of the feasible set")
+        point.add_argument("--assumes", choices=ASSUMES, default="monotone")
+        add("--sampling", choices=SAMPLINGS,
+            help="default: full for gda and groups, poisson for the others")
+        add("--parameters", type=int, default=words.PARAMETERS, metavar="D",
+            help="most numbers of a release, which the grid is charged for "
+                 f"(default: {words.PARAMETERS})")
+        add("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
+        add("--json", action="store_true", help="print JSON only")
+    return made
+
+
+
+
+def _goes_with(option: str, algorithm: Any) -> bool:
+    """Whether an algorithm has a use for an option."""
+    if option == "parts":
+        return takes(algorithm, option)
+    losses = option == "laplace_noise_multiplier" and takes(algorithm, "laplace")
+    return losses or option in OPTIONS[described_by(algorithm)]
+
+
+def _those(option: str) -> str:
+    """The algorithms that an option is about: it is their own argument, or they need it."""
+    return ", ".join(name for name, x in ALGORITHMS.items() if _goes_with(option, x) and (
+        takes(x, option) or option in OPTIONS[described_by(x)][:1]))
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Refuses options that the algorithm has no use for, and misses those that it needs."""
+    algorithm = ALGORITHMS[args.algorithm]
+    for option in OPTIONS[described_by(algorithm)][:1]:
+        if getattr(args, option) is None:
+            raise ValueError(f"{args.algorithm} needs --{option.replace('_', '-')}.")
+    if args.command != "calibrate" and takes(algorithm, "laplace") and (
+            args.laplace_noise_multiplier is None):
+        raise ValueError(f"{args.algorithm} needs --laplace-noise-multiplier: it releases losses "
+                         "too.")
+    usual = {"parts": 1}
+    for option in {"parts", *(x for known in OPTIONS.values() for x in known)}:
+        given = getattr(args, option, None) not in (None, False, usual.get(option))
+        if given and not _goes_with(option, algorithm):
+            flag, known = f"--{option.replace('_', '-')}", ALGORITHMS.items()
+            those = ", ".join(name for name, x in known if _goes_with(option, x))
+            raise ValueError(f"{flag} goes with {those}, not with {args.algorithm}: leave out "
+                             f"{flag}.")
+    for name in ("population", "iterations", "parts"):
+        if getattr(args, name) is not None:
+            checks.count(f"--{name}", getattr(args, name))
+    for n in args.group_sizes or ():
+        checks.count("--group-sizes", n)
+
+
+def hyper_of(args: argparse.Namespace, z: Any, laplace: float | None = None) -> Any:
+    """The `Hyper` of a run with the noise multipliers `z`; None, or a ratio, before calibration.
+
+    What is not on the command line costs nothing.
+    """
+    algorithm = ALGORITHMS[args.algorithm]
+    describe = _DESCRIBE[described_by(algorithm)]
+    more = {"parts": args.parts, "laplace": laplace}
+    more = {name: x for name, x in more.items() if takes(algorithm, name)}
+
+    def of(records: int) -> Any:
+        return algorithm.example(describe(args, z, records), args.iterations, **more)
+
+    records = min(args.group_sizes) if args.group_sizes else args.population or 1
+    hyper = of(records)
+    parts = getattr(algorithm.mechanism(hyper), "parts", 1)
+    if isinstance(parts, int) and parts > 1:
+        if parts > records:
+            raise ValueError(f"{parts} parts need as many records, and --population is {records}.")
+        hyper = of(records // parts)
+    return hyper
+
+
+def _query(args: argparse.Namespace, z: Any, records: int) -> Query:
+    clip = Saddle(1.0, 1.0)
+    if isinstance(z, float):  # one player with this noise is as strong as two that combine to it
+        clip, z = Saddle(1.0, None), Saddle(z, None)
+    return Query(clip=clip, noise_multiplier=z, sampling=_sampling(args, records),
+                 population=records, joint=getattr(args, "joint_clip", False),
+                 parameters=args.parameters)
+
+
+def _resolvent(args: argparse.Namespace, z: Any, records: int) -> Resolvent:
+    return Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
+                     diameter=args.diameter, noise_multiplier=z, population=records,
+                     sampling=_sampling(args, records), assumes=args.assumes,
+                     parameters=args.parameters)
+
+
+def _groups(args: argparse.Namespace, z: Any, records: int) -> GroupGradients:
+    sampling: Any = _sampling(args, records)
+    return GroupGradients(clip=1.0, noise_multiplier=z, sampling=sampling,
+                          sizes=tuple(args.group_sizes), parameters=args.parameters)
+
+
+def _solution(args: argparse.Namespace, z: Any, records: int) -> GroupSolution:
+    return GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=1.0, reg_w=1.0,
+                         reg_lam=1.0, noise_multiplier=z, sizes=tuple(args.group_sizes),
+                         phases=args.iterations, parameters=args.parameters)
+
+
+def _tree(args: argparse.Namespace, z: Any, records: int) -> TreeSums:
+    return TreeSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
+                    parameters=args.parameters)
+
+
+_DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
+    Query: _query, Resolvent: _resolvent, GroupGradients: _groups, GroupSolution: _solution,
+    TreeSums: _tree}
+
+
+def _sampling(args: argparse.Namespace, records: int) -> Full | Poisson | FixedSize | Disjoint:
+    whole = args.group_sizes is not None or args.algorithm in WHOLE
+    name = args.sampling or ("full" if whole else "poisson")
+    if name == "full":
+        if args.batch is not None:
+            raise ValueError("--batch goes with every --sampling but full; a full batch is all "
+                             "records.")
+        return Full()
+    if args.batch is None:
+        expected = ", the expected batch size" if name == "poisson" else ""
+        raise ValueError(f"--sampling {name} needs --batch{expected}.")
+    checks.number("--batch", args.batch, low=0.0, high=records, closed=True)
+    if name == "poisson":
+        return Poisson(rate=args.batch / records)
+    if args.batch != int(args.batch):
+        raise ValueError(f"--batch must be an integer for --sampling {name}, got {args.batch!r}.")
+    if name == "disjoint":
+        return Disjoint(batch=int(args.batch))
+    return FixedSize(batch=int(args.batch), replacement=name == "with_replacement")
+
+
+def losses_beside(args: argparse.Namespace, laplace: float | None) -> GroupLosses:
+    """The losses that are released beside an algorithm that has none of its own."""
+    # the cost depends on the noise multiplier alone, not on the bound or the groups' size
+    return GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=laplace,
+                       times=args.iterations)
