@@ -70,39 +70,33 @@ def spread(epsilon: float, dim: int) -> float:
 def active_job(n: int) -> Any:
     """The groups of `group_sgd`; a step on the group of the largest noisy loss."""
     job = rate_cases.group_job(n, 1.0)
-    query, p = job.hyper.query, job.problem
-    rounds = jmm.active_groups.rounds(sizes=query.sizes, epsilon=1.0, delta=DELTA,
-                                      diameter=p.diameter, lipschitz=p.lipschitz, bound=p.bound)
-    hyper = jmm.active_groups.Hyper(
-        query=jmm.GroupGradients(clip=p.lipschitz, sizes=query.sizes), step=1.0, iterations=rounds,
-        losses=jmm.GroupLosses(bound=p.bound, sizes=query.sizes, only_argmax=True))
-    hyper = jmm.calibrate(jmm.active_groups, hyper, 1.0, DELTA)
-    hyper = jmm.active_groups.scheduled(hyper, dim=10, diameter=p.diameter)
-    return dataclasses.replace(job, algorithm=jmm.active_groups, hyper=hyper)
+    plan = jmm.plan(jmm.active_groups, problem=job.problem, sizes=job.hyper.query.sizes, dim=10,
+                    epsilon=1.0, delta=DELTA)
+    return dataclasses.replace(job, algorithm=jmm.active_groups, hyper=plan.hyper)
+
+
+def ftrl_plan(n: int) -> Any:
+    """One pass over n records at epsilon = 8, one a round."""
+    return jmm.plan(jmm.ftrl, population=n, dim=rate_cases.DIM, bound=rate_cases.BOUND,
+                    diameter=rate_cases.NUMBERS["diameter"], epsilon=8.0, delta=DELTA)
 
 
 def ftrl_job(n: int) -> Any:
     """One pass over the bilinear game of `extragradient`, one record a round."""
-    hyper = jmm.ftrl.Hyper(query=jmm.Tree(clip=rate_cases.BOUND, leaves=n), step=1.0)
-    hyper = jmm.calibrate(jmm.ftrl, hyper, 8.0, DELTA)
-    step = jmm.ftrl.theorem_step(hyper.query, dim=rate_cases.DIM,
-                                 diameter=rate_cases.NUMBERS["diameter"])
-    return rate_cases.Job(jmm.ftrl, dataclasses.replace(hyper, step=step), rate_cases.GAME,
-                          rate_cases.START, rate_cases.game_sample(n), rate_cases.game_gap)
+    return rate_cases.Job(jmm.ftrl, ftrl_plan(n).hyper, rate_cases.GAME, rate_cases.START,
+                          rate_cases.game_sample(n), rate_cases.game_gap)
 
 
 def on_small_balls(name: str, n: int, epsilon: float) -> Any:
     """A method of `benchmarks.gaps` on the bilinear game of small balls, at delta = 1e-6."""
     algorithm, hyper = gaps.METHODS[name](n, epsilon)
-    hyper = jmm.calibrate(algorithm, hyper, epsilon, gaps.NUMBERS["delta"])
     return rate_cases.Job(algorithm, hyper, rate_cases.SMALL, rate_cases.SMALL_START,
                           rate_cases.small_sample(n), rate_cases.small_gap)
 
 
 def ftrl_rate(n: int) -> float:
     """The theorem's own bound, which the accountant's noise multiplier enters."""
-    return jmm.ftrl.regret_bound(ftrl_job(n).hyper.query, dim=rate_cases.DIM,
-                                 diameter=rate_cases.NUMBERS["diameter"])
+    return ftrl_plan(n).guarantee
 
 
 @dataclasses.dataclass

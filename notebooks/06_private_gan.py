@@ -31,11 +31,12 @@ import numpy as np
 import optax
 
 import jaxminimax as jmm
+from benchmarks import demo_gan
 from jaxminimax import Saddle
 
 quick = os.environ.get("JAXMINIMAX_QUICK") == "1"
 n, rounds, batch = (2000, 60, 100) if quick else (20_000, 3000, 200)
-records = jmm.problems.ring(jax.random.key(0), n)
+records = demo_gan.ring(jax.random.key(0), n)
 
 # %% [markdown]
 # ## The problem
@@ -97,12 +98,12 @@ print(jmm.statement(jmm.sgda, hypers[0], first, delta=delta, unit="one point"))
 # %%
 xi = jax.random.normal(jax.random.key(3), (2000, latent))
 made = jax.vmap(lambda v: jax.vmap(jmm.problems.mlp_generator, (None, 0))(v, xi))(states.average.v)
-distance = jax.jit(lambda x: jmm.problems.sliced_wasserstein(jax.random.key(4), x, records[:2000]))
-centres = jmm.problems.ring_centres()
+distance = jax.jit(lambda x: demo_gan.sliced_wasserstein(jax.random.key(4), x, records[:2000]))
+centres = demo_gan.ring_centres()
 names = [*(f"epsilon = {e:g}" for e in epsilons), "without noise"]
 found = []
 for name, points in zip(names, made, strict=True):
-    modes, inside = jmm.problems.modes_covered(points, centres, within=0.25)
+    modes, inside = demo_gan.modes_covered(points, centres, within=0.25)
     found.append((float(distance(points)), int(modes), float(inside)))
     print(f"{name}: distance {found[-1][0]:.3f}, {found[-1][1]} of 8 modes, "
           f"{found[-1][2]:.0%} of the points within one")

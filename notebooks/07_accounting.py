@@ -30,8 +30,8 @@ import numpy as np
 sys.path.extend([".", ".."])  # benchmarks are in the root of the repository
 
 import jaxminimax as jmm
-from benchmarks import attained, papers_noise
 from benchmarks import audit as audits
+from benchmarks import lower_bounds, papers_noise
 from jaxminimax import Saddle
 from jaxminimax.audit import audit
 
@@ -254,7 +254,7 @@ cases = [c for c in audits.CASES if c.quick and not c.joint][:1 if quick else No
 points = []
 for case in cases:
     for epsilon in (2.0,) if quick else (1.0, 2.0, 4.0):
-        hyper = audits.hyper_of("sgda", jmm.sgda, case)
+        hyper = audits.hyper_of(jmm.sgda, case)
         line, used = audits.row("sgda", jmm.sgda, case, hyper, epsilon, "replace_one", trials, 0)
         if case == cases[0] and epsilon == 2.0:
             half = dataclasses.replace(used.query, noise_multiplier=Saddle(*(
@@ -286,8 +286,8 @@ plt.show()
 # bound cannot be improved there.
 
 # %%
-exact = attained.table(1, [(3, 2)] if quick else [(2, 1), (3, 2), (4, 3)])
-for name in attained.SAMPLERS:
+exact = lower_bounds.table(1, [(3, 2)] if quick else [(2, 1), (3, 2), (4, 3)])
+for name in lower_bounds.SAMPLERS:
     ratios = [r["attained_over_claimed"] for r in exact if r["sampler"] == name]
     print(f"{name:12s} largest attained / claimed {max(ratios):.6f} over {len(ratios)} cases")
     assert max(ratios) <= 1 + 1e-9, f"{name}: a pair exceeds the bound"

@@ -10,10 +10,8 @@ than the claim, or a record moves what is released by more than is charged, in u
 
 import argparse
 import dataclasses
-import importlib
 import math
 import pathlib
-import pkgutil
 import sys
 import time
 from typing import Any
@@ -23,7 +21,17 @@ import jax.numpy as jnp
 
 import jaxminimax as jmm
 from benchmarks import group_attack, report, stream_attack, wide_attack
-from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, algorithms
+from jaxminimax import (
+    Disjoint,
+    FixedSize,
+    Full,
+    GroupGradients,
+    Poisson,
+    Query,
+    Resolvent,
+    Saddle,
+)
+from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.audit import Audit, audit, worst_pair
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
@@ -34,18 +42,8 @@ CLIP = Saddle(0.5, 2.0)
 BOTH = ("replace_one", "add_or_remove_one")
 REPLACED = ("replace_one",)
 
-# What an algorithm's Hyper needs beside the query and the iterations.
-OWN: dict[str, dict[str, Any]] = {
-    "sgda": {"step": Saddle(0.5, 0.25)},
-    "gda": {"modulus": 1.0},
-    "extragradient": {"step": Saddle(0.5, 0.25)},
-    "proximal": {},
-    "recursive": {},
-    "recursive_sgda": {"base": 0.1, "diameter": 10.0, "rounds": 2},
-    "group_sgd": {},
-    "active_groups": {},
-}
-GROUPED = ("group_sgd", "active_groups")  # these are attacked by `group_attack`
+RESOLVENT = dict(bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0, population=POPULATION,
+                 assumes="lipschitz")
 STREAMS = stream_attack.attacks  # and the algorithms that read a record once by these
 
 
@@ -58,7 +56,7 @@ class Case:
       rounds: releases.
       relations: neighbours.
       pair: of data sets.
-      values: further fields of the Hyper.
+      how: strategy and microbatch of the clipped sums.
       joint: whether one clip holds both players.
       quick: whether --quick runs it.
     """
@@ -67,7 +65,7 @@ class Case:
     rounds: int
     relations: tuple[str, ...] = REPLACED
     pair: str = "worst"
-    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    how: dict[str, Any] = dataclasses.field(default_factory=dict)
     joint: bool = False
     quick: bool = False
 
@@ -84,7 +82,7 @@ class Case:
                 how = f"{batch} {'with' if replacement else 'without'} replacement"
             case _:
                 how = "full batch"
-        strategy = "".join(f", {value}" for key, value in self.values.items() if key == "strategy")
+        strategy = f", {self.how['strategy']}" if self.how else ""
         clip = ", joint clip" if self.joint else ""
         return f"{how}, {self.rounds} round{'s' * (self.rounds > 1)}{strategy}{clip}"
 
@@ -92,8 +90,8 @@ class Case:
 CASES = (
     Case(Full(), 1, quick=True),
     Case(Full(), 5, BOTH, quick=True),
-    Case(Full(), 5, values={"strategy": "ghost"}),
-    Case(Full(), 5, values={"strategy": "microbatch", "microbatch": 6}),
+    Case(Full(), 5, how={"strategy": "ghost"}),
+    Case(Full(), 5, how={"strategy": "microbatch", "microbatch": 6}),
     Case(Full(), 5, joint=True, quick=True),
     Case(Full(), 5, pair="random"),
     Case(Poisson(rate=0.25), 1, quick=True),
@@ -108,47 +106,50 @@ CASES = (
 
 
 def modules() -> dict[str, Any]:
-    """Every algorithm of the package, by name.
+    """Every algorithm of the package that `CASES` are for, by name; `STREAMS` attack the others.
 
     Raises:
-      LookupError: for one that `OWN` does not know yet.
+      LookupError: for one that neither attacks.
     """
-    names = sorted(found.name for found in pkgutil.iter_modules(algorithms.__path__))
-    known = {name: importlib.import_module(f"jaxminimax.algorithms.{name}") for name in names}
-    new = {name for name, module in known.items() if hasattr(module, "update")} - set(OWN)
-    new -= {attack.algorithm.__name__.split(".")[-1] for attack in stream_attack.attacks()}
-    if new:
-        raise LookupError(f"say in benchmarks.audit.OWN how to build the Hyper of {sorted(new)}")
-    return {name: known[name] for name in OWN}
+    known = {name: module for name, module in ALGORITHMS.items()
+             if described_by(module) in (Query, Resolvent, GroupGradients)}
+    left = [name for name, module in ALGORITHMS.items() if name not in known
+            and module not in {attack.algorithm for attack in STREAMS()}]
+    if left:
+        raise LookupError(f"{left} take descriptions that no attack knows: give them one, as in "
+                          "benchmarks.stream_attack.attacks")
+    return known
 
 
-def hyper_of(name: str, module: Any, case: Case) -> Any | None:
+def grouped(module: Any) -> bool:
+    """Whether an algorithm is attacked by `group_attack`."""
+    return described_by(module) is GroupGradients
+
+
+def hyper_of(module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
-    if name in GROUPED:
-        usual = case.pair == "worst" and not (case.joint or case.values)
+    if grouped(module):
+        usual = case.pair == "worst" and not (case.joint or case.how)
         if not usual or isinstance(case.sampling, Disjoint):
             return None
         return group_attack.hyper_of(module, case.sampling, case.rounds)
+    if case.how and module not in (jmm.sgda, jmm.gda):  # the strategies are the door's
+        return None
     query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,
                            joint=case.joint)
-    if name == "recursive_sgda":  # a part's releases; the record is in the first of two parts
-        return None if case.values else module.Hyper(query=query, inner=case.rounds + 1,
-                                                     **OWN[name])
-    if name == "recursive":
-        if case != Case(Full(), case.rounds, case.relations, quick=case.quick):
+    if described_by(module) is Resolvent:
+        if case.joint or case.pair == "random":  # slow: every record, 40 times
             return None
-        query = jmm.recursive.certified(jmm.Resolvent(
-            bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0, doubling=True,
-            population=POPULATION, assumes="lipschitz"), case.rounds)
-    elif name == "proximal":
-        if case.joint or case.values or case.pair == "random":  # slow: every record, 40 times
+        if module is jmm.recursive and not isinstance(case.sampling, Full):
             return None
-        query = jmm.proximal.certified(jmm.Resolvent(
-            bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0, sampling=case.sampling,
-            population=POPULATION, assumes="lipschitz"))
-    elif name == "extragradient" and case.values:  # the strategies are sgda's
-        return None
-    hyper = module.Hyper(query=query, iterations=case.rounds, **OWN[name], **case.values)
+        query = Resolvent(sampling=case.sampling, **RESOLVENT)
+    # of two parts, the record is in the first
+    parts = {"parts": 2} if takes(module, "parts") else {}
+    hyper = module.example(query, case.rounds, **parts)
+    if module is jmm.recursive:
+        hyper = dataclasses.replace(hyper, query=module.certified(hyper.query, case.rounds))
+    elif module is jmm.proximal:
+        hyper = dataclasses.replace(hyper, query=module.certified(hyper.query))
     try:
         module.mechanism(hyper)
     except ValueError:
@@ -170,11 +171,11 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
     """Calibrates and attacks one case: a row of the table, and the hyper that was run."""
     start = time.perf_counter()
     hyper = jmm.calibrate(module, hyper, epsilon, DELTA, neighbours=neighbours)
-    if name in GROUPED:
+    if grouped(module):
         found = group_attack.audit(jax.random.key(seed), module, hyper, DELTA, runs=runs)
     else:
         found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs,
-                      neighbours=neighbours, pair=case.pair)
+                      neighbours=neighbours, pair=case.pair, **case.how)
     return _line(name, case.name, found, start), hyper
 
 
@@ -228,10 +229,10 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
 
     for name, module in modules().items():
         for case in CASES:
-            hyper = hyper_of(name, module, case)
+            hyper = hyper_of(module, case)
             if hyper is None or (quick and not case.quick):
                 continue
-            for neighbours in case.relations[: 1 if quick or name in GROUPED else None]:
+            for neighbours in case.relations[: 1 if quick or grouped(module) else None]:
                 for epsilon in EPSILONS:
                     keep(module, *row(name, module, case, hyper, epsilon, neighbours, runs,
                                       len(rows)))

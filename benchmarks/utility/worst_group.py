@@ -101,9 +101,10 @@ def _solved_hyper(task: Task, epsilon: float, delta: float) -> jmm.phased_erm.Hy
     eta = jmm.phased_erm.calibrated_eta(
         sizes=task.sizes, dim=task.dim, lipschitz=problem.lipschitz, bound=problem.bound,
         diameter=problem.diameter, epsilon=epsilon, delta=delta)
-    hyper = jmm.phased_erm.plan(problem, sizes=task.sizes, dim=task.dim, epsilon=epsilon,
-                                delta=delta, eta=s.farther * eta, phases=s.phases)
-    return jmm.calibrate(jmm.phased_erm, hyper, epsilon, delta)
+    made: jmm.phased_erm.Hyper = jmm.plan(
+        jmm.phased_erm, problem=problem, sizes=task.sizes, dim=task.dim, epsilon=epsilon,
+        delta=delta, eta=s.farther * eta, phases=s.phases).hyper
+    return made
 
 
 def _solved_read(hyper: jmm.phased_erm.Hyper, _: Any) -> int:
@@ -119,9 +120,10 @@ def _online_problem(task: Task) -> jmm.GroupProblem:
 def _online_hyper(task: Task, epsilon: float, delta: float) -> jmm.group_oco.Hyper:
     _, clip, bound = task.settings.online
     clipped = _online_problem(task)._replace(lipschitz=clip, bound=bound)
-    hyper = jmm.group_oco.plan(clipped, sizes=task.sizes, dim=task.dim, epsilon=epsilon,
-                               delta=delta, iterations=task.settings.rounds)
-    return jmm.calibrate(jmm.group_oco, hyper, epsilon, delta)
+    made: jmm.group_oco.Hyper = jmm.plan(
+        jmm.group_oco, problem=clipped, sizes=task.sizes, dim=task.dim, epsilon=epsilon,
+        delta=delta, iterations=task.settings.rounds).hyper
+    return made
 
 
 METHODS = {
@@ -215,7 +217,9 @@ _PROGRAMS: dict[Any, Any] = {}
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "observe"))
 def _runs(keys: jax.Array, z: Saddle, rows: Any, hyper: Any, algorithm: Any, problem: Any,
           observe: Any) -> Any:
-    return jax.vmap(lambda key: jmm.run(key, z, rows, hyper, algorithm, problem, observe))(keys)
+    # one after the other: lanes would all take the rare branches of any of them
+    return jax.lax.map(
+        lambda key: jmm.run(key, z, rows, hyper, algorithm, problem, observe), keys)
 
 
 @functools.cache  # one object a problem: it is hashed by identity

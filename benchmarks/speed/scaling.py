@@ -26,14 +26,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jaxminimax as jmm
 from benchmarks import report
-from jaxminimax import Saddle, shard_sums
+from jaxminimax import Saddle
+from jaxminimax.placement import shard_sums
 
 DEVICES = (1, 2, 4, 8)
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
                "collective-broadcast")
 WIDTH = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s8": 1,
          "u8": 1, "pred": 1}
-RESULT = pathlib.Path(__file__).parent / "results" / "scaling.md"
+RESULT = pathlib.Path(__file__).parents[1] / "results" / "scaling.md"
 # bytes a second in one direction, as the makers print them
 LINKS = {"NVLink 4 (8 GPUs of one host)": 450e9, "400 Gbit/s network": 50e9,
          "100 Gbit/s network": 12.5e9}
@@ -88,7 +89,7 @@ def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int
     spread = NamedSharding(mesh, PartitionSpec("data"))
     rows = (jax.ShapeDtypeStruct((devices * size, dim), jnp.float32, sharding=spread),
             jax.ShapeDtypeStruct((devices * size,), jnp.int32, sharding=spread))
-    data = jmm.sharding.Sharded(rows=rows, population=population, mesh=mesh)
+    data = jmm.placement.Sharded(rows=rows, population=population, mesh=mesh)
     mechanism = jmm.mechanism.Repeat(query=query, times=10)
 
     def release(key: jax.Array, spent: jax.Array, z: Saddle, data: Any) -> Saddle:

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from jaxminimax import GroupSolution, Problem, Saddle, Tree
+from jaxminimax import GroupSolution, Problem, Saddle, TreeSums
 from jaxminimax import audit as auditor
-from jaxminimax import mechanism as words
+from jaxminimax.mechanism import concrete, solution_length
 
 CLIP, BOUND, STEP, WEIGHT_STEP = 0.5, 2.0, 1.0, 0.02
 _GIANT, _FAR = 1e3, 1e3
@@ -64,7 +64,7 @@ def _moves(path: np.ndarray, hyper: Any) -> dict[str, np.ndarray]:
     """The record's phase alone, and all of them in case it is read in others too."""
     query = hyper.query
     moved = np.diff(path[..., 0], axis=1, prepend=0.0)
-    size = [words.concrete(words.solution_length(query, query.reg_w * 2.0**t))
+    size = [concrete(solution_length(query, query.reg_w * 2.0**t))
             for t in range(query.phases)]
     moved = moved / np.array(size)
     return {"likelihood ratio": moved[:, 1], "all phases": moved.sum(1)}
@@ -130,7 +130,7 @@ def tree(leaves: int = 6) -> Attack:
     """The first record of a pass, which is in the most nodes."""
     data = np.zeros((2, leaves, 1), np.float32)
     data[:, 0, 0] = _GIANT, -_GIANT
-    hyper = jmm.ftrl.Hyper(query=Tree(clip=CLIP, leaves=leaves), step=STEP)
+    hyper = jmm.ftrl.Hyper(query=TreeSums(clip=CLIP, leaves=leaves), step=STEP)
     return Attack(f"{leaves} leaves", jmm.ftrl, hyper, GRADIENTS, jnp.asarray(data),
                   lambda state: state.total.w,
                   lambda path, _: {"likelihood ratio": _prefix_ratio(
@@ -153,7 +153,7 @@ def _losses(path: Any, hyper: Any) -> tuple[np.ndarray, np.ndarray]:
     fell = (before - log)[..., 0] - (before - log)[..., 1]
     weight = np.exp(np.where(first, before[..., 0], before[..., 1]))
     losses = hyper.query.parts[1]
-    return words.concrete(jmm.group_oco.offset(losses)) - (
+    return concrete(jmm.group_oco.offset(losses)) - (
         np.where(first, fell, -fell) * weight / WEIGHT_STEP), first
 
 
@@ -265,11 +265,11 @@ def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int
             return jmm.run(key, _START, data, hyper, attack.algorithm, attack.problem,
                            attack.observe)[1]
 
-        return jax.lax.map(jax.vmap(one), keys)
+        return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
 
     keys = jax.random.split(key, (2, -(-runs // _TOGETHER), _TOGETHER))
     seen = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], attack.data)))
-             for i in range(2)]
+            for i in range(2)]
     paths = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:runs].astype(np.float64), path)
              for path in seen]
     one, two = (attack.scores(path, hyper) for path in paths)

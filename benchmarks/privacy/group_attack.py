@@ -16,9 +16,9 @@ import numpy as np
 from scipy import optimize
 
 import jaxminimax as jmm
-from jaxminimax import FixedSize, GroupGradients, GroupLosses, Saddle
+from jaxminimax import FixedSize, GroupGradients, Saddle
 from jaxminimax import audit as auditor
-from jaxminimax import mechanism as words
+from jaxminimax.mechanism import concrete, group_batch_sizes, in_group
 
 SIZES = (20, 400)
 CLIP, BOUND, WEIGHT_STEP = 0.5, 2.0, 3.0
@@ -38,11 +38,10 @@ PROBLEM = jmm.GroupProblem(
 
 def hyper_of(algorithm: Any, sampling: Any, rounds: int) -> Any:
     """Not calibrated."""
-    active = algorithm is jmm.active_groups
     query = GroupGradients(clip=CLIP, sampling=sampling, sizes=SIZES)
-    losses = GroupLosses(bound=BOUND, sizes=SIZES, only_argmax=active)
-    own = {} if active else {"weight_step": WEIGHT_STEP}
-    return algorithm.Hyper(query=query, losses=losses, step=1.0, iterations=rounds, **own)
+    hyper = algorithm.example(query, rounds)
+    more = {"weight_step": WEIGHT_STEP} if hasattr(hyper, "weight_step") else {}
+    return dataclasses.replace(hyper, losses=dataclasses.replace(hyper.losses, bound=BOUND), **more)
 
 
 def worst_pair(sampling: Any) -> dict[str, jax.Array]:
@@ -69,7 +68,7 @@ def paths(key: jax.Array, algorithm: Any, hyper: Any, runs: int) -> list[Saddle]
         def one(key: jax.Array) -> Saddle:
             return jmm.run(key, start, data, hyper, algorithm, PROBLEM, lambda s: s.z)[1]
 
-        return jax.lax.map(jax.vmap(one), keys)
+        return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
 
     keys = jax.random.split(key, (2, -(-runs // 500), 500))
     pair = worst_pair(hyper.query.sampling)
@@ -85,11 +84,11 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     The log-likelihood ratio of the described mechanism, and the released losses themselves, which
     show what the description bounds.
     """
-    query = words.in_group(hyper.query, SIZES[0])
-    z = words.concrete(hyper.query.noise_multiplier)
+    query = in_group(hyper.query, SIZES[0])
+    z = concrete(hyper.query.noise_multiplier)
     moved = -np.diff(path.w, axis=1, prepend=0.0)
     moved[:, 0] *= -1
-    size, other = (words.group_batch_sizes(hyper.query)[i] for i in (0, 1))
+    size, other = (group_batch_sizes(hyper.query)[i] for i in (0, 1))
     # the second group's gradient is (0, C) with noise of its own, little where all of it was read
     near = min(6 * z / other, 0.2)
     elsewhere = abs(np.abs(moved[..., 1]) / CLIP - 1) < near if 2 * z < other else False
@@ -98,7 +97,7 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     if algorithm is jmm.active_groups:
         return {"likelihood ratio": total}
     gap = path.v[..., 0] - path.v[..., 1]
-    n, laplace = SIZES[0], words.concrete(hyper.losses.noise_multiplier)
+    n, laplace = SIZES[0], concrete(hyper.losses.noise_multiplier)
     x = np.diff(gap, axis=1, prepend=0.0) * n / (WEIGHT_STEP * BOUND)
     ratio = np.sum(abs(x - (n - 1)) - abs(x - n), 1) / laplace
     return {"likelihood ratio": total + ratio, "losses": np.sum(x, 1)}
@@ -163,7 +162,7 @@ def largest_loss(key: jax.Array, hyper: Any, mechanism: Any, *, runs: int,
         def one(key: jax.Array) -> jax.Array:
             return jmm.run(key, start, data, equal, jmm.active_groups, PROBLEM)[0].z.v[0]
 
-        return jax.lax.map(jax.vmap(one), keys)
+        return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
 
     keys = jax.random.split(key, (2, -(-runs // 1000), 1000))
     hits = [int(np.sum(first(keys[i], jax.tree.map(lambda x, i=i: x[i], data)) > 0))

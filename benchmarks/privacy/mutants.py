@@ -20,10 +20,11 @@ from benchmarks import mutant_plants as plant
 from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
-from jaxminimax import gda, proximal, recursive_sgda, sampling
+from jaxminimax import gda, proximal, recursive_sgda
 from jaxminimax.accounting import _calibrate, _curves, _epsilon
+from jaxminimax.mechanism import fixed_size, poisson
 
-RESULT = pathlib.Path(__file__).parent / "results" / "mutants.md"
+RESULT = pathlib.Path(__file__).parents[1] / "results" / "mutants.md"
 
 
 class Mutant(NamedTuple):
@@ -48,7 +49,7 @@ def _forget() -> None:
     """Empties every cache that an answer of the mutant could stay in."""
     _calibrate._CACHE.clear()
     for cached in (_epsilon.charged_epsilon, _curves._composed, _curves._renyi,
-                   sampling._thresholds, sampling._wide):
+                   poisson.thresholds, fixed_size.wide):
         cached.cache_clear()
 
 
@@ -125,12 +126,12 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.one_noise_a_level, TREE, SIGNAL),
     ("one noise for nodes of one index", "independence of a tree's levels", "node",
      plant.one_noise_an_index, TREE, SIGNAL),
-    ("one noise for all phases", "independence of phases", "key of a number",
-     plant.without_number, PHASES, SIGNAL),
+    ("one noise for all phases", "independence of phases", "keys of a release",
+     plant.of_number_0, PHASES, SIGNAL),
     ("one noise for all single losses", "independence of rounds", "single loss",
      plant.loss_of_round_0, LOSS, SIGNAL),
-    ("one noise for all rounds of groups' losses", "independence of rounds", "key of a number",
-     plant.without_number, LOSSES, SIGNAL),
+    ("one noise for all rounds of groups' losses", "independence of rounds", "keys of a release",
+     plant.of_number_0, LOSSES, SIGNAL),
     # samples
     ("sampling rate doubled", "amplification", "sample", plant.times_the_rate(2.0), SAMPLED,
      SIGNAL),
@@ -160,7 +161,7 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("division by the realised batch size", "sensitivity, where few records were drawn",
      "clipped sum", plant.by_realised_size, find.distance,
      "distance of equal-key releases on neighbours"),
-    ("displacement of a proximal point a fifth low", "sensitivity of a solution", "displacement",
+    ("displacement of a proximal point a fifth low", "sensitivity of a solution", "noise unit",
      plant.times(0.8), POINT, SIGNAL),
     ("sensitivity of a certified solution a fifth low", "sensitivity of a phase",
      "length of a solution", plant.times(0.8), WEIGHTS, SIGNAL),

@@ -23,8 +23,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks import report
-from jaxminimax import integer_noise, noise
-from jaxminimax.integer_noise import _further, _normal
+from jaxminimax.noise import _further, _normal, floats, floored_normal
 
 _BLOCK = 2**20
 _CACHED = 2**13
@@ -35,7 +34,7 @@ _SPEED = ((201_220, 18), (201_220, 20), (201_220, 22), (25, 18))
 @jax.jit
 def block(key: jax.Array, bits: jax.Array) -> jax.Array:
     """2^20 integers."""
-    return integer_noise.floored_normal(key, _BLOCK, bits)
+    return floored_normal(key, _BLOCK, bits)
 
 
 def chi_square(draws: int, bits: int) -> dict[str, Any]:
@@ -113,8 +112,8 @@ def speed(size: int, bits: int, rounds: int = 15) -> dict[str, Any]:
             lambda total, key: (total + draw(key, bits).astype(jnp.float32), None),
             jnp.zeros(size, jnp.float32), keys)[0])
 
-    ours = program(lambda k, b: integer_noise.floored_normal(k, size, b))
-    float32 = program(lambda k, b: noise.standard_normal(k, (size,), jnp.float32))
+    ours = program(lambda k, b: floored_normal(k, size, b))
+    float32 = program(lambda k, b: floats.standard_normal(k, (size,), jnp.float32))
 
     def once(f: Callable[..., jax.Array]) -> float:
         begin = time.process_time()

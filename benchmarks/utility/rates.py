@@ -20,8 +20,6 @@ from tqdm import tqdm
 import jaxminimax as jmm
 from benchmarks import evaluations, report
 from benchmarks.rate_cases import CASES, DELTA, Case, Job, solution_cost
-from jaxminimax import Query, Resolvent
-from jaxminimax.mechanism import rows_read
 
 SEEDS, QUICK = 48, 40  # at least forty runs a point
 _RESAMPLES = 2000
@@ -41,15 +39,13 @@ def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
         return state.average
 
     if case.measure != "weak":
-        # runs at a time: what a round works on should fit into the cache, and all data into memory
-        query = getattr(job.hyper, "query", None)
-        rows = rows_read(query) if isinstance(query, Query | Resolvent) else 1
-        together = max(1, min(coins, 2**17 // rows, 2**23 // n))
-        z = jax.jit(lambda *keys: jax.lax.map(lambda k: output(*k), keys, batch_size=together))(
+        # one after the other: lanes would all take the rare branches of any of them
+        z = jax.jit(lambda *keys: jax.lax.map(lambda k: output(*k), keys))(
             keys, jax.random.split(data_key, coins))
         return np.asarray(jax.vmap(job.gap)(z))
     data_keys = jax.random.split(data_key, (coins, sets))
-    z = jax.jit(jax.vmap(jax.vmap(output, (None, 0))))(keys, data_keys)
+    z = jax.jit(lambda pairs: jax.lax.map(lambda pair: jax.lax.map(
+        lambda data_key: output(pair[0], data_key), pair[1]), pairs))((keys, data_keys))
     # affine in the output, so the mean over data sets goes inside; the one over coins does not
     return np.asarray(jax.vmap(job.gap)(jax.tree.map(lambda x: jnp.mean(x, 1), z)))
 

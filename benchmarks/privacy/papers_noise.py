@@ -21,9 +21,10 @@ from dp_accounting.pld import pld_pmf
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks import formulas, report
 from jaxminimax import Saddle
-from jaxminimax.accounting import _calibrate, _charge, _curves, _epsilon, papers
+from jaxminimax.accounting import _calibrate, _charge, _curves, _epsilon
+from jaxminimax.mechanism import Charge, with_noise
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class Case:
     reserve: float = 0.0
 
 
-def charges(mechanism: Any) -> tuple[_charge.Charge, ...]:
+def charges(mechanism: Any) -> tuple[Charge, ...]:
     """The costs with samplers that follow their laws exactly and never overflow."""
     costs = _charge.charges(mechanism, "replace_one")
     return tuple(cost._replace(overflow=0.0, law_error=0.0, ratio=0.0) for cost in costs)
@@ -67,10 +68,10 @@ def ideal_epsilon(mechanism: Any, delta: float, coarse: float = 1.0) -> float:
 def factor(mechanism: Any, epsilon: float, delta: float) -> float:
     """By what all noise of a mechanism must be multiplied to reach the target."""
     def at(scale: float) -> float:
-        return ideal_epsilon(_calibrate._louder(mechanism, scale), delta, coarse=10.0)
+        return ideal_epsilon(with_noise(mechanism, scale), delta, coarse=10.0)
 
     def guess(scale: float) -> float:
-        louder = charges(_calibrate._louder(mechanism, scale))
+        louder = charges(with_noise(mechanism, scale))
         return max(_curves.rdp_epsilon(cost, delta, "replace_one") for cost in louder)
 
     if not any(cost.losses for cost in charges(mechanism)):  # exact and quick
@@ -132,8 +133,8 @@ def dpsgda(quick: bool) -> Iterator[Case]:
     settings = [(39992, 9373, 1.0, None), (39992, 9373, 0.1, None), (1000, 1000, 1.0, None),
                 (60000, 14062, 5.0, None), (60000, 14062, 5.0, 64)]
     for n, times, epsilon, batch in settings[2:3] if quick else settings:
-        m = batch or max(1, round(papers.dpsgda_remark_1_batch(n, times, epsilon)))
-        z = papers.dpsgda_remark_1(1.0, n, times, epsilon, 1e-6) * m
+        m = batch or max(1, round(formulas.dpsgda_remark_1_batch(n, times, epsilon)))
+        z = formulas.dpsgda_remark_1(1.0, n, times, epsilon, 1e-6) * m
         sampling = jmm.FixedSize(batch=m, replacement=True)
         lower = pair(n, m, z / math.sqrt(8), times, 1e-6, replacement=True,
                      grid={0.1: 1e-6, 1.0: 2e-6}.get(epsilon, 1e-5 if batch is None else 2e-4))
@@ -146,7 +147,7 @@ def dpgda(quick: bool) -> Iterator[Case]:
     """Theorem 1 with three readings of its constant; full batches, both players."""
     for epsilon in (1.0, 8.0, 20.0):
         for name, constant in (("1", 1.0), ("4", 4.0), ("4 sqrt 2", 4 * math.sqrt(2))):
-            z = 1000 * papers.dpgda_theorem_1(1.0, 1000, 100, epsilon, 1e-6, constant)
+            z = 1000 * formulas.dpgda_theorem_1(1.0, 1000, 100, epsilon, 1e-6, constant)
             yield Case(paper="dpgda", formula="Theorem 1", setting=f"n=1000, T=100, c={name}",
                        epsilon=epsilon, delta=1e-6, lower=gaussian(z / math.sqrt(800), 1e-6),
                        mechanism=repeat(Saddle(z, z), 1000, jmm.Full(), 100))
@@ -155,16 +156,16 @@ def dpgda(quick: bool) -> Iterator[Case]:
 def nseg(quick: bool) -> Iterator[Case]:
     """Propositions 3, 5 and 7; two releases an iteration."""
     for epsilon in (1.0, 4.0, 10.0):
-        z = papers.gaussian_proposition_3(1.0, epsilon, 1e-5)
+        z = formulas.gaussian_proposition_3(1.0, epsilon, 1e-5)
         yield Case(paper="nseg", formula="Proposition 3", setting="one release", epsilon=epsilon,
                    delta=1e-5, mechanism=_solution(1.0, z), lower=gaussian(z, 1e-5))
-    z = 11 * papers.nseg_proposition_5(1.0, 11, 1.0, 1e-5)
+    z = 11 * formulas.nseg_proposition_5(1.0, 11, 1.0, 1e-5)
     yield Case(paper="nseg", formula="Proposition 5", setting="n=1000, B=11, 90 releases",
                epsilon=1.0, delta=1e-5, lower=gaussian(z / 2, 1e-5),
                mechanism=repeat(Saddle(z, None), 1000, jmm.Disjoint(batch=11), 90))
     for n, epsilon in [(30, 1.0)] if quick else [(30, 0.25), (30, 0.5), (30, 1.0), (30, 2.0),
                                                  (30, 4.0), (30, 8.0), (100, 1.0)]:
-        z = papers.nseg_proposition_7(1.0, epsilon, 1e-5)
+        z = formulas.nseg_proposition_7(1.0, epsilon, 1e-5)
         grid = {0.25: 5e-6, 0.5: 5e-6, 1.0: 1e-5, 8.0: 1e-4}.get(epsilon, 2e-5) * min(1, 30 / n)
         yield Case(paper="nseg", formula="Proposition 7", setting=f"n={n}, {2 * n * n} releases",
                    epsilon=epsilon, delta=1e-5, lower=pair(n, 1, z / 2, 2 * n * n, 1e-5, grid=grid),
@@ -177,18 +178,18 @@ def nispp(quick: bool) -> Iterator[Case]:
     The pair has constant operators, which move the exact proximal point by 2 M / (lambda B).
     """
     for name, formula, bound, modulus in (
-            ("Proposition 10", papers.nispp_proposition_10, 1.0, 10.72983),
-            ("Corollary 2", papers.nispp_corollary_2, 1.0, 10.72983),
-            ("Corollary 2", papers.nispp_corollary_2, 1e-4, 10.72983e-4)):
+            ("Proposition 10", formulas.nispp_proposition_10, 1.0, 10.72983),
+            ("Corollary 2", formulas.nispp_corollary_2, 1.0, 10.72983),
+            ("Corollary 2", formulas.nispp_corollary_2, 1e-4, 10.72983e-4)):
         noise = formula(bound, modulus, 10, 1.0, 1e-5)
         exact = 2 * bound / (modulus * 10)
         yield Case(paper="nispp", formula=name, setting=f"M={bound:g}, B=10, B lambda="
                    f"{10 * modulus:.3g}", epsilon=1.0, delta=1e-5,
-                   mechanism=_solution(papers.nispp_proposition_9(bound, modulus, 10), noise),
+                   mechanism=_solution(formulas.nispp_proposition_9(bound, modulus, 10), noise),
                    lower=gaussian(noise / exact, 1e-5), needed=_solution(exact, noise, 0.005))
     for epsilon in (1.0,) if quick else (1.0, 8.0):
-        noise = papers.nispp_theorem_7(1.0, 30.0, 30, epsilon, 1e-5)
-        whole = papers.nispp_proposition_9(1.0, 30.0, 30)
+        noise = formulas.nispp_theorem_7(1.0, 30.0, 30, epsilon, 1e-5)
+        whole = formulas.nispp_proposition_9(1.0, 30.0, 30)
         by = jmm.FixedSize(batch=30)
         yield Case(paper="nispp", formula="Theorem 7", setting="n=900, B=30, 901 releases",
                    epsilon=epsilon, delta=1e-5,
@@ -200,7 +201,7 @@ def nispp(quick: bool) -> Iterator[Case]:
 def recursive(quick: bool) -> Iterator[Case]:
     """Theorems 12 and 21 and the one-pass formula."""
     for epsilon, t in ((1.0, 1), (4.0, 1), (1.0, 2), (1.0, 3), (1.0, 6)):
-        noise = papers.recursive_theorem_12(1.0, 0.5, 1, t, epsilon, 1e-6)
+        noise = formulas.recursive_theorem_12(1.0, 0.5, 1, t, epsilon, 1e-6)
         moves = 1 / (2**t - 1)  # the exact solution of round t, where the formula has 2 / 2^t
         inexact = 1 - 0.5**t  # the paper's solver, relative to that
         yield Case(paper="recursive", formula="Theorem 12", setting=f"round {t}", epsilon=epsilon,
@@ -208,13 +209,13 @@ def recursive(quick: bool) -> Iterator[Case]:
                    lower=gaussian(noise / moves, 1e-6), needed=_solution(moves, noise, 0.01))
     sampling = jmm.FixedSize(batch=45, replacement=True)
     for constant in (8.0,) if quick else (2.0, 8.0):
-        z = 45 * papers.recursive_theorem_21(1.0, 1000, 125, 1.0, 1e-5, constant)
+        z = 45 * formulas.recursive_theorem_21(1.0, 1000, 125, 1.0, 1e-5, constant)
         yield Case(paper="recursive", formula="Theorem 21", epsilon=1.0, delta=1e-5,
                    setting=f"n'=1000, T=125, m=45, c0={constant:g}",
                    lower=pair(1000, 45, z / 2, 125, 1e-5, replacement=True),
                    mechanism=repeat(Saddle(z, None), 1000, sampling, 125))
     for epsilon in (0.5, 1.0, 4.0):
-        z = papers.recursive_local(1.0, epsilon, 1e-6)
+        z = formulas.recursive_local(1.0, epsilon, 1e-6)
         yield Case(paper="recursive", formula="appendix A.2", setting="one pass, n=1000",
                    epsilon=epsilon, delta=1e-6, lower=gaussian(z / 2, 1e-6),
                    mechanism=repeat(Saddle(z, None), 1000, jmm.Disjoint(batch=1), 1000))
@@ -224,7 +225,7 @@ def worst_group(quick: bool) -> Iterator[Case]:
     """Theorems 2, 9 and 13; n records a group, gradients and the losses of all groups released."""
     n, phases = 1024, 10
     step = 3.808356e-3
-    noise = papers.phased_erm_theorem_2(1.0, n, step, 1, 1.0, 1e-6)
+    noise = formulas.phased_erm_theorem_2(1.0, n, step, 1, 1.0, 1e-6)
     size, modulus, entropy = n // phases, 2 / (step * (n // phases)), 1 / (step * n)
     stated = 3 / size * (1 / modulus + 1 / math.sqrt(modulus * entropy))  # the paper's Lemma 3
     a, b = 2 / (size * math.sqrt(modulus)), 1 / (2 * size * math.sqrt(entropy))
@@ -233,8 +234,8 @@ def worst_group(quick: bool) -> Iterator[Case]:
                epsilon=1.0, delta=1e-6, mechanism=_solution(stated, noise),
                needed=_solution(exact, noise, 0.01))
     for m, times in [(50, 200)] if quick else [(1, 724), (5, 724), (40, 724), (50, 200)]:
-        z = m * papers.mgr_theorem_9(1.0, 1000, times, 1.0, 1e-6, 1.0)
-        scale = papers.worst_group_laplace(1.0, 1000, times, 1.0, 1e-6, 8.0)
+        z = m * formulas.mgr_theorem_9(1.0, 1000, times, 1.0, 1e-6, 1.0)
+        scale = formulas.worst_group_laplace(1.0, 1000, times, 1.0, 1e-6, 8.0)
         yield Case(paper="worst_group", formula="Theorem 9", epsilon=1.0, delta=1e-6,
                    setting=f"n=1000, T={times}, m={m}, c=1 and 8",
                    lower=pair(1000, m, z / 2, times - 1, 1e-6, replacement=True,
@@ -242,8 +243,8 @@ def worst_group(quick: bool) -> Iterator[Case]:
                    mechanism=_with_losses(z, scale, m, times - 1))
     if quick:
         return
-    z = 50 * papers.ags_theorem_13(1.0, 1000, 5, 17, 1.0, 1e-6, 1.0)
-    scale = papers.worst_group_laplace(1.0, 1000, 17, 1.0, 1e-6, 8.0)
+    z = 50 * formulas.ags_theorem_13(1.0, 1000, 5, 17, 1.0, 1e-6, 1.0)
+    scale = formulas.worst_group_laplace(1.0, 1000, 17, 1.0, 1e-6, 8.0)
     yield Case(paper="worst_group", formula="Theorem 13", setting="n=1000, T=17, m=50, c=1 and 8",
                epsilon=1.0, delta=1e-6, mechanism=_with_losses(z, scale, 50, 16),
                lower=pair(1000, 50, z / 2, 16, 1e-6, replacement=True))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from jaxminimax import Disjoint, FixedSize, Problem, Query, Resolvent, Saddle, metrics, problems
+from jaxminimax import Problem, Query, Saddle, metrics, problems
 
 DELTA = 1e-5
 DIM = 6  # of both players of the bilinear game together
@@ -133,30 +133,16 @@ def query(n: int, sampling: Any) -> Query:
 
 def extragradient_job(n: int, epsilon: float, many: bool) -> Job:
     """NSEG: one pass over disjoint batches, or n^2 rounds on single records."""
-    make = jmm.extragradient.sampled if many else jmm.extragradient.single_pass
-    plan = make(population=n, epsilon=epsilon, **NUMBERS)
-    sampling = FixedSize(batch=1) if many else Disjoint(batch=plan.batch)
-    hyper = jmm.extragradient.Hyper(query=query(n, sampling), step=Saddle(plan.step, plan.step),
-                                    iterations=plan.iterations)
-    hyper = jmm.calibrate(jmm.extragradient, hyper, epsilon, DELTA)
-    if not many:
-        known = {k: v for k, v in NUMBERS.items() if k != "delta"}
-        step = jmm.extragradient.calibrated_step(iterations=plan.iterations, query=hyper.query,
-                                                 **known)
-        hyper = dataclasses.replace(hyper, step=Saddle(step, step))
-    return Job(jmm.extragradient, hyper, GAME, START, game_sample(n), game_gap)
+    plan = jmm.plan(jmm.extragradient, population=n, epsilon=epsilon,
+                    passes="many" if many else "one", **NUMBERS)
+    return Job(jmm.extragradient, plan.hyper, GAME, START, game_sample(n), game_gap)
 
 
 def proximal_job(n: int, epsilon: float, many: bool) -> Job:
     """NISPP: one pass over disjoint batches, or n rounds on uniform subsets."""
-    make = jmm.proximal.multi_pass if many else jmm.proximal.single_pass
-    plan = make(population=n, epsilon=epsilon, **NUMBERS)
-    sampling = FixedSize(batch=plan.batch) if many else Disjoint(batch=plan.batch)
-    one = Resolvent(bound=BOUND, prox=plan.prox, lipschitz=1.0, diameter=_BALLS.diameter,
-                    sampling=sampling, population=n, assumes="monotone")
-    hyper = jmm.proximal.Hyper(query=jmm.proximal.certified(one), iterations=plan.iterations)
-    hyper = jmm.calibrate(jmm.proximal, hyper, epsilon, DELTA)
-    return Job(jmm.proximal, hyper, GAME, START, game_sample(n), game_gap)
+    plan = jmm.plan(jmm.proximal, population=n, epsilon=epsilon,
+                    passes="many" if many else "one", **NUMBERS)
+    return Job(jmm.proximal, plan.hyper, GAME, START, game_sample(n), game_gap)
 
 
 def _resolvent_cost(n: int, epsilon: float, many: bool) -> int:
@@ -176,6 +162,7 @@ def sgda_job(n: int, epsilon: float) -> Job:
     axes = jnp.eye(HARD_DIM, dtype=jnp.float32)
     mean = (size * axes[:1], size * axes[-1:])
     problem = problems.bilinear_game(coupling=0.0, radius=Saddle(1.0, 1.0))
+    problem = problem._replace(operator=jmm.with_strategy(problem.operator, "vmap"))
 
     def sample(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = jax.random.normal(key, (2, n, HARD_DIM), jnp.float32)
@@ -187,7 +174,7 @@ def sgda_job(n: int, epsilon: float) -> Job:
     one = Query(clip=Saddle(clip, clip), sampling=jmm.Poisson(rate=batch / n), population=n)
     step = jmm.sgda.theorem2_step(population=n, dim=HARD_DIM, smooth=1.0, epsilon=epsilon,
                                   delta=DELTA)
-    hyper = jmm.sgda.Hyper(query=one, step=step, iterations=n, strategy="vmap")
+    hyper = jmm.sgda.Hyper(query=one, step=step, iterations=n)
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, DELTA)
     start = Saddle(jnp.zeros(HARD_DIM, jnp.float32), jnp.zeros(HARD_DIM, jnp.float32))
     return Job(jmm.sgda, hyper, problem, start, sample,
@@ -255,19 +242,19 @@ def small_gap(z: Saddle) -> jax.Array:
 
 def recursive_job(n: int, epsilon: float | None, **settings: Any) -> Job:
     """Recursive regularisation by its plan, on the game of small balls."""
-    plan = jmm.plans.recursive(population=n, smooth=1.0, epsilon=epsilon,
-                               **{**SMALL_NUMBERS, **settings})
-    return Job(plan.algorithm, plan.hyper, SMALL, SMALL_START, small_sample(n), small_gap)
+    plan = jmm.plan(jmm.recursive, population=n, smooth=1.0, epsilon=epsilon,
+                    **{**SMALL_NUMBERS, **settings})
+    return Job(jmm.recursive, plan.hyper, SMALL, SMALL_START, small_sample(n), small_gap)
 
 
 def _strong_job(n: int) -> Job:
     """Two rounds of recursive regularisation on a quadratic game."""
     size = 1 + 0.3 * math.sqrt(3) + 0.3
-    plan = jmm.plans.recursive(population=n, dim=6, bound=math.hypot(size, size), smooth=1.0,
-                               diameter=2 * math.sqrt(2), epsilon=1.0, delta=DELTA, rounds=2)
+    plan = jmm.plan(jmm.recursive, population=n, dim=6, bound=math.hypot(size, size), smooth=1.0,
+                    diameter=2 * math.sqrt(2), epsilon=1.0, delta=DELTA, rounds=2)
     start = Saddle(jnp.zeros(3, jnp.float32), jnp.zeros(3, jnp.float32))
     mean = (_CENTRE, _CENTRE)
-    return Job(plan.algorithm, plan.hyper, _QUADRATIC, start, _around(mean, 0.3, n),
+    return Job(jmm.recursive, plan.hyper, _QUADRATIC, start, _around(mean, 0.3, n),
                lambda z: metrics.strong_gap(_QUADRATIC, z, mean))
 
 
@@ -310,12 +297,8 @@ def group_job(n: int, epsilon: float) -> Job:
     """Noisy SGD for the worst of five groups of n records, full batches."""
     problem: Any = problems.group_means(radius=1.0, record_bound=1.0)
     sizes = (n,) * _GROUPS
-    hyper = jmm.group_sgd.Hyper(
-        query=jmm.GroupGradients(clip=problem.lipschitz, sizes=sizes),
-        losses=jmm.GroupLosses(bound=problem.bound, sizes=sizes), step=1.0, weight_step=1.0,
-        iterations=jmm.group_sgd.rounds(sizes=sizes, dim=_GROUP_DIM, epsilon=epsilon, delta=DELTA))
-    hyper = jmm.calibrate(jmm.group_sgd, hyper, epsilon, DELTA)
-    hyper = jmm.group_sgd.scheduled(hyper, dim=_GROUP_DIM, diameter=problem.diameter)
+    hyper = jmm.plan(jmm.group_sgd, problem=problem, sizes=sizes, dim=_GROUP_DIM, epsilon=epsilon,
+                     delta=DELTA).hyper
     start = Saddle(jnp.zeros(_GROUP_DIM, jnp.float32) + 0.25, ())
     return Job(jmm.group_sgd, hyper, problem, start, group_sample(n), group_excess)
 
@@ -390,7 +373,7 @@ def _corners(p: int, radius: float) -> np.ndarray:
 
 
 def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray,
-               start: np.ndarray, epsilon: float) -> Job:
+               start: np.ndarray) -> Job:
     """Points uniform on spheres of given widths around the means, and the excess risk."""
     best = problems.group_means_optimum(means, widths**2 / 2)[2]
     sizes = hyper.sizes if hasattr(hyper, "sizes") else hyper.query.sizes
@@ -404,16 +387,15 @@ def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray
     def excess(z: Saddle) -> jax.Array:
         return jnp.max(jnp.sum((z.w[None] - centre) ** 2, 1) / 2 + width**2 / 2) - best
 
-    hyper = jmm.calibrate(algorithm, hyper, epsilon, DELTA)
     return Job(algorithm, hyper, NEAR, Saddle(jnp.asarray(start, jnp.float32), ()), sample, excess)
 
 
 def phased_job(n: int, epsilon: float) -> Job:
     """Phased empirical risk minimisation; five groups in general position."""
     means = _corners(5, 0.4)
-    hyper = jmm.phased_erm.plan(NEAR, sizes=(n // 5,) * 5, dim=GROUPS_DIM, epsilon=epsilon,
-                                delta=DELTA)
-    return _group_job(jmm.phased_erm, hyper, means, np.full(5, 0.3), np.zeros(GROUPS_DIM), epsilon)
+    plan = jmm.plan(jmm.phased_erm, problem=NEAR, sizes=(n // 5,) * 5, dim=GROUPS_DIM,
+                    epsilon=epsilon, delta=DELTA)
+    return _group_job(jmm.phased_erm, plan.hyper, means, np.full(5, 0.3), np.zeros(GROUPS_DIM))
 
 
 def _phased_cost(n: int, epsilon: float) -> int:
@@ -429,9 +411,9 @@ def oco_job(n: int, epsilon: float) -> Job:
     means = np.zeros((2, GROUPS_DIM))
     means[:, 0] = -0.25, 0.25
     widths = np.sqrt([0.05, 0.05 + 2 * (0.946 - 0.5) * 0.25])
-    hyper = jmm.group_oco.plan(NEAR, sizes=(n // 2,) * 2, dim=GROUPS_DIM, epsilon=epsilon,
-                               delta=DELTA, iterations=n // 4)
-    return _group_job(jmm.group_oco, hyper, means, widths, -0.5 * np.eye(GROUPS_DIM)[0], epsilon)
+    plan = jmm.plan(jmm.group_oco, problem=NEAR, sizes=(n // 2,) * 2, dim=GROUPS_DIM,
+                    epsilon=epsilon, delta=DELTA, iterations=n // 4)
+    return _group_job(jmm.group_oco, plan.hyper, means, widths, -0.5 * np.eye(GROUPS_DIM)[0])
 
 
 CASES: tuple[Case, ...] = (

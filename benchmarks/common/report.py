@@ -7,6 +7,8 @@ import math
 import os
 import pathlib
 import platform
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -62,7 +64,7 @@ def output(*endings: str) -> Callable[[str], pathlib.Path]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and hardware, as a flat record."""
+    """Versions, hardware, and how the result was made, as a flat record."""
     import jax
 
     return {
@@ -72,7 +74,29 @@ def environment() -> dict[str, Any]:
         "backend": jax.default_backend(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
+        "command": command(),
+        "commit": commit(),
     }
+
+
+def command() -> str:
+    """The command that runs now, as one would type it."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    program = f"python -m {spec.name}" if spec is not None else pathlib.Path(sys.argv[0]).name
+    return shlex.join([*program.split(" "), *sys.argv[1:]])
+
+
+def commit() -> str | None:
+    """The commit of the source that runs, with "+" if it was changed since; None outside of git."""
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=pathlib.Path(__file__).parent, text=True,
+                              capture_output=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "../..")
+        return git("rev-parse", "HEAD") + "+" * bool(changed)
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def write_json(path: pathlib.Path, record: Any) -> None:

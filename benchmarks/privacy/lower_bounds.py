@@ -1,6 +1,6 @@
 """How much of the accountant's bound explicit neighbouring data sets attain, over one or two steps.
 
-    python -m benchmarks.attained [--json FILE]
+    python -m benchmarks.lower_bounds [--json FILE]
 
 For small data sets every sample that a sampler can draw is enumerated, so a release is a finite
 mixture of Gaussians, in one or two dimensions. The other records' vectors are all alike, all
@@ -254,7 +254,7 @@ def cited() -> list[dict]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.attained", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.lower_bounds", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
     return p

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import jaxminimax as jmm
 from benchmarks import data, settings
-from jaxminimax import Saddle
+from jaxminimax import Saddle, algorithms
 
 
 def tanh_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
@@ -28,7 +28,10 @@ def tanh_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer,
            "tanh": tanh_scorer}
-ALGORITHMS = {"sgda": jmm.sgda, "gda": jmm.gda, "extragradient": jmm.extragradient}
+# those that release clipped sums over all of the data
+ALGORITHMS = {name: module for name, module in algorithms.ALGORITHMS.items()
+              if algorithms.described_by(module) is jmm.Query
+              and not algorithms.takes(module, "parts")}
 
 
 class Refused(Exception):
@@ -84,24 +87,27 @@ def lane(s: settings.Settings, algorithm: str, scorer: str, dataset: data.Datase
     query = jmm.Query(clip=Saddle(s.clip, s.clip_v if own else None), noise_multiplier=noise,
                       population=n,
                       sampling=jmm.Full() if rate is None else jmm.Poisson(rate=rate))
-    common = dict(query=query, iterations=s.iterations, averaging=jmm.Averaging(skip=s.skip))
-    if algorithm == "gda":
+    module = ALGORITHMS[algorithm]
+    once = module.example(query, 1)
+    # with two releases a round, half the rounds with steps twice as long
+    each = jmm.mechanism.releases(module.mechanism(once))
+    hyper = dataclasses.replace(once, iterations=-(-s.iterations // each),
+                                averaging=jmm.Averaging(skip=s.skip))
+    if hasattr(hyper, "modulus"):
         offset = s.iterations / 2  # so the steps fall to a third of the first one
-        hyper = jmm.gda.Hyper(**common, modulus=1 / ((s.first_step or s.step) * offset),
-                              offset=offset)
-    elif algorithm == "extragradient":
-        # half the rounds, of two releases each, with steps twice as long
-        hyper = jmm.extragradient.Hyper(**{**common, "iterations": -(-s.iterations // 2)},
-                                        step=Saddle(*(2 * x / (1 - s.momentum)
-                                                      for x in (s.step, s.step_v))))
-    else:
+        hyper = dataclasses.replace(hyper, modulus=1 / ((s.first_step or s.step) * offset),
+                                    offset=offset)
+    elif hasattr(hyper, "optimiser"):
         step = (jmm.schedules.Cosine(scale=s.step, rounds=float(s.iterations)) if s.cosine
                 else s.step)
-        hyper = jmm.sgda.Hyper(**common, step=Saddle(step, s.step_v),
-                               optimiser=Saddle(optimiser(s.momentum), optax.sgd))
+        hyper = dataclasses.replace(hyper, step=Saddle(step, s.step_v),
+                                    optimiser=Saddle(optimiser(s.momentum), optax.sgd))
+    else:
+        hyper = dataclasses.replace(hyper, step=Saddle(*(
+            each * x / (1 - s.momentum) for x in (s.step, s.step_v))))
     if epsilon < math.inf:
         try:
-            hyper = jmm.calibrate(ALGORITHMS[algorithm], hyper, epsilon, delta,
+            hyper = jmm.calibrate(module, hyper, epsilon, delta,
                                   neighbours=neighbours)
         except ValueError as error:
             raise Refused(f"--epsilon {epsilon:g}, --delta {delta:g}: {error}") from error

@@ -5,7 +5,6 @@ when code moves.
 """
 
 import dataclasses
-import importlib
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -14,53 +13,65 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import group_attack
-from jaxminimax import (
-    Saddle,
-    blur,
-    gradients,
-    group_oco,
-    host_data,
-    release_groups,
-    release_solution,
-    release_stream,
-    sgda,
+from jaxminimax import Saddle, group_oco, sgda
+from jaxminimax.accounting import _curves, _epsilon
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.door import (
+    core,
+    losses,
+    noising,
+    noisy_operator,
+    proximal,
+    samples,
+    solutions,
+    stream,
 )
-from jaxminimax import mechanism as words
-from jaxminimax._words import child
-from jaxminimax.accounting import _charge, _curves, _epsilon
-from jaxminimax.ghost import _factors
-
-door = importlib.import_module("jaxminimax.release")
+from jaxminimax.gradients import clipping, weights
+from jaxminimax.gradients.ghost import _factors
+from jaxminimax.mechanism import (
+    GroupLosses,
+    Poisson,
+    Query,
+    Repeat,
+    SampleKeys,
+    TreeSums,
+    check_noise,
+    concrete,
+    costs,
+    phase_sizes,
+    rows_read,
+)
+from jaxminimax.placement import host_data
 
 AIMS: dict[str, tuple[Any, str]] = {
     # noise
-    "integer noise": (blur, "floored_normal"),
-    "integer noise of both players": (blur, "integer_noise"),
-    "integer Laplace noise": (blur, "floored_laplace"),
-    "margin of the noise": (blur, "SPARE"),
-    "node": (release_stream, "_node"),
-    "key of a number": (jax.random, "fold_in"),
-    "key and sample": (door, "chosen"),
+    "integer noise": (noising, "floored_normal"),
+    "integer noise of both players": (noising, "integer_noise"),
+    "integer Laplace noise": (noising, "floored_laplace"),
+    "margin of the noise": (noising, "ROUNDING_MARGIN"),
+    "node": (stream, "_node"),
+    "keys of a release": (core, "keys_of_release"),
+    "key and sample": (samples, "sample_of_release"),
     # samples
-    "sample": (door, "draw"),
-    "part": (door, "_part"),
+    "sample": (samples, "draw"),
+    "part": (samples, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
     # sums
-    "weight": (gradients, "_weight"),
-    "norm": (gradients, "_norm"),
-    "joint norm": (gradients, "_together"),
-    "clipped sum": (gradients.ClippedSum, "sums"),
+    "weight": (weights, "weight"),
+    "norm": (weights, "norm"),
+    "joint norm": (weights, "joint_ratio"),
+    "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (_factors, "_gram"),
-    "clipped losses": (release_groups, "_clipped"),
-    "displacement": (door, "displacement"),
-    "length of a solution": (release_solution, "solution_length"),
+    "clipped losses": (losses, "_clipped"),
+    "noise unit": (proximal, "noise_unit"),
+    "length of a solution": (solutions, "solution_length"),
     # algorithms
     "update": (sgda, "update"),
-    "release": (sgda, "release"),
+    "release": (noisy_operator, "release"),
     "single loss": (group_oco, "release_loss"),
     # the accountant
-    "charge": (_charge, "_one"),
-    "multiplier": (_charge, "effective_noise_multiplier"),
+    "charge": (costs, "price"),
+    "multiplier": (Query, "multiplier"),
     "shift": (_curves, "shift"),
     "delta": (_epsilon, "upper_bounds"),
 }
@@ -155,16 +166,17 @@ def one_noise_an_index(node: Any) -> Any:
     return lambda key, level, index, *rest: node(key, jnp.int32(0), index, *rest)
 
 
-def without_number(fold_in: Any) -> Any:
-    """What is folded into keys while tracing, the number of the release, is left out."""
-    return lambda key, data: fold_in(key, 0 if isinstance(data, jax.core.Tracer) else data)
+def of_number_0(keys: Any) -> Any:
+    """All releases of a kind have the keys of its first one."""
+    return lambda key, kind, number: keys(key, kind, 0)
 
 
-def of_the_noises_words(chosen: Any) -> Any:
+def of_the_noises_words(sample_of_release: Any) -> Any:
     """The sample is drawn from the words that the noise is made of."""
     def changed(key: Any, mechanism: Any, spent: Any) -> Any:
-        key, _ = chosen(key, mechanism, spent)
-        return key, door.draw(child(key, blur._NOISE), mechanism.query, spent % mechanism.times)
+        key, _ = sample_of_release(key, mechanism, spent)
+        keys = SampleKeys(fold_in(key, noising._NOISE), key)
+        return key, samples.draw(keys, mechanism.query, spent % mechanism.times)
 
     return changed
 
@@ -190,10 +202,10 @@ def by_all_records(laplace: Any) -> Any:
 def times_the_rate(factor: float) -> Callable[[Any], Any]:
     def make(draw: Any) -> Any:
         def changed(key: Any, query: Any, spent: Any) -> Any:
-            if not isinstance(query.sampling, words.Poisson):
+            if not isinstance(query.sampling, Poisson):
                 return draw(key, query, spent)
-            capacity = words.rows_read(query)
-            more = words.Poisson(rate=min(1.0, factor * query.sampling.rate), capacity=capacity)
+            capacity = rows_read(query)
+            more = Poisson(rate=min(1.0, factor * query.sampling.rate), capacity=capacity)
             return draw(key, dataclasses.replace(query, sampling=more), spent)
 
         return changed
@@ -233,16 +245,16 @@ def fits_if_sent(read: Any) -> Any:
 
 
 def clip_times(factor: float) -> Callable[[Any], Any]:
-    return lambda weight: lambda clip, ratio, present: weight(clip, ratio / factor, present)
+    return lambda weight: lambda ratio, present: weight(ratio / factor, present)
 
 
 def lifted(weight: Any) -> Any:
-    return lambda clip, ratio, present: weight(clip, jnp.minimum(ratio, 0.5), present)
+    return lambda ratio, present: weight(jnp.minimum(ratio, 0.5), present)
 
 
 def in_bfloat16(norm: Any) -> Any:
     """Norms of numbers that were cast, sums of the numbers themselves."""
-    return lambda clip, g: norm(clip, jax.tree.map(
+    return lambda g: norm(jax.tree.map(
         lambda x: jax.lax.reduce_precision(x, 8, 7), g))  # casts to and fro may be left out
 
 
@@ -266,7 +278,7 @@ def losses_clipped_at(factor: float) -> Callable[[Any], Any]:
 def of_gradients_alone(_: Any) -> Any:
     """The length of a solution without what the groups' weights add to it."""
     def length(query: Any, reg_w: Any) -> Any:
-        n = min(words.phase_sizes(query))
+        n = min(phase_sizes(query))
         return (1 + 2 * query.slack) * 2 * query.lipschitz / (n * reg_w)
 
     return length
@@ -306,21 +318,19 @@ def not_advanced(update: Any) -> Any:
 
 def players_apart(one: Any) -> Any:
     def changed(leaf: Any, neighbours: str) -> Any:
-        if not isinstance(leaf, words.Repeat):
+        if not isinstance(leaf, Repeat):
             return one(leaf, neighbours)
-        w, v = words.check_noise(leaf.query)
-        return _charge.together(*(one(dataclasses.replace(leaf, query=dataclasses.replace(
+        w, v = check_noise(leaf.query)
+        return costs.compose(*(one(dataclasses.replace(leaf, query=dataclasses.replace(
             leaf.query, noise_multiplier=z)), neighbours)
             for z in (Saddle(w, None), Saddle(None, v))))
 
     return changed
 
 
-def dearer_player_alone(multiplier: Any) -> Any:
+def dearer_player_alone(_: Any) -> Any:
     def changed(query: Any) -> Any:
-        if not isinstance(query, words.Query):
-            return multiplier(query)
-        return min(words.concrete(z) for z in words.check_noise(query) if z is not None)
+        return min(concrete(z) for z in check_noise(query) if z is not None)
 
     return changed
 
@@ -341,7 +351,7 @@ def whole_passes_only(one: Any) -> Any:
 
 
 def laplace_free(one: Any) -> Any:
-    return lambda leaf, neighbours: (_charge.Charge() if isinstance(leaf, words.GroupLosses)
+    return lambda leaf, neighbours: (costs.Charge() if isinstance(leaf, GroupLosses)
                                      else one(leaf, neighbours))
 
 
@@ -349,13 +359,13 @@ def tree_of(leaves: Callable[[int], int]) -> Callable[[Any], Any]:
     """A tree charged as one of another number of leaves."""
     return lambda one: lambda leaf, neighbours: one(
         dataclasses.replace(leaf, leaves=leaves(leaf.leaves))
-        if isinstance(leaf, words.Tree) else leaf, neighbours)
+        if isinstance(leaf, TreeSums) else leaf, neighbours)
 
 
 def rate_over_groups(one: Any) -> Any:
     """Charges a group's Poisson sample as if each of the groups were drawn equally often."""
     def changed(leaf: Any, neighbours: str) -> Any:
-        rare = words.Poisson(rate=leaf.query.sampling.rate / len(group_attack.SIZES))
+        rare = Poisson(rate=leaf.query.sampling.rate / len(group_attack.SIZES))
         return one(dataclasses.replace(leaf, query=dataclasses.replace(leaf.query, sampling=rare)),
                    neighbours)
 
@@ -365,7 +375,7 @@ def rate_over_groups(one: Any) -> Any:
 def rate_charged(factor: float) -> Callable[[Any], Any]:
     def make(one: Any) -> Any:
         def changed(leaf: Any, neighbours: str) -> Any:
-            rare = words.Poisson(rate=factor * leaf.query.sampling.rate)
+            rare = Poisson(rate=factor * leaf.query.sampling.rate)
             return one(dataclasses.replace(leaf, query=dataclasses.replace(
                 leaf.query, sampling=rare)), neighbours)
 

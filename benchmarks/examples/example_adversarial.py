@@ -10,7 +10,6 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks import data
 from benchmarks.example_runs import (
-    STRATEGY,
     Outcome,
     Task,
     Trained,
@@ -20,6 +19,7 @@ from benchmarks.example_runs import (
     train,
 )
 from jaxminimax import Query, Saddle
+from jaxminimax.base import checks
 
 DATASETS = ("fragile", "mnist", "fashion_mnist", "adult", "ijcnn1")
 EPSILONS, QUICK, SEEDS = (0.1, 0.3, 1.0, 3.0), (1.0,), 3
@@ -29,10 +29,29 @@ _SETTINGS = {"fragile": (0.5, 20.0, 4.0, 1.0), "mnist": (0.5, 10.0, 0.1, 3.0),
              "ijcnn1": (0.2, 10.0, 0.3, 2.0)}
 
 
+def fragile_classes(key: jax.Array, count: int, *, dim: int = 10
+                    ) -> tuple[jax.Array, jax.Array]:
+    """Two classes with one feature that is hard to move and others that are easy to read.
+
+    x_0 = y + 0.7 N(0, 1) and x_j = 0.15 y + 0.05 N(0, 1) for the rest: each of the rest tells the
+    classes apart almost surely, and a shift of norm 0.3 (dim - 1)^(1/2) turns all of them round.
+
+    Returns:
+      x `[count, dim]` and y `[count]` in {-1, 1}.
+    """
+    checks.count("count", count)
+    checks.count("dim", dim, low=2)
+    one, two = jax.random.split(key)
+    y = 2.0 * jax.random.bernoulli(one, 0.5, (count,)) - 1.0
+    centre = jnp.full(dim, 0.15).at[0].set(1.0)
+    size = jnp.full(dim, 0.05).at[0].set(0.7)
+    return y[:, None] * centre[None] + size[None] * jax.random.normal(two, (count, dim)), y
+
+
 def load(args: Any) -> tuple[Any, Any, str, tuple[str, ...]]:
     """Training and test pairs (x, y in {-1, 1}), the unit of privacy, and what is public."""
     if args.dataset == "fragile":
-        made = [jmm.problems.fragile_classes(jax.random.key(i), n) for i, n in
+        made = [fragile_classes(jax.random.key(i), n) for i, n in
                 enumerate((4_000 if args.quick else 20_000, 10_000))]
         return *made, "one record (features, class)", ()
     found = data.load(args.dataset, data_dir=args.data_dir)
@@ -47,7 +66,7 @@ def tasks(args: Any, pairs: Any, unit: str, public: tuple[str, ...]) -> list[Tas
     n, dim = pairs[0].shape
     query = Query(clip=Saddle(clip, None), population=n, sampling=jmm.Poisson(rate=0.02))
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(step, 0.0), averaging=jmm.TAIL,
-                           iterations=150 if args.quick else 1000, **STRATEGY)
+                           iterations=150 if args.quick else 1000)
     return [Task(name, jmm.problems.adversarial(radius=Saddle(reach, radius),
                                                 dual="best_response"),
                  jmm.problems.linear_start(dim), pairs, hyper, unit, public)

@@ -10,7 +10,6 @@ game on balls: gaps, operator evaluations and seconds, over n; the plot shows wh
 Sources: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Proposition 13 and Theorem 15.
 """
 
-import dataclasses
 import math
 import pathlib
 import sys
@@ -24,7 +23,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks import rate_cases, rates, report
-from jaxminimax import FixedSize, Poisson, Problem, Resolvent, Saddle, metrics, saddle_operator
+from jaxminimax import Poisson, Problem, Saddle, metrics, saddle_operator
 
 NUMBERS = {**rate_cases.SMALL_NUMBERS, "delta": 1e-6}
 COINS = 8  # groups of runs with the same coins, for weak gaps
@@ -85,54 +84,41 @@ def _query(n: int, sampling: Any) -> jmm.Query:
                      population=n, joint=True)
 
 
+def _planned(algorithm: Any, n: int, epsilon: float, **how: Any) -> Any:
+    plan = jmm.plan(algorithm, population=n, epsilon=epsilon, **NUMBERS, **how)
+    return algorithm, plan.hyper
+
+
 def _sgda(n: int, epsilon: float) -> Any:
     batch = max(1, round(math.sqrt(n)))
     step = jmm.sgda.theorem2_step(population=n, dim=NUMBERS["dim"], smooth=1.0, epsilon=epsilon,
                                   delta=NUMBERS["delta"])
-    return jmm.sgda, jmm.sgda.Hyper(query=_query(n, Poisson(rate=batch / n)), step=step,
-                                    iterations=n)
+    hyper = jmm.sgda.Hyper(query=_query(n, Poisson(rate=batch / n)), step=step, iterations=n)
+    return jmm.sgda, jmm.calibrate(jmm.sgda, hyper, epsilon, NUMBERS["delta"])
 
 
 def _extragradient(n: int, epsilon: float) -> Any:
-    plan = jmm.extragradient.single_pass(population=n, epsilon=epsilon, smooth=1.0, **NUMBERS)
-    hyper = jmm.extragradient.Hyper(
-        query=_query(n, jmm.Disjoint(batch=plan.batch)), step=Saddle(plan.step, plan.step),
-        iterations=plan.iterations)
-    hyper = jmm.calibrate(jmm.extragradient, hyper, epsilon, NUMBERS["delta"])
-    known = {k: v for k, v in NUMBERS.items() if k != "delta"}
-    step = jmm.extragradient.calibrated_step(iterations=plan.iterations, query=hyper.query,
-                                             smooth=1.0, **known)
-    return jmm.extragradient, dataclasses.replace(hyper, step=Saddle(step, step))
+    return _planned(jmm.extragradient, n, epsilon, smooth=1.0, passes="one")
 
 
 def _proximal(n: int, epsilon: float) -> Any:
-    plan = jmm.proximal.multi_pass(population=n, epsilon=epsilon, smooth=1.0, **NUMBERS)
-    query = jmm.proximal.certified(Resolvent(
-        bound=NUMBERS["bound"], prox=plan.prox, lipschitz=1.0, diameter=NUMBERS["diameter"],
-        sampling=FixedSize(batch=plan.batch), population=n, assumes="monotone"))
-    return jmm.proximal, jmm.proximal.Hyper(query=query, iterations=plan.iterations)
+    return _planned(jmm.proximal, n, epsilon, smooth=1.0, passes="many")
 
 
 def _one_pass(n: int, epsilon: float) -> Any:
-    plan = jmm.plans.one_pass(population=n, epsilon=epsilon, batch=None, **NUMBERS)
-    return plan.algorithm, plan.hyper
+    return _planned(jmm.sgda, n, epsilon, passes="one")
 
 
 def _recursive(n: int, epsilon: float) -> Any:
-    plan = jmm.plans.recursive(population=n, smooth=1.0, epsilon=epsilon, **NUMBERS)
-    return plan.algorithm, plan.hyper
+    return _planned(jmm.recursive, n, epsilon, smooth=1.0)
 
 
 def _less(n: int, epsilon: float) -> Any:
-    plan = jmm.plans.recursive(population=n, smooth=1.0, epsilon=epsilon, mode="manual", kappa=0.3,
-                               **NUMBERS)
-    return plan.algorithm, plan.hyper
+    return _planned(jmm.recursive, n, epsilon, smooth=1.0, mode="manual", kappa=0.3)
 
 
 def _descent(n: int, epsilon: float) -> Any:
-    plan = jmm.plans.recursive(population=n, smooth=None, epsilon=epsilon, mode="manual",
-                               rounds=2, inner=1000, **NUMBERS)
-    return plan.algorithm, plan.hyper
+    return _planned(jmm.recursive_sgda, n, epsilon, mode="manual", rounds=2, inner=1000)
 
 
 METHODS: dict[str, Callable[[int, float], Any]] = {
@@ -149,7 +135,6 @@ METHODS: dict[str, Callable[[int, float], Any]] = {
 def measured(name: str, n: int, epsilon: float, sets: int) -> dict[str, Any]:
     """Gaps of COINS times `sets` runs of one method."""
     algorithm, hyper = METHODS[name](n, epsilon)
-    hyper = jmm.calibrate(algorithm, hyper, epsilon, NUMBERS["delta"])
     job = rate_cases.Job(algorithm, hyper, rate_cases.SMALL, rate_cases.SMALL_START,
                          rate_cases.small_sample(n), rate_cases.small_gap)
 

@@ -10,8 +10,8 @@ import numpy as np
 import optax
 
 import jaxminimax as jmm
-from benchmarks import data
-from benchmarks.example_runs import STRATEGY, Outcome, Task, Trained, row, told, train
+from benchmarks import data, demo_gan
+from benchmarks.example_runs import Outcome, Task, Trained, row, told, train
 from jaxminimax import Query, Saddle
 
 DATASETS = ("ring", "mnist", "fashion_mnist")
@@ -27,7 +27,7 @@ _SETTINGS = {"ring": (2, 128, 256, (1.0, 12.0), 0.03, 3000),
 def load(args: Any) -> tuple[Any, str, tuple[str, ...]]:
     """Records, the unit of privacy, and what is public about them."""
     if args.dataset == "ring":
-        points = jmm.problems.ring(jax.random.key(0), 4_000 if args.quick else 20_000)
+        points = demo_gan.ring(jax.random.key(0), 4_000 if args.quick else 20_000)
         return points, "one point", ()
     pixels = data.images(args.dataset, size=_SIZE, data_dir=args.data_dir)
     unit = "one image, not one writer" if args.dataset == "mnist" else "one image"
@@ -55,7 +55,7 @@ def task(args: Any, records: Any, unit: str, public: tuple[str, ...]) -> Task:
                   sampling=jmm.Poisson(rate=200 / n))
     falling = jmm.schedules.Decay(scale=6e-4 * rounds, power=1.0, offset=0.3 * rounds)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.5, falling), iterations=rounds,
-                           averaging=jmm.TAIL, optimiser=Saddle(optax.sgd, _ADAM), **STRATEGY)
+                           averaging=jmm.TAIL, optimiser=Saddle(optax.sgd, _ADAM))
     start = Saddle(jnp.zeros(waves), jmm.problems.generator_init(keys[2], latent=latent,
                                                                  hidden=hidden, dim=dim))
     return Task("gan", problem, start, records, hyper, unit,
@@ -73,14 +73,14 @@ def run(args: Any) -> Outcome:
     records, unit, public = load(args)
     found = train(task(args, records, unit, public), args.epsilon, args.delta, args.seeds)
     own = jnp.asarray(records[:2000], jnp.float32)
-    distance = jax.jit(jmm.problems.sliced_wasserstein)
+    distance = jax.jit(demo_gan.sliced_wasserstein)
     rows, samples = [], []
     for one in found:
         points = [made(args, jax.tree.map(lambda x, i=i: x[i], one.average.v))
                   for i in range(args.seeds)]
         measures = {"distance": [float(distance(jax.random.key(3), x, own)) for x in points]}
         if args.dataset == "ring":
-            hits = [jmm.problems.modes_covered(x, jmm.problems.ring_centres(), within=0.25)
+            hits = [demo_gan.modes_covered(x, demo_gan.ring_centres(), within=0.25)
                     for x in points]
             measures |= {"modes": [int(a) for a, _ in hits], "inside": [float(b) for _, b in hits]}
         rows.append(row(one, args.delta, **measures))

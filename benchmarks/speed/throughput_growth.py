@@ -20,7 +20,7 @@ from benchmarks import throughput_jax as plain
 from benchmarks import throughput_ours as ours
 from benchmarks.throughput_cases import Case, Entry
 from jaxminimax import Saddle
-from jaxminimax.sampling import draw
+from jaxminimax.mechanism.sampling import SampleKeys, draw
 
 WIDTHS = (16, 64, 256, 1024)
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -41,7 +41,7 @@ def sampling(name: str, n: int) -> Entry:
 
     def whole(total: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         def body(total: jax.Array, t: jax.Array) -> tuple[jax.Array, None]:
-            sample = draw(jax.random.fold_in(key, t), query, t)
+            sample = draw(SampleKeys(jax.random.fold_in(key, t), key), query, t)
             assert sample.rows is not None
             return total + jnp.sum(sample.rows, dtype=jnp.int32), None
 

@@ -20,7 +20,7 @@ from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
-from jaxminimax import mechanism as words
+from jaxminimax.mechanism import concrete, noise_unit, solution_length
 
 RECORDS = jmm.Problem(operator=lambda z, x: Saddle(
     jax.tree.map(lambda a, b: a.astype(b.dtype), x, z.w), jax.tree.map(jnp.zeros_like, z.v)))
@@ -93,16 +93,16 @@ def path(name: str, epsilon: float) -> Path:
                               doubling=doubling, assumes="lipschitz")
         query = module.certified(query, 1) if doubling else module.certified(query)
         hyper = calibrated(module.Hyper(query=query, iterations=1))
-        size = words.concrete(words.displacement(hyper.query))
+        size = concrete(noise_unit(hyper.query))
         return Path(module, hyper, RECORDS, point, size * hyper.query.noise_multiplier)
     if name == "phased_erm":
         query = jmm.GroupSolution(lipschitz=1.0, bound=2 * _FAR, smooth=1e-9, diameter=2 * _FAR,
                                   reg_w=1.0, reg_lam=1e12, sizes=(n,), phases=1)
         hyper = calibrated(module.Hyper(query=module.certified(query)))
-        size = words.concrete(words.solution_length(hyper.query, 1.0))
+        size = concrete(solution_length(hyper.query, 1.0))
         return Path(module, hyper, LINES, point, size * hyper.query.noise_multiplier, True)
     if name == "ftrl":
-        hyper = calibrated(module.Hyper(query=jmm.Tree(clip=1.0, leaves=2), step=1.0))
+        hyper = calibrated(module.Hyper(query=jmm.TreeSums(clip=1.0, leaves=2), step=1.0))
         return Path(module, hyper, RECORDS, lambda state: state.total.w,
                     hyper.query.noise_multiplier)
     if name == "group_oco":
@@ -193,12 +193,11 @@ def moved(n: int, clip: float, *, strategy: str = "auto", tries: int = 24,
       tries: sums of the others.
       keys: releases.
     """
-    loss = jmm.saddle_operator(lambda w, v, x: w * x)
-    plain = jmm.Problem(operator=lambda z, x: Saddle(x, None))
-    problem = plain if strategy == "auto" else jmm.Problem(loss)
+    loss = jmm.saddle_operator(lambda w, v, x: w * x, strategy, min(n, 2**16))
+    plain = jmm.with_strategy(lambda z, x: Saddle(x, None), microbatch=min(n, 2**16))
+    problem = jmm.Problem(plain if strategy == "auto" else loss)
     query = jmm.Query(clip=Saddle(clip, None), noise_multiplier=Saddle(8.0, None), population=n)
-    hyper = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1, strategy=strategy,
-                           microbatch=min(n, 2**16))
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1)
     state = jmm.sgda.init(Saddle(jnp.float32(0), ()), hyper)
     each = jax.random.split(jax.random.key(3), keys)
 

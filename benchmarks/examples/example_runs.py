@@ -18,7 +18,6 @@ import jaxminimax as jmm
 from benchmarks import report
 from jaxminimax import Saddle
 
-STRATEGY = dict(strategy="auto")  # of every example's clipped sums
 _ASSUMED = (
     "Keys follow from the seeds so that results can be repeated; a real run needs a secret key.",
     "Clip norms, steps and sizes were chosen on these data or their kin without paying for it.",

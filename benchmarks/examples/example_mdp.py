@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import jaxminimax as jmm
+from benchmarks import demo_mdp
 from benchmarks.example_runs import (
-    STRATEGY,
     Outcome,
     Task,
     Trained,
@@ -34,23 +34,23 @@ def task(process: tuple[np.ndarray, np.ndarray], *, records: int, rounds: int) -
     return Task(
         "policy", jmm.problems.mdp(states=states, actions=actions, bias=_BIAS),
         jmm.problems.mdp_start(states, actions),
-        jmm.problems.transitions(jax.random.key(0), records, *process),
+        demo_mdp.transitions(jax.random.key(0), records, *process),
         jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.002), iterations=rounds,
-                       averaging=jmm.TAIL, **STRATEGY),
+                       averaging=jmm.TAIL),
         "one transition (i, a, j, r), not one walker",
         ("States and actions were drawn uniformly; which ones there are is public.",))
 
 
 def run(args: Any) -> Outcome:
     """Trains at every epsilon; policies are compared on the true process."""
-    process = jmm.problems.grid_world(2 if args.quick else _SIDE)
+    process = demo_mdp.grid_world(2 if args.quick else _SIDE)
     made = task(process, records=20_000 if args.quick else 100_000,
                 rounds=300 if args.quick else 1500)
     found = train(made, args.epsilon, args.delta, args.seeds)
     rows = [row(one, args.delta, average_reward=[reward(process, mu) for mu in one.average.v],
-                gap=[jmm.problems.mdp_gap(Saddle(h, mu), *process, _BIAS)
+                gap=[demo_mdp.mdp_gap(Saddle(h, mu), *process, _BIAS)
                      for h, mu in zip(*one.average, strict=True)]) for one in found]
-    _, best, _ = jmm.problems.optimal_policy(*process)
+    _, best, _ = demo_mdp.optimal_policy(*process)
     uniform = reward(process, np.ones_like(process[1]))
     title = (f"{made.hyper.query.population} private transitions of a grid world of "
              f"{len(process[1])} cells; average reward: best {best:.4f}, uniform {uniform:.4f}")
@@ -61,13 +61,13 @@ def run(args: Any) -> Outcome:
 
 def reward(process: tuple[np.ndarray, np.ndarray], mu: Any) -> float:
     """Average reward of the policy of mu, on the true process."""
-    return jmm.problems.average_reward(*process, np.asarray(jmm.problems.mdp_policy(mu)))
+    return demo_mdp.average_reward(*process, np.asarray(jmm.problems.mdp_policy(mu)))
 
 
 def draw(figure: Any, process: tuple[np.ndarray, np.ndarray], rows: list[dict[str, Any]],
          found: list[Trained], delta: float) -> None:
     """Reward against epsilon; policies as arrows on the differences of values."""
-    policy, best, h = jmm.problems.optimal_policy(*process)
+    policy, best, h = demo_mdp.optimal_policy(*process)
     near = min((x for x in found if x.epsilon < math.inf),
                key=lambda x: abs(math.log(x.epsilon)))
     figure.set_size_inches(11, 3.6)

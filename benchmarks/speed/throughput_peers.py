@@ -18,7 +18,7 @@ from benchmarks.throughput_cases import Case, Entry, Skipped
 VARIABLES = {"privacy": "JAXMINIMAX_PEER_JAX_PRIVACY", "torch": "JAXMINIMAX_PEER_TORCH"}
 _MODULES = {"privacy": "benchmarks.throughput_privacy", "torch": "benchmarks.throughput_torch"}
 _VERSIONS = {"privacy": ("jax", "jax-privacy"), "torch": ("torch", "opacus", "numpy")}
-_ROOT = pathlib.Path(__file__).parents[1]
+_ROOT = pathlib.Path(__file__).parents[2]
 CHECKED_ROWS, TOLERANCE = 32, 2e-5
 
 

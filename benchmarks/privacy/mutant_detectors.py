@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,16 +13,14 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks import group_attack, stream_attack
-from jaxminimax import Saddle, gda, gradients, group_sgd, proximal, recursive_sgda, sgda
+from jaxminimax import Saddle, gda, group_sgd, mechanism, proximal, recursive_sgda, sgda
 from jaxminimax import audit as auditor
-from jaxminimax import mechanism as words
-from jaxminimax.accounting import _charge
-from jaxminimax.prefetch import Supply
+from jaxminimax.door import sums
+from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.gradients import clipping
 
-door = importlib.import_module("jaxminimax.release")
-
-FULL = words.Full()
-POISSON = words.Poisson(rate=0.25)
+FULL = mechanism.Full()
+POISSON = mechanism.Poisson(rate=0.25)
 DELTA = 1e-2
 RUNS = 4000
 ATTACKS = 40_000  # runs of an attack that bounds epsilon
@@ -55,16 +52,16 @@ class Finding(NamedTuple):
         return self.value > self.limit
 
 
-def query(where: Any, population: int = 20, **values: Any) -> words.Query:
-    return words.Query(**{"clip": Saddle(0.5, 2.0), "sampling": where, "population": population,
-                          "noise_multiplier": Saddle(1.5, 2.0), **values})
+def query(where: Any, population: int = 20, **values: Any) -> mechanism.Query:
+    return mechanism.Query(**{"clip": Saddle(0.5, 2.0), "sampling": where, "population": population,
+                              "noise_multiplier": Saddle(1.5, 2.0), **values})
 
 
-def hyper_of(algorithm: Any, rounds: int, query: words.Query) -> Any:
+def hyper_of(algorithm: Any, rounds: int, query: mechanism.Query) -> Any:
     if algorithm is proximal:
-        point = words.Resolvent(bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0,
-                                sampling=query.sampling, population=query.population,
-                                noise_multiplier=1.5, assumes="lipschitz")
+        point = mechanism.Resolvent(bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0,
+                                    sampling=query.sampling, population=query.population,
+                                    noise_multiplier=1.5, assumes="lipschitz")
         return proximal.Hyper(query=proximal.certified(point), iterations=rounds)
     if algorithm is recursive_sgda:
         return recursive_sgda.Hyper(query=query, base=0.1, diameter=10.0, rounds=2,
@@ -116,7 +113,7 @@ def leaves() -> Finding:
 
 def with_noise(described: Any, z: float) -> Any:
     """A description of any kind with one noise multiplier."""
-    if isinstance(described, words.Parallel):
+    if isinstance(described, mechanism.Parallel):
         return dataclasses.replace(described, parts=tuple(with_noise(x, z)
                                                           for x in described.parts))
     return dataclasses.replace(described, noise_multiplier=z)
@@ -164,19 +161,19 @@ def distance() -> Finding:
 
     Every operator but one is zero, and the samples differ in size from the expected one.
     """
-    described = query(words.Poisson(rate=0.1), noise_multiplier=Saddle(1.0, 1.0))
+    described = query(mechanism.Poisson(rate=0.1), noise_multiplier=Saddle(1.0, 1.0))
     data = auditor.worst_pair(described, "replace_one")
-    once = words.Repeat(query=described, times=1)
+    once = mechanism.Repeat(query=described, times=1)
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
     keys = jax.random.split(jax.random.key(5), 500)
 
     def one(key: jax.Array, data: Saddle) -> Saddle:
-        return door.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data)
+        return sums.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data)
 
     g = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(keys, data)
-    square = sum(((x[:, 0] - x[:, 1])[:, 0] * words.batch_size(described) / clip) ** 2
+    square = sum(((x[:, 0] - x[:, 1])[:, 0] * mechanism.batch_size(described) / clip) ** 2
                  for x, clip in zip(g, described.clip, strict=True))
-    limit = 2 / _charge.charged(once, "replace_one")
+    limit = 2 / once.charged("replace_one")
     return Finding(float(jnp.sqrt(jnp.max(square))), limit)
 
 
@@ -185,7 +182,7 @@ def shared_rows() -> Finding:
     def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.sum(x @ w)
 
-    total = gradients.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
+    total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
     alone = total(Saddle(jnp.zeros((30, 40), jnp.float32), ()), jnp.ones((1, 3, 30), jnp.float32))
     return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
 
@@ -194,7 +191,7 @@ def one_norm() -> Finding:
     """Largest norm of one clipped record among records of all sizes, in clip norms."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(300, 50)) * 10.0 ** rng.uniform(-1, 3, (300, 1))
-    total = gradients.clipped_sum(lambda z, x: Saddle(x, None), Saddle(1.0, None))
+    total = clipping.clipped_sum(lambda z, x: Saddle(x, None), Saddle(1.0, None))
     each = jax.vmap(lambda row: total(Saddle(jnp.zeros(50, jnp.float32), ()), row[None]).w)
     g = np.asarray(jax.jit(each)(jnp.asarray(x, jnp.float32)), np.float64)
     return Finding(float(np.linalg.norm(g, axis=1).max()), 1.0 + 1e-6)
@@ -215,14 +212,14 @@ def budget() -> Finding:
 def places() -> Finding:
     """How unequally often records are in releases that are not NaN, in standard deviations."""
     n, rate, count = 12, 0.5, 20_000
-    described = query(words.Poisson(rate=rate, capacity=6), n, clip=Saddle(1.0, None),
+    described = query(mechanism.Poisson(rate=rate, capacity=6), n, clip=Saddle(1.0, None),
                       noise_multiplier=Saddle(0.0, None))
-    once = words.Repeat(query=described, times=1)
+    once = mechanism.Repeat(query=described, times=1)
     data = Saddle(jnp.eye(n, dtype=jnp.float32), jnp.zeros((n, 1), jnp.float32))
     start = Saddle(jnp.ones(n, jnp.float32), jnp.zeros(1, jnp.float32))
 
     def one(key: jax.Array) -> jax.Array:
-        return door.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data).w
+        return sums.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data).w
 
     g = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), count)))
     inside = np.round(g[np.isfinite(g).all(1)] * rate * n)
@@ -233,8 +230,8 @@ def places() -> Finding:
 def sent_ahead() -> Finding:
     """Releases of rows sent ahead that are numbers; the limit is how many samples fit."""
     n, count = 40, 12
-    described = query(words.Poisson(rate=0.5, capacity=20), n)
-    made = words.Repeat(query=described, times=count)
+    described = query(mechanism.Poisson(rate=0.5, capacity=20), n)
+    made = mechanism.Repeat(query=described, times=count)
     rows = Saddle(np.ones((n, 1), np.float32), np.ones((n, 1), np.float32))
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
     with Supply(KEY, made, jmm.HostData(rows), [count], 0, count) as supply:
@@ -242,7 +239,7 @@ def sent_ahead() -> Finding:
 
     @jax.jit
     def finite(spent: jax.Array, data: Any) -> jax.Array:
-        g = door.release(KEY, made, spent, auditor.PLAIN, start, data)
+        g = sums.release(KEY, made, spent, auditor.PLAIN, start, data)
         return jnp.isfinite(g.w[0])
 
     first, released = 0, 0
@@ -263,13 +260,13 @@ def loudness() -> Finding:
     z, clip = 1.5, 0.5
     described = query(FULL, 1, clip=Saddle(clip, None), noise_multiplier=Saddle(z, None),
                       parameters=_many().size)
-    made = words.Repeat(query=described, times=1)
+    made = mechanism.Repeat(query=described, times=1)
     start = Saddle(_many(), ())
 
     def operator(z: Saddle, x: Any) -> Saddle:
         return Saddle(jnp.zeros_like(z.w), ())
 
-    g = jax.jit(lambda key: door.release(key, made, jnp.int32(0), jmm.Problem(operator), start,
+    g = jax.jit(lambda key: sums.release(key, made, jnp.int32(0), jmm.Problem(operator), start,
                                          jnp.zeros(1)).w)(KEY)
     deviation = float(jnp.sqrt(jnp.mean(jnp.square(g))))  # sums of floats are made pairwise
     return Finding(clip * z / deviation, 1 + 4 / math.sqrt(2 * g.size))
@@ -299,20 +296,20 @@ def _mass(one: Callable[[np.ndarray], np.ndarray], two: Callable[[np.ndarray], n
 def one_sample(z: float = 0.6) -> Finding:
     """True delta at the claimed epsilon of both players on one Poisson sample, over the claimed."""
     rate = 0.1
-    described = query(words.Poisson(rate=rate), 1000, noise_multiplier=Saddle(z, z))
+    described = query(mechanism.Poisson(rate=rate), 1000, noise_multiplier=Saddle(z, z))
     joint = math.sqrt(2) / z  # distance of both players' releases from 0, noise 1
-    return _of_a_sample(words.Repeat(query=described, times=1), rate, joint)
+    return _of_a_sample(mechanism.Repeat(query=described, times=1), rate, joint)
 
 
 def one_group() -> Finding:
     """As `one_sample`, of a group's gradient that is read for sure."""
     rate, z = 0.2, 0.6
-    described = words.GroupGradients(clip=1.0, noise_multiplier=z,
-                                     sampling=words.Poisson(rate=rate), sizes=(500,) * 2)
-    return _of_a_sample(words.Repeat(query=described, times=1), rate, 1 / z)
+    described = mechanism.GroupGradients(clip=1.0, noise_multiplier=z,
+                                         sampling=mechanism.Poisson(rate=rate), sizes=(500,) * 2)
+    return _of_a_sample(mechanism.Repeat(query=described, times=1), rate, 1 / z)
 
 
-def _of_a_sample(once: words.Repeat, rate: float, far: float) -> Finding:
+def _of_a_sample(once: mechanism.Repeat, rate: float, far: float) -> Finding:
     """True delta at the claimed epsilon of a release at distance `far` from 0, over the claimed."""
     claimed = jmm.epsilon(once, DELTA)
 
@@ -327,8 +324,8 @@ def _of_a_sample(once: words.Repeat, rate: float, far: float) -> Finding:
 def laplace() -> Finding:
     """True delta of one Laplace release at the claimed epsilon, over the claimed delta."""
     z, delta = 0.5, 1e-3
-    losses = words.GroupLosses(bound=1.0, sizes=(100,), noise_multiplier=z, times=1)
-    gradient = words.Repeat(query=query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
-    claimed = jmm.epsilon(words.Sequence(parts=(gradient, losses)), delta)
+    losses = mechanism.GroupLosses(bound=1.0, sizes=(100,), noise_multiplier=z, times=1)
+    gradient = mechanism.Repeat(query=query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
+    claimed = jmm.epsilon(mechanism.Sequence(parts=(gradient, losses)), delta)
     true = max(0.0, 1 - math.exp((claimed - 1 / z) / 2))
     return Finding(true / delta, 1.0)
