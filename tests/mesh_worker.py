@@ -11,7 +11,6 @@ Results go to OUT, as JSON: numbers and words by name.
 import contextlib
 import dataclasses
 import functools
-import importlib
 import json
 import os
 import pathlib
@@ -34,9 +33,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxminimax as jmm
 from benchmarks import scaling
-from jaxminimax import Saddle, _fingerprint, blur, release_groups, release_stream, shard_sums
+from jaxminimax import Saddle
+from jaxminimax.door import noising, samples, stream, sums
+from jaxminimax.door.groups import release_group_gradient
+from jaxminimax.door.losses import release_group_losses
+from jaxminimax.drivers import fingerprint, long_runs
+from jaxminimax.placement import shard_sums
 
-door = importlib.import_module("jaxminimax.release")
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if not ALONE:
@@ -169,7 +172,7 @@ def stop(at):
 def forget():
     """So that what is patched is traced again."""
     answers.clear_cache()
-    importlib.import_module("jaxminimax.fit")._advance.clear_cache()
+    long_runs._advance.clear_cache()
 
 
 @contextlib.contextmanager
@@ -210,8 +213,8 @@ def other_meshes(found):
     problem, data = jmm.Problem(jmm.saddle_operator(network)), dataset()
 
     def go(z, mesh, strategy):
-        return fitted(hyper(SAMPLINGS["poisson"], strategy=strategy), data, mesh, z=z,
-                      problem=problem).state
+        task = problem._replace(operator=jmm.with_strategy(problem.operator, strategy))
+        return fitted(hyper(SAMPLINGS["poisson"]), data, mesh, z=z, problem=task).state
 
     one = go(z, None, "ghost")
     mesh = jax.make_mesh((2, 4), ("model", "data"))
@@ -235,7 +238,7 @@ def placements(found):
 
     everywhere = jmm.shard(jax.device_put(data, NamedSharding(mesh, PartitionSpec())), mesh)
     found["placed everywhere"] = apart(one, answers(query(jmm.Full()), everywhere))
-    marks = {_fingerprint.of_rows(b"secret", x) for x in (data, jmm.shard(data, mesh), jmm.shard(
+    marks = {fingerprint.of_rows(b"secret", x) for x in (data, jmm.shard(data, mesh), jmm.shard(
         data, meshed(4)), jmm.shard(data, Mesh(np.array(jax.devices()[::-1]), ("data",))),
         jmm.shard(data, jax.make_mesh((2, 4), ("model", "data"))))}
     found["marks"] = len(marks)
@@ -285,7 +288,7 @@ def bugs(found):
     silent, data, count = query(jmm.Full(), 0.0), dataset(), 8
     one, rows = answers(silent, data), jmm.shard(data, meshed(count))
     found["noise scale"] = noise_scale(rows)
-    sound, noise = door.sum_over_shards, blur.integer_noise
+    sound, noise = sums.sum_over_shards, noising.integer_noise
 
     def uncounted(total, z, data, *rest):
         whole = jax.tree.leaves(data.rows)[0].shape[0]
@@ -298,9 +301,9 @@ def bugs(found):
         "no sum": (shard_sums, "_add_up", lambda x, _: x),
         "sum of sums": (shard_sums, "_add_up",
                         lambda x, _: jax.lax.psum(jax.lax.psum(x, "data"), "data")),
-        "padding counts": (door, "sum_over_shards", uncounted),
-        "noise of every device": (blur, "integer_noise", louder(count)),
-        "half of the noise": (blur, "integer_noise", louder(0.5)),
+        "padding counts": (sums, "sum_over_shards", uncounted),
+        "noise of every device": (noising, "integer_noise", louder(count)),
+        "half of the noise": (noising, "integer_noise", louder(0.5)),
     }
     for name, (where, attribute, wrong) in planted.items():
         forget()
@@ -332,12 +335,12 @@ def refusals(found):
     grouped = jmm.GroupProblem(None, None, None, 1.0, 1.0, 1.0)
     unlike = {
         "resolvent": lambda: fitted(settings, data, mesh, algorithm=jmm.proximal),
-        "group gradient": lambda: release_groups.release_group_gradient(
+        "group gradient": lambda: release_group_gradient(
             KEY, groups, zero, grouped, START, placed, zero),
-        "group losses": lambda: release_groups.release_group_losses(
+        "group losses": lambda: release_group_losses(
             KEY, losses, zero, grouped, START, placed),
-        "record": lambda: release_stream._record(placed, (zero,)),
-        "pair": lambda: release_stream.next_pair(jnp.zeros(1, int), zero, (N,), placed),
+        "record": lambda: samples.record_at(placed, (zero,)),
+        "pair": lambda: stream.next_pair(jnp.zeros(1, int), zero, (N,), placed),
     }
     found["unlike"] = {name: refusal(call) for name, call in unlike.items()}
     short = tuple(x[:-1] for x in data)
@@ -352,7 +355,7 @@ def refusals(found):
                                               key=jax.random.key(0, impl="rbg")),
         "not over": lambda: fitted(hyper(jmm.Full()), placed, meshed(4)),
         "share one leading axis": lambda: jmm.shard((data[0], short[0]), mesh),
-        "fewer than 2**31": lambda: jmm.sharding.own_rows(2**31 - 4, mesh),
+        "fewer than 2**31": lambda: jmm.placement.own_rows(2**31 - 4, mesh),
         "shard lays them out": lambda: answers(query(jmm.Full()), dataclasses.replace(
             placed, rows=jax.tree.map(lambda x: x[:200], placed.rows))),
         "at least 1": lambda: jmm.shard((np.zeros((0, 2)),), mesh),
@@ -366,7 +369,7 @@ def refusals(found):
 def together(found):
     """Each process feeds its own rows, and ends with the same state and statement."""
     mesh, data = jax.make_mesh((4,), ("data",)), dataset()
-    mine = jmm.sharding.own_rows(N, mesh)
+    mine = jmm.placement.own_rows(N, mesh)
     rows = tuple(x[mine] for x in data)
     found["rows"] = mine.tolist()
     placed = jmm.shard(rows, mesh, population=N)
@@ -374,7 +377,7 @@ def together(found):
     padded = tuple(np.pad(x, ((0, 102 - len(x)), (0, 0))) for x in rows)
     handed = jmm.shard(tuple(jax.make_array_from_process_local_data(spread, x) for x in padded),
                        mesh, population=N)
-    found["marks"] = len({_fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
+    found["marks"] = len({fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
     settings = hyper(SAMPLINGS["poisson"])
     one = fitted(settings, data)
     many = fitted(settings, placed, mesh, callback=lambda state: None)
@@ -396,7 +399,7 @@ def together(found):
         "key must be equal": lambda: fitted(settings, placed, key=jax.random.key(me)),
         "settings must be equal": lambda: fitted(hyper(jmm.Poisson(rate=0.1), 1.0 + me), placed),
         "z must be equal": lambda: fitted(settings, placed, z=Saddle(START.w + me, START.v)),
-        "the saved state must be equal": lambda: jmm.sharding.agree(
+        "the saved state must be equal": lambda: jmm.placement.agree(
             mesh, **{"the saved state": jnp.int32(me)}),
         "population must be given": lambda: fitted(settings, data, mesh),
         "this process is to hold": lambda: jmm.shard(data, mesh, population=N),

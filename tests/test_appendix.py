@@ -13,7 +13,7 @@ import pytest
 
 import jaxminimax as jmm
 from benchmarks import data as benchmark_data
-from benchmarks import example_dro, examples
+from benchmarks import demo_gan, demo_mdp, example_dro, examples
 from jaxminimax import Saddle
 
 P = jmm.problems
@@ -57,8 +57,8 @@ def drawn():
         return {
             "cosine": jax.vmap(jax.grad(wave), (None, 0))(jnp.ones(50), wild),
             "latents": P.latents(key, 64, DIM),
-            "ring": P.ring(key, 400, modes=4, spread=0.02),
-            "transitions": P.transitions(key, 30_000, p, r),
+            "ring": demo_gan.ring(key, 400, modes=4, spread=0.02),
+            "transitions": demo_mdp.transitions(key, 30_000, p, r),
         }
 
     return jax.tree.map(np.asarray, draw(jax.random.key(1)))
@@ -100,6 +100,7 @@ def test_a_linear_gan_has_its_saddle_at_the_mean_of_the_records():
         assert value(Saddle(zero, x), POINTS) == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_private_linear_gan_finds_the_mean_to_the_noise():
     """The averaged operator of w is near 0, so v is off by the averaged noise and no more."""
     z, clip = POINTS, 2.0
@@ -168,7 +169,7 @@ def test_limits_on_weights_are_projections():
 
 def test_the_sliced_distance_of_a_shifted_sample_is_the_mean_projection_of_the_shift():
     key, x = jax.random.key(4), POINTS[:100, :2]
-    distance = jax.jit(lambda a, b: P.sliced_wasserstein(key, a, b, 1000))
+    distance = jax.jit(lambda a, b: demo_gan.sliced_wasserstein(key, a, b, 1000))
     assert distance(x, x[::-1].copy()) == pytest.approx(0.0, abs=1e-12)
     # E |<t, u>| of a direction on the circle is 2 |t| / pi
     assert distance(x + np.array([3.0, 4.0]), x) == pytest.approx(10 / math.pi, rel=0.05)
@@ -177,9 +178,9 @@ def test_the_sliced_distance_of_a_shifted_sample_is_the_mean_projection_of_the_s
 def test_modes_are_covered_where_points_are(drawn):
     @jax.jit
     def covered(records):
-        centres = P.ring_centres(4)
+        centres = demo_gan.ring_centres(4)
         made = jnp.concatenate([jnp.tile(centres[:3], (100, 1)), jnp.full((100, 2), 9.0)])
-        return jax.vmap(lambda x: P.modes_covered(x, centres, within=0.1))(
+        return jax.vmap(lambda x: demo_gan.modes_covered(x, centres, within=0.1))(
             jnp.stack([made, records]))
 
     modes, inside = map(np.asarray, covered(drawn["ring"]))
@@ -218,31 +219,32 @@ def quarters():
 
 
 def test_the_two_state_chain_is_solved_exactly():
-    policy, gain, h = P.optimal_policy(*two_states())
+    policy, gain, h = demo_mdp.optimal_policy(*two_states())
     np.testing.assert_array_equal(policy, [[0, 1], [1, 0]])
     assert gain == pytest.approx(0.75)
     # g + h_0 = P h + r, so h_1 - h_0 = g / 0.6
     np.testing.assert_allclose(h, [-0.625, 0.625])
-    assert P.average_reward(*two_states(), np.full((2, 2), 0.5)) == pytest.approx(0.3 / (0.3 + 0.6))
+    even = demo_mdp.average_reward(*two_states(), np.full((2, 2), 0.5))
+    assert even == pytest.approx(0.3 / (0.3 + 0.6))
 
 
 def test_policy_iteration_beats_every_deterministic_policy():
     rng = np.random.default_rng(3)
     p, r = rng.dirichlet(np.ones(4), size=(4, 3)), rng.random((4, 3))
-    _, gain, _ = P.optimal_policy(p, r)
-    every = [P.average_reward(p, r, np.eye(3)[list(choice)])
+    _, gain, _ = demo_mdp.optimal_policy(p, r)
+    every = [demo_mdp.average_reward(p, r, np.eye(3)[list(choice)])
              for choice in itertools.product(range(3), repeat=4)]
     assert gain == pytest.approx(max(every), abs=1e-12)
 
 
 def test_the_saddle_point_of_a_process_is_its_best_policy():
     p, r = two_states()
-    policy, gain, h = P.optimal_policy(p, r)
+    policy, gain, h = demo_mdp.optimal_policy(p, r)
     time = np.array([0.25, 0.75])  # spent in the two states
     z = Saddle(h, time[:, None] * policy)
-    assert P.mdp_gap(z, p, r, 1.0) == pytest.approx(0.0, abs=1e-12)
+    assert demo_mdp.mdp_gap(z, p, r, 1.0) == pytest.approx(0.0, abs=1e-12)
     start = P.mdp_start(2, 2)
-    assert P.mdp_gap(start, p, r, 1.0) > 0.4
+    assert demo_mdp.mdp_gap(start, p, r, 1.0) > 0.4
     np.testing.assert_allclose(P.mdp_policy(jnp.asarray(z.v)), policy)
     assert gain == pytest.approx(float((z.v * r).sum()))
 
@@ -268,7 +270,7 @@ def test_transitions_have_the_bilinear_form_as_their_mean():
     assert mu.sum() == pytest.approx(1.0)
     assert np.abs(h).max() == 1.5
     assert value == pytest.approx((mu * (p @ h - h[:, None] + r)).sum())
-    assert gap == pytest.approx(P.mdp_gap(z, p, r, 1.5))
+    assert gap == pytest.approx(demo_mdp.mdp_gap(z, p, r, 1.5))
     assert bound == pytest.approx(float(gap))
     i, a, j, reward = one
     assert i != j
@@ -287,8 +289,8 @@ def test_drawn_transitions_follow_the_process(drawn):
 
 
 def test_a_grid_world_leads_to_its_last_cell():
-    p, r = P.grid_world(3, slip=0.0)
-    policy, gain, h = P.optimal_policy(p, r)
+    p, r = demo_mdp.grid_world(3, slip=0.0)
+    policy, gain, h = demo_mdp.optimal_policy(p, r)
     # 0, 1, ..., 4 steps from the goal start 1, 2, 3, 2, 1 of the nine cells: a visit takes 3 steps
     assert gain == pytest.approx(1 / 3)
     assert policy[7, 1] == policy[5, 2] == 1.0  # right and down, next to it
@@ -296,10 +298,11 @@ def test_a_grid_world_leads_to_its_last_cell():
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: P.average_reward(np.eye(2)[:, None], np.ones((2, 1)), np.ones((2, 1))), "parts"),
-    (lambda: P.average_reward(*two_states(), np.ones((2, 2))), "policy"),
-    (lambda: P.optimal_policy(np.ones((2, 2, 2)), np.ones((2, 2))), "add up to 1"),
-    (lambda: P.optimal_policy(np.ones((2, 2)), np.ones((2, 2))), r"\[S, A, S\]"),
+    (lambda: demo_mdp.average_reward(np.eye(2)[:, None], np.ones((2, 1)), np.ones((2, 1))),
+     "parts"),
+    (lambda: demo_mdp.average_reward(*two_states(), np.ones((2, 2))), "policy"),
+    (lambda: demo_mdp.optimal_policy(np.ones((2, 2, 2)), np.ones((2, 2))), "add up to 1"),
+    (lambda: demo_mdp.optimal_policy(np.ones((2, 2)), np.ones((2, 2))), r"\[S, A, S\]"),
     (lambda: P.mdp(states=2, actions=2, bias=1.0, design=np.ones((2, 2))), "design"),
     (lambda: P.mdp(states=2, actions=2, bias=0.0), "bias"),
     (lambda: P.wgan(P.mlp_scorer, P.mlp_generator, BANK, limit=-1.0), "limit"),
@@ -428,6 +431,7 @@ def test_the_best_response_of_shifts_follows_the_classifier():
     assert not np.any(jax.jit(plain.project)(Saddle(CLASSIFIER, np.ones(4))).v)
 
 
+@pytest.mark.slow
 def test_private_training_against_shifts_lowers_the_robust_risk(classes):
     problem, start = P.adversarial(radius=Saddle(10.0, 0.5)), P.linear_start(4)
     state, _ = private(problem, start, classes, clip=Saddle(1.5, 10.0), step=Saddle(1.0, 0.2),
@@ -438,6 +442,7 @@ def test_private_training_against_shifts_lowers_the_robust_risk(classes):
     assert P.robust_accuracy(w, classes, 0.5) > 0.7
 
 
+@pytest.mark.slow
 def test_a_private_model_for_the_worst_share_is_better_for_it(regression):
     _, pairs = regression
     problem = P.reweighted(P.squared_loss, divergence="cvar", level=0.2, radius=2.0, bound=1.0)
@@ -452,6 +457,7 @@ def test_a_private_model_for_the_worst_share_is_better_for_it(regression):
 # --- the command ---
 
 
+@pytest.mark.slow
 def test_an_example_trains_prints_and_draws(tmp_path, capsys):
     files = tmp_path / "mdp.json", tmp_path / "mdp.png"
     assert examples.main(["mdp", "--quick", "--epsilon", "2", "--json", str(files[0]),

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, _arithmetic
+from jaxminimax import Saddle
+from jaxminimax.algorithms import ALGORITHMS
+from jaxminimax.base import arithmetic
 
 N, D = 24, 2
 KEY = jax.random.key(5)
@@ -48,7 +50,7 @@ def cases():
         return jmm.GroupLosses(bound=2.0, noise_multiplier=3.0, sizes=sizes, **how)
 
     grouped = dict(query=gradients, step=0.5, iterations=2)
-    oco = jmm.Parallel(parts=(jmm.Tree(clip=1.0, noise_multiplier=1.0, leaves=3),
+    oco = jmm.Parallel(parts=(jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=3),
                               jmm.RecordLosses(bound=2.0, noise_multiplier=1.0, times=3)),
                        in_turn=True)
     solution = jmm.phased_erm.certified(jmm.GroupSolution(
@@ -62,12 +64,15 @@ def cases():
                 PAIR, ROWS),
         "extragradient": (jmm.extragradient.Hyper(query=query(), step=STEPS, iterations=2), GAME,
                           PAIR, ROWS),
+        "optimistic": (jmm.optimistic.Hyper(query=query(), step=STEPS, iterations=3), GAME, PAIR,
+                       ROWS),
         "proximal": (jmm.proximal.Hyper(query=jmm.proximal.certified(resolvent()), iterations=2),
                      GAME, PAIR, ROWS),
         "recursive": (jmm.recursive.Hyper(query=growing, iterations=2), GAME, PAIR, ROWS),
         "recursive_sgda": (jmm.recursive_sgda.Hyper(
             query=query(N // 2), base=0.1, diameter=4.0, rounds=2, inner=2), GAME, PAIR, ROWS),
-        "ftrl": (jmm.ftrl.Hyper(query=jmm.Tree(clip=1.0, noise_multiplier=1.0, leaves=3), step=0.1),
+        "ftrl": (jmm.ftrl.Hyper(step=0.1, query=jmm.TreeSums(clip=1.0, noise_multiplier=1.0,
+                                                             leaves=3)),
                  WALK, PAIR, ROWS),
         "group_sgd": (jmm.group_sgd.Hyper(**grouped, losses=losses(), weight_step=0.3), task,
                       model, data),
@@ -79,10 +84,10 @@ def cases():
     }
 
 
-NAMES = ("sgda", "gda", "extragradient", "proximal", "recursive", "recursive_sgda", "ftrl",
-         "group_sgd", "active_groups", "group_oco", "phased_erm")
+NAMES = tuple(ALGORITHMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_takes_numpys_arrays_for_jaxs(name):
     """Bit for bit, by the plain driver, which traces what it is given."""
@@ -95,6 +100,7 @@ def test_a_run_takes_numpys_arrays_for_jaxs(name):
     chex.assert_trees_all_equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_the_other_drivers_take_them_too():
     hyper, problem, z, data = cases()["sgda"]
     on_device = jax.tree.map(jnp.asarray, (z, data))
@@ -112,6 +118,7 @@ def test_the_other_drivers_take_them_too():
 # --- equal keys ---
 
 
+@pytest.mark.slow
 def test_equal_keys_of_a_sweep_are_refused_by_their_places():
     hyper, problem, z, data = cases()["sgda"]
     stacked = jmm.stack([hyper, hyper])
@@ -149,7 +156,7 @@ def test_records_do_not_decide_whether_a_run_ends(name):
     for call in calls:
         with getattr(jax, name)(True), pytest.raises(ValueError, match=f"jax_{name} is on"):
             call()
-    _arithmetic.check()
+    arithmetic.check()
 
 
 @pytest.mark.parametrize("flag", [
@@ -172,4 +179,4 @@ def test_fast_mathematics_is_refused(monkeypatch, tmp_path, flag):
 ])
 def test_other_flags_are_not(monkeypatch, given):
     monkeypatch.setenv("XLA_FLAGS", given)
-    _arithmetic.check()
+    arithmetic.check()

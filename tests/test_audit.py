@@ -37,6 +37,7 @@ def loud(sampling, rounds, z=1.5):
 # --- the bound ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trials", "error"), [(1, 0.1), (20, 0.01), (200, 0.00025)])
 def test_clopper_pearson_bounds_err_no_more_often_than_stated(trials, error):
     """Coverage summed over the binomial law, on a grid of probabilities: no simulation."""
@@ -63,6 +64,7 @@ def lower_bounds(mu, delta, confidence, repetitions, runs=2000):
         yield audit.lower_bound({"x": one}, {"x": two}, delta, confidence)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 1.5])
 def test_no_bound_of_a_gaussian_pair_is_above_its_epsilon(mu):
     exact = gaussian_epsilon(mu, DELTA)
@@ -71,6 +73,7 @@ def test_no_bound_of_a_gaussian_pair_is_above_its_epsilon(mu):
     assert values.mean() > 0.2 * exact
 
 
+@pytest.mark.slow
 def test_a_bound_at_low_confidence_errs_no_more_often_than_it_may():
     """Close enough to the truth that it would show: at 1/2 some bounds are wrong, under a half."""
     exact = gaussian_epsilon(1.0, DELTA)
@@ -147,6 +150,7 @@ def test_pairs_differ_in_one_record_that_is_read(sampling, pair):
             assert np.isnan(x[1, differs[0]]).all() == (neighbours == AR)
 
 
+@pytest.mark.slow
 def test_a_player_without_a_clip_norm_takes_no_part():
     hyper = hyper_of(gda, Full(), 2, 4.0, clip=Saddle(None, 2.0))
     found = audit.audit(jax.random.key(1), gda, hyper, DELTA, runs=20_000)
@@ -173,7 +177,7 @@ def test_most_of_the_claim_is_attained_and_no_more(algorithm, sampling, rounds, 
 @pytest.mark.slow
 def test_a_round_of_two_releases_that_is_charged_as_one_is_refuted(monkeypatch):
     module = jmm.extragradient
-    hyper = benchmark.hyper_of("extragradient", module, benchmark.Case(Full(), 1))
+    hyper = benchmark.hyper_of(module, benchmark.Case(Full(), 1))
     hyper = jmm.calibrate(module, hyper, 4.0, DELTA)
     z = jax.tree.map(lambda x: 2**-0.5 * x, hyper.query.noise_multiplier)
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, noise_multiplier=z))
@@ -275,7 +279,7 @@ def with_noise(described, z):
 def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     """What is measured is what is charged; `benchmarks.mutants` has bugs of all mechanisms."""
     module = benchmark.modules()[name]
-    hyper = benchmark.hyper_of(name, module, benchmark.Case(sampling, rounds))
+    hyper = benchmark.hyper_of(module, benchmark.Case(sampling, rounds))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))
     found = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)), audit.PLAIN,
                          observe=audit.points)
@@ -413,6 +417,7 @@ def test_one_noise_for_all_losses_of_a_stream_is_refuted():
 # --- many numbers, many records ---
 
 
+@pytest.mark.slow
 def test_a_grid_of_small_radii_is_seen_by_whoever_knows_the_sum():
     """Radii from floats near 1, which are multiples of 2^-24, against radii of any size."""
     rng = np.random.default_rng(11)
@@ -514,9 +519,9 @@ def test_the_benchmark_has_every_algorithm_and_every_sampling():
         Full, Poisson, Disjoint, FixedSize}
 
 
-def test_an_algorithm_that_the_benchmark_does_not_know_is_named(monkeypatch):
-    monkeypatch.setattr(benchmark, "OWN", {"gda": {}})
-    with pytest.raises(LookupError, match="sgda"):
+def test_an_algorithm_that_no_attack_knows_is_named(monkeypatch):
+    monkeypatch.setattr(benchmark, "STREAMS", lambda: benchmark.stream_attack.attacks()[1:2])
+    with pytest.raises(LookupError, match=r"group_oco.*phased_erm"):
         benchmark.modules()
 
 

@@ -72,6 +72,7 @@ def randhie(tmp_path_factory):
     return out, plot
 
 
+@pytest.mark.slow
 def test_randhie_record(randhie):
     out, _ = randhie
     check_schema(out, rows=3)
@@ -88,6 +89,7 @@ def test_randhie_record(randhie):
         assert settings.ASSUMED in statement["assumed"]
 
 
+@pytest.mark.slow
 def test_randhie_auc(randhie):
     low, middle, high = (row["auc_mean"] for row in randhie[0]["rows"])
     reference = randhie[0]["rows"][0]["auc_nonprivate"]
@@ -103,6 +105,7 @@ def test_plot(randhie):
     assert len(content) > 5000
 
 
+@pytest.mark.slow
 def test_printed_report(capsys, tmp_path):
     run(tmp_path, "--epsilon", 1, 2, "--seeds", 1, "--iterations", 3)
     text = capsys.readouterr().out
@@ -112,6 +115,7 @@ def test_printed_report(capsys, tmp_path):
     assert "compilation" in text.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_gda(tmp_path):
     out = run(tmp_path, "--algorithm", "gda", "--epsilon", 1, "--seeds", 1)
     check_schema(out, rows=1)
@@ -119,6 +123,7 @@ def test_gda(tmp_path):
     assert out["rows"][0]["auc_mean"] > 0.63
 
 
+@pytest.mark.slow
 def test_two_players_share_the_budget(tmp_path, monkeypatch):
     ascent = settings.Settings(clip=8, step=0.1, iterations=10, share=0.9)
     monkeypatch.setitem(settings._TABLE, ("randhie", "linear"), ((math.inf, ascent),))
@@ -129,6 +134,7 @@ def test_two_players_share_the_budget(tmp_path, monkeypatch):
     assert again["rows"][0]["auc_mean"] == out["rows"][0]["auc_mean"]
 
 
+@pytest.mark.slow
 def test_csv(table, tmp_path):
     out = run(tmp_path, *csv(table), "--prior", 0.2, "--epsilon", 20, "--seeds", 2)
     check_schema(out, rows=1)
@@ -137,6 +143,7 @@ def test_csv(table, tmp_path):
     assert settings.ASSUMED_CSV in out["statements"][0]["assumed"]
 
 
+@pytest.mark.slow
 def test_mlp(table, tmp_path):
     out = run(tmp_path, *csv(table), "--prior", 0.2, "--epsilon", 20, "--seeds", 2,
               "--scorer", "mlp", "--iterations", 100)
@@ -145,6 +152,7 @@ def test_mlp(table, tmp_path):
     assert out["rows"][0]["auc_mean"] > 0.6
 
 
+@pytest.mark.slow
 def test_batches(table, tmp_path):
     out = run(tmp_path, *csv(table), "--batch", 48, "--epsilon", 5, "--seeds", 1,
               "--iterations", 5, "--neighbours", "add_or_remove_one")
@@ -213,6 +221,7 @@ def test_bad_arguments_read_no_data(monkeypatch):
         auc.main(["--epsilon", "-1"])
 
 
+@pytest.mark.slow
 def test_diverged_runs_are_reported(monkeypatch, capsys):
     monkeypatch.setattr(auc.jmm.metrics, "auc", lambda *_: pytest.fail("NaN was scored"))
     monkeypatch.setitem(auc_runs.SCORERS, "linear", lambda theta, x: x @ theta * np.nan)

@@ -53,6 +53,7 @@ def results(tmp_path_factory):
     return json.loads((folder / "a.json").read_text())
 
 
+@pytest.mark.slow
 def test_rows_have_every_group_of_every_method_and_the_references(results):
     rows = results["rows"]
     names = [(r["algorithm"], r["epsilon"]) for r in rows]
@@ -70,6 +71,7 @@ def test_rows_have_every_group_of_every_method_and_the_references(results):
         assert (r["delta"] is None) == (r["epsilon"] is None)
 
 
+@pytest.mark.slow
 def test_every_private_row_has_a_statement_of_its_epsilon(results):
     targets = [r["epsilon"] for r in results["rows"] if r["epsilon"]]
     for statement, target in zip(results["statements"], targets, strict=True):
@@ -79,6 +81,7 @@ def test_every_private_row_has_a_statement_of_its_epsilon(results):
     assert all("public" in " ".join(s["assumed"]) for s in results["statements"])
 
 
+@pytest.mark.slow
 def test_made_up_records_are_timed(tmp_path, capsys):
     args = ["--synthetic", "--records", "2000", "--group-count", "10", "--dim", "4",
             "--algorithm", "group_sgd", "--json", str(tmp_path / "t.json")]

@@ -13,7 +13,7 @@ import jaxminimax as jmm
 from benchmarks import calibration
 from jaxminimax import Saddle
 from jaxminimax.accounting import _calibrate, _curves, _epsilon, _pld, subsampling
-from jaxminimax.accounting._charge import Charge, Loss
+from jaxminimax.mechanism import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 EPSILONS, DELTAS, TIMES = (1e-3, 0.1, 1.0, 20.0), (1e-4, 1e-10), (1, 1000, 10**6)
@@ -45,6 +45,7 @@ def test_with_sampling_the_target_is_met_to_a_thousandth(epsilon, delta, times):
     assert least < jmm.epsilon(answer, delta) / epsilon <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "batch", "times"), [(256, 16, 64), (5, 5, 3), (2, 40, 2)])
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])
 def test_draws_with_replacement_are_calibrated(n, batch, times, epsilon):
@@ -129,17 +130,19 @@ def test_tails_left_out_are_charged():
     assert 1e-19 < left_out <= 1e-6
 
 
+@pytest.mark.slow
 def test_less_noise_gets_wider_cells_before_it_gets_infinity():
     values = []
     for z in (2.0, 1.0, 0.7, 0.5):
-        cost = Charge(losses=((Loss("replacement", z, population=256, batch=16), 64),))
+        cost = Charge(losses=((PrivacyLoss("replacement", z, population=256, batch=16), 64),))
         values.append(_epsilon.upper_bounds(cost, 1e-5, "replace_one")["pld"])
     assert all(a < b < math.inf for a, b in itertools.pairwise(values))
     assert values == pytest.approx([4.8729, 30.156, 71.39, 154.7], rel=5e-3)
 
 
+@pytest.mark.slow
 def test_a_wider_grid_for_few_releases_costs_a_millionth():
-    loss = Loss("replacement", 2.1604, population=256, batch=16)
+    loss = PrivacyLoss("replacement", 2.1604, population=256, batch=16)
     cost = Charge(losses=((loss, 64),))
     assert _curves.interval(cost, 5.0) > 2e-4
     fine = _curves._composed(cost, 1e-4, "replace_one")

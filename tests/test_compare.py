@@ -12,6 +12,7 @@ from benchmarks import compare, rate_cases
 from jaxminimax import Saddle
 
 
+@pytest.mark.slow
 def test_every_algorithm_meets_the_same_target_on_the_same_records():
     entries = compare._game(40, 4.0)
     assert len(entries) == 5
@@ -22,6 +23,7 @@ def test_every_algorithm_meets_the_same_target_on_the_same_records():
         np.testing.assert_array_equal(entry.data(3), entries[0].data(3))
 
 
+@pytest.mark.slow
 def test_a_row_says_what_was_measured():
     entry = next(e for e in compare._game(40, 4.0) if e.name == "extragradient, one pass")
     row = compare.row(entry, 4.0, 3)
@@ -32,6 +34,7 @@ def test_a_row_says_what_was_measured():
     assert row["epsilon"] <= row["target_epsilon"] == 4.0
 
 
+@pytest.mark.slow
 def test_the_constants_of_the_auc_problem_hold_for_every_record():
     """L of the clipped operator is that of the raw one; the public term counts too."""
     settings = types.SimpleNamespace(clip=18.0)

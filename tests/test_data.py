@@ -129,6 +129,7 @@ def test_randhie_does_not_show_the_label():
     np.testing.assert_array_equal(data._randhie_features(frame), data._randhie_features(hidden))
 
 
+@pytest.mark.slow
 def test_randhie_is_useful_for_a_linear_scorer():
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score

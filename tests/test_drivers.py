@@ -33,6 +33,7 @@ def hyper(epsilon=1.0, iterations=40, sampling=None):
     return jmm.calibrate(jmm.sgda, out, epsilon, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.1), jmm.Disjoint(batch=20)])
 def test_a_sweep_compiles_once_and_equals_the_single_runs(sampling):
     data = dataset()
@@ -56,6 +57,7 @@ def test_a_sweep_compiles_once_and_equals_the_single_runs(sampling):
                                         rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_keys_shared_between_budgets_are_refused():
     """Their difference would cancel the noise."""
     with pytest.raises(ValueError, match="budgets, seeds"):
@@ -92,6 +94,7 @@ sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe", "
                                             "progress"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [None, 1, 4])
 def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
     """Four at once: budgets share a place, and one place is filled up."""
@@ -114,6 +117,7 @@ def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
             assert (told.spent, told.allowed) == (length, length)
 
 
+@pytest.mark.slow
 def test_a_run_of_two_releases_a_round_ends_where_it_should():
     query = dataclasses.replace(hyper().query, noise_multiplier=Saddle(2.0, 2.0))
     hypers = [jmm.extragradient.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=t)
@@ -127,6 +131,7 @@ def test_a_run_of_two_releases_a_round_ends_where_it_should():
     assert bool(jnp.all(jnp.isnan(over.z.w)))  # its own releases are spent, not the longest run's
 
 
+@pytest.mark.slow
 def test_fewer_runs_at_once_need_less_memory_and_end_the_same():
     keys = jax.random.split(jax.random.key(0), (2, 8))
     stacked = jmm.stack([hyper(e, 3, jmm.Full()) for e in (1.0, 2.0)])
@@ -159,6 +164,7 @@ def test_lengths_that_shape_the_program_are_refused():
         jmm.sweep(keys, START, dataset(), hypers, jmm.sgda, PROBLEM, at_once=0)
 
 
+@pytest.mark.slow
 def test_a_bar_counts_the_runs_and_changes_nothing(uneven, capsys):
     hypers, keys, data, _ = uneven
     stacked = jmm.stack(hypers)
@@ -171,6 +177,7 @@ def test_a_bar_counts_the_runs_and_changes_nothing(uneven, capsys):
         assert "6/6" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_observations_come_back_a_round_each():
     state, trace = jmm.run(jax.random.key(0), START, dataset(), hyper(), jmm.sgda, PROBLEM,
                            observe=lambda s: s.spent)
@@ -178,6 +185,7 @@ def test_observations_come_back_a_round_each():
     assert int(state.spent) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 7, 40, 1000])
 def test_fit_is_run_in_pieces(every):
     one, _ = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))(
@@ -192,6 +200,7 @@ def test_fit_is_run_in_pieces(every):
     assert bool(jnp.all(START.w == 0))  # the caller's point was not donated away
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
     def go(folder, callback=None):
         return jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5,
@@ -254,6 +263,7 @@ def test_a_killed_process_resumes_bit_for_bit_in_float32(tmp_path):
     assert other["spent"] == 40
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_run_is_refused(tmp_path):
     def go(seed=3, epsilon=1.0, algorithm=jmm.sgda):
         return jmm.fit(jax.random.key(seed), START, dataset(), hyper(epsilon), algorithm, PROBLEM,

@@ -50,6 +50,7 @@ START = Saddle(jnp.zeros(3), jnp.zeros(3))
 # --- without noise ---
 
 
+@pytest.mark.slow
 def test_a_round_on_the_disc_is_the_one_worked_out_by_hand():
     problem = problems.variational_inequality(
         lambda u, x: jnp.array([u[1], -u[0]]), problems.ball(1.0))
@@ -63,6 +64,7 @@ def test_a_round_on_the_disc_is_the_one_worked_out_by_hand():
     assert int(state.spent) == 2
 
 
+@pytest.mark.slow
 def test_the_output_is_the_mean_of_the_points_ahead_weighted_by_the_step():
     problem, data, _ = game()
     query = Query(clip=Saddle(9.0, 9.0), noise_multiplier=ZERO, population=1)
@@ -75,6 +77,7 @@ def test_the_output_is_the_mean_of_the_points_ahead_weighted_by_the_step():
     np.testing.assert_allclose(state.average.w, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_public_terms_are_taken_at_both_points():
     problem = Problem(operator=lambda z, x: jax.tree.map(jnp.zeros_like, z), public=lambda z: z)
     query = Query(clip=Saddle(1.0, 1.0), noise_multiplier=ZERO, population=1)
@@ -94,6 +97,7 @@ def gaps(algorithm, rounds, step, average=True):
     return float(jmm.metrics.strong_gap(problem, z, data))
 
 
+@pytest.mark.slow
 def test_without_noise_the_gap_falls_at_the_proven_rate():
     """D^2 / (step T), with D^2 / 2 = 4 the squared distance of the farthest points of W."""
     step = 1 / (math.sqrt(3) * 1.0)
@@ -103,6 +107,7 @@ def test_without_noise_the_gap_falls_at_the_proven_rate():
     assert found[-1] < 2e-3
 
 
+@pytest.mark.slow
 def test_without_noise_the_last_point_converges_where_descent_ascent_circles():
     problem, data, saddle = game()
     assert gaps(extragradient, 400, 0.5, average=False) < 1e-5
@@ -141,12 +146,14 @@ def answers(sampling, rounds=3, n=12):
     return np.round(np.stack([before - ahead, before - z], 1) * size).reshape(2 * rounds, n)
 
 
+@pytest.mark.slow
 def test_one_pass_reads_every_record_at_most_once():
     read = answers(Disjoint(batch=2))
     np.testing.assert_array_equal(read.sum(0), 1)
     np.testing.assert_array_equal(read.sum(1), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Poisson(rate=0.5), FixedSize(batch=4), FixedSize(batch=1)],
                          ids=str)
 def test_the_two_releases_of_a_round_have_samples_of_their_own(sampling):
@@ -157,6 +164,7 @@ def test_the_two_releases_of_a_round_have_samples_of_their_own(sampling):
         np.testing.assert_array_equal(read.sum(1), sampling.batch)
 
 
+@pytest.mark.slow
 def test_the_two_releases_of_a_round_have_noise_of_their_own():
     problem = Problem(operator=lambda z, x: Saddle(0 * z.w, ()))
     query = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=1)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxminimax import Saddle, SaddleOperator, clipped_sum, ghost, saddle_operator
-from jaxminimax.ghost import _factors
+from jaxminimax import Saddle, SaddleOperator, clipped_sum, saddle_operator
+from jaxminimax.gradients import ghost
+from jaxminimax.gradients.ghost import _factors, _lookups
 
 SIZE = 6
 
@@ -154,6 +155,7 @@ def assert_close(a, b, rtol):
 # --- the same sums ---
 
 
+@pytest.mark.slow
 @every_model
 def test_sums_are_those_of_whole_gradients(model):
     """Clipped not at all, some, and all; with records that are absent or not finite."""
@@ -191,6 +193,7 @@ def test_what_is_not_understood_is_said():
         "w['rule']": "used by custom_jvp_call", "w['two']": "both looked up and multiplied"}
 
 
+@pytest.mark.slow
 def test_one_clip_for_both_players_and_players_alone():
     rng = np.random.default_rng(3)
     z, x = point(dense, rng), records(rng)
@@ -201,6 +204,7 @@ def test_one_clip_for_both_players_and_players_alone():
         assert [p is None for p in a] == [c is None for c in clip]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=lambda t: t.__name__)
 def test_narrow_numbers_are_summed_in_float32(dtype):
     rng = np.random.default_rng(4)
@@ -214,6 +218,7 @@ def product(w, v, x):
     return jnp.sum((x.w @ w) * x.v) + 0.0 * v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1500, 5000])
 def test_long_batches_are_summed_in_blocks(count):
     rng = np.random.default_rng(5)
@@ -248,6 +253,7 @@ def length(x):
     return 0.0 if scale == 0 else scale * np.linalg.norm(x / scale)
 
 
+@pytest.mark.slow
 @every_form
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
 def test_one_example_is_never_longer_than_the_clip_norm(form, dtype):
@@ -292,6 +298,7 @@ def test_rows_that_nearly_cancel_are_held_to_the_clip_norm(form):
             assert length(with_it - without) <= 0.7 * (1 + 1e-3)
 
 
+@pytest.mark.slow
 def test_examples_that_are_not_finite_leave_no_trace():
     for form in FORMS.values():
         t, k, o = form
@@ -322,6 +329,7 @@ def test_equal_rows_of_a_table_count_together():
         assert abs(length(a.w) - 1) < 1e-10
 
 
+@pytest.mark.slow
 def test_dropped_cross_terms_are_seen(monkeypatch):
     x = Saddle(np.ones((1, 3, 40)), np.ones((1, 3, 30)))
     assert length(contribution(x, 1.0)) <= 1
@@ -356,6 +364,7 @@ def test_the_choice_is_made_by_shapes_and_use():
     assert chosen(lambda z, x: z, own, two) == "strategy vmap, chosen by auto"
 
 
+@pytest.mark.slow
 def test_a_rule_that_closes_over_traced_values_is_left_alone():
     def loss(w, v, x):
         @jax.custom_jvp
@@ -373,6 +382,7 @@ def test_a_rule_that_closes_over_traced_values_is_left_alone():
         summed(loss, "ghost", False, Saddle(1.0, None), z, x)
 
 
+@pytest.mark.slow
 def test_it_says_so_when_asked(capsys):
     x = Saddle(np.ones((2, 1, 8)), np.ones((2, 1, 3)))
     z = Saddle(jnp.zeros((8, 3)), jnp.zeros(()))
@@ -393,6 +403,7 @@ def cancelling(width, size):
     return z, data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["auto", "vmap"])
 @pytest.mark.parametrize("width", [4, 8])
 def test_norm_and_sum_see_the_same_numbers_where_a_record_cancels(width, strategy):
@@ -408,6 +419,7 @@ def test_norm_and_sum_see_the_same_numbers_where_a_record_cancels(width, strateg
         assert norm <= clip
 
 
+@pytest.mark.slow
 def test_lanes_with_their_own_points_and_masks_are_those_run_alone():
     def loss(w, v, x):
         return jnp.sum(jnp.tanh(x @ w)) * v
@@ -424,6 +436,7 @@ def test_lanes_with_their_own_points_and_masks_are_those_run_alone():
     assert not jnp.any(many.w[1])
 
 
+@pytest.mark.slow
 def test_complex_numbers_get_whole_gradients():
     """Squares of a real and an imaginary part cancel; a norm must not."""
     def loss(w, v, x):
@@ -441,7 +454,7 @@ def test_one_looked_up_row_does_not_move_the_rounding_of_the_others(level):
     count = 2**18
     rows = jnp.zeros((count, 1), jnp.int32).at[0].set(7)
     d = jnp.full((count, 1, 1), level, jnp.float32)
-    total = jax.jit(lambda d: _factors.weighted_rows(
+    total = jax.jit(lambda d: _lookups.weighted_rows(
         rows, d, jnp.ones(count, jnp.float32), 8, 1.0))
     before, after = total(d.at[0].set(0.0)), total(d.at[0].set(1.0))
     assert abs(float(jnp.linalg.norm(after - before)) - 1.0) < 1e-5
@@ -449,6 +462,7 @@ def test_one_looked_up_row_does_not_move_the_rounding_of_the_others(level):
     assert float(before[0, 0]) == pytest.approx(exact, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_row_numbers_of_a_narrow_type():
     def loss(w, v, x):
         rows = jax.lax.gather(w, x[:, None], jax.lax.GatherDimensionNumbers(

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxminimax import Saddle, clipped_sum, gradients, saddle_operator
+from jaxminimax import Saddle, clipped_sum, saddle_operator, with_strategy
+from jaxminimax.gradients import clipping, weights
 
 DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16)
-STRATEGIES = gradients.STRATEGIES
+STRATEGIES = clipping.STRATEGIES
 strategies = pytest.mark.parametrize("strategy", STRATEGIES)
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: x.__name__)
 
@@ -95,6 +96,7 @@ def assert_equal_sums(actual, expected, rtol):
             np.testing.assert_allclose(x, y, rtol=0, atol=rtol * (1 + np.abs(y).max(initial=0)))
 
 
+@pytest.mark.slow
 @strategies
 @pytest.mark.parametrize(("shapes", "clip"), [
     (DICTS, Saddle(0.7, 2.0)), (DICTS, Saddle(1.5, None)), (DICTS, Saddle(None, 0.1)),
@@ -136,6 +138,7 @@ def network_point(rng, dtype=np.float64):
     return jax.tree.map(lambda a: np.asarray(a, dtype), Saddle(w, rng.normal(size=5)))
 
 
+@pytest.mark.slow
 @strategies
 @dtypes
 def test_strategies_agree_on_a_network(strategy, dtype):
@@ -152,6 +155,7 @@ def test_strategies_agree_on_a_network(strategy, dtype):
     assert {a.dtype for a in jax.tree.leaves(total)} == {jnp.promote_types(dtype, jnp.float32)}
 
 
+@pytest.mark.slow
 def test_the_operator_descends_for_w_and_ascends_for_v():
     rng = np.random.default_rng(1)
     z, x = network_point(rng), (rng.normal(size=4), np.int32(2))
@@ -163,6 +167,7 @@ def test_the_operator_descends_for_w_and_ascends_for_v():
     assert network(along.w, z.v, x) < here < network(z.w, along.v, x)
 
 
+@pytest.mark.slow
 @strategies
 @dtypes
 def test_an_empty_batch_is_zeros(strategy, dtype):
@@ -199,6 +204,7 @@ def alone(x, i):
 EXPONENT = st.floats(-30, 30)
 
 
+@pytest.mark.slow
 @strategies
 @dtypes
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -264,6 +270,7 @@ def test_the_bound_holds_up_to_the_largest_float(strategy, dtype, size):
             assert excess(summed(strategy, x, clip, alone(x, size - 1)), clip) <= 0
 
 
+@pytest.mark.slow
 @strategies
 @pytest.mark.parametrize(("count", "dim"), [(4096, 4096), (1024, 32), (4096, 1)])
 def test_one_record_does_not_decide_how_the_others_are_rounded(strategy, count, dim):
@@ -306,6 +313,7 @@ def test_pieces_that_cancel_in_one_example_do_not_drown_the_others(strategy):
     assert np.linalg.norm(a - b) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmap", "ghost"])
 def test_no_number_of_leaves_hides_what_is_small(strategy):
     """One entry of 1 and 399 whose squares are just below half of its last bit."""
@@ -337,14 +345,15 @@ def largest_excess(dtype=jnp.float32):
     return max(excess(jax.tree.map(lambda a, i=i: a[i], total), (1.0, 1.0)) for i in range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["no clipping", "no margin for rounding"])
 def test_the_bound_catches(bug, monkeypatch):
     assert largest_excess() <= 0
 
-    def weight(clip, ratio, present):
+    def weight(ratio, present):
         return present.astype(ratio.dtype) * (1.0 if bug == "no clipping" else 1.0 / ratio)
 
-    monkeypatch.setattr(gradients, "_weight", weight)
+    monkeypatch.setattr(weights, "weight", weight)
     assert largest_excess() > 0
 
 
@@ -512,3 +521,25 @@ def test_a_senseless_request_is_refused_with_the_fix(change, message):
 def test_examples_without_one_leading_axis_are_refused(examples):
     with pytest.raises(ValueError, match="examples must share one leading axis"):
         clipped_sum(ITSELF, Saddle(1.0, 1.0))(Saddle(np.zeros(2), np.zeros(2)), examples)
+
+
+# --- the operator says how its sums are computed ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [saddle_operator(linear), lambda z, x: Saddle(x.w, x.v)],
+                         ids=["of a loss", "of one's own"])
+def test_an_operator_brings_its_strategy_and_an_argument_comes_before_it(own):
+    x = Saddle(np.ones((7, 2), np.float32), np.ones((7, 3), np.float32))
+    z = Saddle(np.zeros(2, np.float32), np.zeros(3, np.float32))
+    told = with_strategy(with_strategy(own, "vmap"), "microbatch", 3)
+    total = clipped_sum(told, Saddle(1.0, 1.0))
+    assert total.explain(z, x) == "strategy microbatch"
+    assert (total.strategy, total.microbatch) == ("microbatch", 3)
+    assert clipped_sum(told, Saddle(1.0, 1.0), strategy="vmap").strategy == "vmap"
+    plain = clipped_sum(own, Saddle(1.0, 1.0))
+    assert (plain.strategy, plain.microbatch) == ("auto", 32)
+    for a, b in zip(total(z, x), plain(z, x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"strategy must be one of .*, got 'magic'"):
+        clipped_sum(with_strategy(own, "magic"), Saddle(1.0, 1.0))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Parallel, Problem, RecordLosses, Saddle, Tree, ftrl, group_oco, problems
-from jaxminimax.release_stream import next_pair, release_leaf, release_loss
+from jaxminimax import Parallel, Problem, RecordLosses, Saddle, TreeSums, ftrl, group_oco, problems
+from jaxminimax.door.losses import release_loss
+from jaxminimax.door.stream import next_pair, release_leaf
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 LINES = Problem(operator=lambda z, x: Saddle(x, ()), project=lambda z: z)
@@ -38,7 +39,7 @@ def incidence(leaves):
 def sums():
     """Noisy prefix sums of nothing, over 3000 keys, `[keys, leaves]`."""
     leaves = 9
-    tree = Tree(clip=2.0, noise_multiplier=1.5, leaves=leaves)
+    tree = TreeSums(clip=2.0, noise_multiplier=1.5, leaves=leaves)
     z, data = Saddle(jnp.zeros(1), ()), jnp.zeros((leaves, 1))
 
     def total(key):
@@ -46,9 +47,11 @@ def sums():
                            jnp.arange(leaves, dtype=jnp.int32))
         return jnp.cumsum(more)
 
-    return np.asarray(jax.jit(jax.vmap(total))(jax.random.split(jax.random.key(0), 3000)))
+    keys = jax.random.split(jax.random.key(0), 3000)
+    return np.asarray(jax.jit(lambda keys: jax.lax.map(total, keys))(keys))
 
 
+@pytest.mark.slow
 def test_the_noise_of_prefix_sums_is_that_of_a_binary_tree(sums):
     """Variances and correlations: a node redrawn, or used for another one too, changes them."""
     m = incidence(9)
@@ -81,7 +84,7 @@ def test_a_record_costs_as_many_gaussians_as_the_accountant_charges(leaves):
     costs = [h @ inverse @ h for h in np.triu(np.ones((leaves, leaves)))]
     assert max(costs) == pytest.approx(leaves.bit_length())
     z = 7.0
-    charged = jmm.epsilon(Tree(clip=3.0, noise_multiplier=z, leaves=leaves), 1e-6)
+    charged = jmm.epsilon(TreeSums(clip=3.0, noise_multiplier=z, leaves=leaves), 1e-6)
     assert charged == pytest.approx(
         dpa.get_epsilon_gaussian(z / (2 * math.sqrt(max(costs))), 1e-6), rel=1e-6)
 
@@ -91,12 +94,13 @@ def test_a_record_costs_as_many_gaussians_as_the_accountant_charges(leaves):
                                                   (1024, 14.01167), (4096, 15.23230)])
 def test_the_noise_of_a_node_is_the_reference_value(leaves, expected):
     """Over twice the clip norm, at epsilon = 1 and delta = 1e-6."""
-    made = jmm.calibrate_noise(Tree(clip=3.0, leaves=leaves), 1.0, 1e-6)
+    made = jmm.calibrate_noise(TreeSums(clip=3.0, leaves=leaves), 1.0, 1e-6)
     assert made.noise_multiplier / 2 == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_one_record_moves_one_leaf_by_at_most_twice_the_clip_norm():
-    tree = Tree(clip=0.7, noise_multiplier=3.0, leaves=4)
+    tree = TreeSums(clip=0.7, noise_multiplier=3.0, leaves=4)
     one, two = (jnp.zeros((4, 2)).at[2].set(s * jnp.array([3e4, -4e4])) for s in (1.0, -1.0))
     z = Saddle(jnp.zeros(2), ())
     for t in range(4):
@@ -106,8 +110,9 @@ def test_one_record_moves_one_leaf_by_at_most_twice_the_clip_norm():
         assert moved == pytest.approx(1.4 if t == 2 else 0.0, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_leaves_beyond_the_tree_are_nan_and_those_without_a_record_hold_noise_alone():
-    tree = Tree(clip=1.0, noise_multiplier=1.0, leaves=3)
+    tree = TreeSums(clip=1.0, noise_multiplier=1.0, leaves=3)
     z, data = Saddle(jnp.zeros(2), ()), jnp.ones((2, 2))
     quiet = dataclasses.replace(tree, noise_multiplier=0.0)
 
@@ -122,20 +127,21 @@ def test_leaves_beyond_the_tree_are_nan_and_those_without_a_record_hold_noise_al
         assert np.all(leaf(quiet, 1, row) == 0)
         assert np.all(leaf(tree, 1, row) != 0)
     with pytest.raises(ValueError, match="not set"):
-        leaf(Tree(clip=1.0, leaves=3), 0, 0)
-    with pytest.raises(ValueError, match="answers a Tree"):
+        leaf(TreeSums(clip=1.0, leaves=3), 0, 0)
+    with pytest.raises(ValueError, match="answers TreeSums"):
         leaf(RecordLosses(bound=1.0, times=3), 0, 0)
 
 
 # --- follow the regularised leader ---
 
 
+@pytest.mark.slow
 def test_without_noise_it_is_lazy_projected_descent():
     ball = problems.ball(0.5)
     problem = Problem(operator=lambda z, x: Saddle(z.w - x, ()),
                       project=lambda z: Saddle(ball.project(z.w), z.v))
     data = np.random.default_rng(0).normal(size=(20, 3))
-    hyper = ftrl.Hyper(query=Tree(clip=1.0, noise_multiplier=0.0, leaves=20), step=0.2)
+    hyper = ftrl.Hyper(query=TreeSums(clip=1.0, noise_multiplier=0.0, leaves=20), step=0.2)
     start = np.array([0.1, 0.0, 0.2])
     state, points = RUN(jax.random.key(0), Saddle(jnp.asarray(start), ()), jnp.asarray(data), hyper,
                         ftrl, problem, lambda state: state.z.w)
@@ -152,6 +158,7 @@ def test_without_noise_it_is_lazy_projected_descent():
     assert int(state.spent) == 20
 
 
+@pytest.mark.slow
 def test_the_average_regret_on_lines_is_within_its_bound_and_grows_with_the_noise():
     leaves, dim = 64, 3
     ball = problems.ball(1.0)
@@ -159,7 +166,7 @@ def test_the_average_regret_on_lines_is_within_its_bound_and_grows_with_the_nois
                       project=lambda z: Saddle(ball.project(z.w), z.v))
     x = np.random.default_rng(1).normal(size=(leaves, dim)) + 0.5
     x = x / np.linalg.norm(x, axis=1, keepdims=True)
-    query = Tree(clip=1.0, noise_multiplier=4.0, leaves=leaves)
+    query = TreeSums(clip=1.0, noise_multiplier=4.0, leaves=leaves)
     hyper = ftrl.Hyper(query=query, step=ftrl.theorem_step(query, dim=dim, diameter=2.0))
     start = Saddle(jnp.zeros(dim), ())
 
@@ -192,6 +199,7 @@ def everything(state):
     return state
 
 
+@pytest.mark.slow
 def test_without_noise_it_is_the_algorithm_of_the_paper():
     sizes, rounds = (30, 24, 20), 20
     hyper = quiet(sizes, rounds)
@@ -224,6 +232,7 @@ def test_without_noise_it_is_the_algorithm_of_the_paper():
     assert not state.over
 
 
+@pytest.mark.slow
 def test_a_record_is_read_once_and_in_the_role_that_its_place_fixes():
     """The first of a pair moves the point first, the second the weights; nothing moves before."""
     sizes, rounds = (7, 6), 4
@@ -273,6 +282,7 @@ def test_a_loss_of_several_numbers_is_refused_where_one_gets_noise():
                      jnp.int32(0), problem, jnp.zeros(2), jnp.zeros((2, 5, 2)), (0, 1))
 
 
+@pytest.mark.slow
 def test_a_group_without_records_ends_the_run():
     hyper = quiet((4, 5), 30)
     data = jnp.asarray(np.random.default_rng(5).normal(size=(2, 5, 2)) / 4)
@@ -286,6 +296,7 @@ def test_a_group_without_records_ends_the_run():
         assert np.all(np.asarray(x[end - 1:]) == np.asarray(x[end - 1]))
 
 
+@pytest.mark.slow
 def test_rounds_beyond_the_allowed_number_are_nan():
     hyper = quiet((20, 20), 2)
     state = group_oco.init(Saddle(jnp.zeros(2), ()), hyper)
@@ -295,10 +306,11 @@ def test_rounds_beyond_the_allowed_number_are_nan():
         assert bool(jnp.all(jnp.isfinite(state.log_weights))) == allowed
 
 
+@pytest.mark.slow
 def test_float32_stays_float32_and_runs_map():
     with jax.enable_x64(False):
-        hyper = group_oco.plan(POINTS, sizes=(12, 12), dim=2, epsilon=4.0, delta=1e-5)
-        hyper = jmm.calibrate(group_oco, hyper, 4.0, 1e-5)
+        hyper = jmm.plan(group_oco, problem=POINTS, sizes=(12, 12), dim=2, epsilon=4.0,
+                         delta=1e-5).hyper
         keys = jax.random.split(jax.random.key(0), (1, 2))
         state, _ = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem"))(
             keys, Saddle(jnp.zeros(2, jnp.float32), ()), jnp.ones((2, 12, 2)) / 2,
@@ -308,15 +320,15 @@ def test_float32_stays_float32_and_runs_map():
     np.testing.assert_allclose(jnp.sum(state.average.v, -1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     """Two groups; at the optimum the wider one weighs 0.946. The paper's steps, epsilon = 10."""
     rounds, dim = 4000, 2
     means, widths = np.array([[-0.25, 0.0], [0.25, 0.0]]), np.sqrt([0.05, 0.273])
     best, v, risk = problems.group_means_optimum(means, widths**2 / 2)
     assert v[1] == pytest.approx(0.946, abs=1e-9)
-    hyper = group_oco.plan(POINTS, sizes=(2 * rounds,) * 2, dim=dim, epsilon=10.0, delta=1e-6,
-                           iterations=rounds)
-    hyper = jmm.calibrate(group_oco, hyper, 10.0, 1e-6)
+    hyper = jmm.plan(group_oco, problem=POINTS, sizes=(2 * rounds,) * 2, dim=dim, epsilon=10.0,
+                     delta=1e-6, iterations=rounds).hyper
     tree, losses = hyper.query.parts
 
     def excess(key):
@@ -345,9 +357,13 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
 def noisy_losses(z, factor=1.0, keys=20_000):
     losses = RecordLosses(bound=3.0, noise_multiplier=z * factor, times=5)
     problem = problems.worst_group(lambda w, x: x * w, problems.ball(1.0), lipschitz=1.0, bound=3.0)
-    return losses, np.asarray(jax.jit(jax.vmap(lambda key: release_loss(
-        key, losses, jnp.int32(1), problem, jnp.ones(()), jnp.full((1, 2), 2.5),
-        (jnp.int32(0), jnp.int32(1)))))(jax.random.split(jax.random.key(0), keys)))
+
+    def one(key):
+        return release_loss(key, losses, jnp.int32(1), problem, jnp.ones(()),
+                            jnp.full((1, 2), 2.5), (jnp.int32(0), jnp.int32(1)))
+
+    return losses, np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(
+        jax.random.split(jax.random.key(0), keys)))
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
@@ -359,6 +375,7 @@ def test_a_loss_has_the_noise_that_is_charged(factor):
     assert abs(np.median(found) - 2.5) < 0.15
 
 
+@pytest.mark.slow
 def test_rounds_share_no_noise_of_losses_or_gradients():
     """The part of what a run shows that is not there without noise, round by round."""
     rounds, keys = 4, 4000
@@ -373,10 +390,14 @@ def test_rounds_share_no_noise_of_losses_or_gradients():
             dataclasses.replace(part, noise_multiplier=noise) for part in query.parts))
         # steps so small that the draws of the groups do not depend on what was released
         hyper = group_oco.Hyper(query=query, step=1.0, weight_step=1e-9, sizes=(n, n))
-        return jax.jit(jax.vmap(lambda key: jmm.run(
-            key, Saddle(jnp.zeros(1), ()), jnp.full((2, n), 0.5), hyper, group_oco, problem,
-            lambda state: (state.log_weights[0] - state.log_weights[1], state.turns[0],
-                           state.online.total.w[0]))[1]))(jax.random.split(jax.random.key(2), keys))
+
+        def one(key):
+            return jmm.run(key, Saddle(jnp.zeros(1), ()), jnp.full((2, n), 0.5), hyper, group_oco,
+                           problem, lambda state: (state.log_weights[0] - state.log_weights[1],
+                                                   state.turns[0], state.online.total.w[0]))[1]
+
+        return jax.jit(lambda keys: jax.lax.map(one, keys))(
+            jax.random.split(jax.random.key(2), keys))
 
     (gap, turns, total), (quiet, same, _) = shown(1.0), shown(0.0)
     np.testing.assert_array_equal(turns, same)
@@ -389,6 +410,7 @@ def test_rounds_share_no_noise_of_losses_or_gradients():
     assert np.all(abs(found) < 4.5 / math.sqrt(keys))
 
 
+@pytest.mark.slow
 def test_losses_are_clipped_and_spent():
     losses = RecordLosses(bound=3.0, noise_multiplier=0.0, times=2)
     problem = problems.worst_group(lambda w, x: x * w, problems.ball(1.0), lipschitz=1.0, bound=3.0)
@@ -406,8 +428,8 @@ def test_losses_are_clipped_and_spent():
 
 
 def calibrated(epsilon=2.0):
-    hyper = group_oco.plan(POINTS, sizes=(300, 200), dim=4, epsilon=epsilon, delta=1e-6)
-    return jmm.calibrate(group_oco, hyper, epsilon, 1e-6)
+    return jmm.plan(group_oco, problem=POINTS, sizes=(300, 200), dim=4, epsilon=epsilon,
+                    delta=1e-6).hyper
 
 
 @pytest.mark.usefixtures("real_noise")
@@ -453,8 +475,8 @@ def test_a_stream_of_losses_costs_one_of_them_and_what_shares_its_data_adds_up()
 
 
 def test_beside_other_releases_both_roles_leave_room_for_them():
-    other = Tree(clip=1.0, noise_multiplier=30.0, leaves=1)
-    hyper = group_oco.plan(POINTS, sizes=(30, 20), dim=4, epsilon=2.0, delta=1e-6)
+    other = TreeSums(clip=1.0, noise_multiplier=30.0, leaves=1)
+    hyper = group_oco.example(TreeSums(clip=1.0, leaves=25), 25)
     hyper = jmm.calibrate(group_oco, hyper, 2.0, 1e-6, alongside=(other,))
     for part in hyper.query.parts:
         both = jmm.epsilon(jmm.Sequence(parts=(other, part)), 1e-6)

@@ -36,6 +36,7 @@ def test_labels_that_are_no_groups_are_refused(labels, message):
 # --- losses ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", jmm.problems.GLM_LOSSES)
 def test_the_constants_of_a_loss_hold_whatever_a_record_contains_and_are_reached(name):
     r, radius, label = 0.7, 3.0, 1.5

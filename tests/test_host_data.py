@@ -15,9 +15,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.host_data import Window
-from jaxminimax.prefetch import Supply
-from jaxminimax.release import chosen
+from jaxminimax.door.samples import sample_of_release
+from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.placement.host_data import Window
 
 N, D = 200, 3
 PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -49,6 +49,7 @@ def mapped(folder):
     return tuple(np.load(folder / f"{i}.npy", mmap_mode="r") for i in range(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "algorithm", "rounds"), [
     (jmm.Poisson(rate=0.1), jmm.sgda, 3),  # the last share of a piece is a short one
     (jmm.FixedSize(batch=20, replacement=True), jmm.sgda, None),
@@ -67,6 +68,7 @@ def test_where_the_data_are_changes_nothing(sampling, algorithm, rounds, tmp_pat
     assert seen == [4 * a_round, 8 * a_round, 10 * a_round]
 
 
+@pytest.mark.slow
 def test_parts_are_read_where_they_are():
     """Two parts of 100 records: rows are counted in all of the data."""
     mechanism = jmm.Repeat(query=hyper(population=N // 2).query, times=2, parts=2)
@@ -80,6 +82,7 @@ def test_parts_are_read_where_they_are():
               both(tuple(map(jnp.asarray, ROWS)), jnp.int32(spent)))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint_wherever_its_data_are(tmp_path):
     def crash(state):
         if state.spent == 8:
@@ -114,8 +117,9 @@ def released(key, spent, data):
     return jmm.release(key, jmm.sgda.mechanism(hyper()), spent, PROBLEM, START, data).w
 
 
+@pytest.mark.slow
 def test_the_rows_sent_are_the_sample_of_each_release(window):
-    drawn = jax.jit(lambda spent: chosen(KEY, jmm.sgda.mechanism(hyper()), spent)[1])
+    drawn = jax.jit(lambda spent: sample_of_release(KEY, jmm.sgda.mechanism(hyper()), spent)[1])
     for place in range(4):
         sample = drawn(jnp.int32(4 + place))
         np.testing.assert_array_equal(window.numbers[place], sample.rows)
@@ -125,6 +129,7 @@ def test_the_rows_sent_are_the_sample_of_each_release(window):
         close(released(KEY, jnp.int32(4 + place), window), direct)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spent", [0, 3, 8, 9, 10, -1])
 def test_a_release_outside_the_window_is_nan(window, spent):
     assert bool(jnp.all(jnp.isnan(released(KEY, jnp.int32(spent), window))))
@@ -140,6 +145,7 @@ def test_rows_of_another_key_or_release_are_nan(window):
     assert bool(jnp.all(jnp.isnan(released(KEY, at, one))))  # a single row is another one
 
 
+@pytest.mark.slow
 def test_a_sample_beyond_its_capacity_is_nan_wherever_its_rows_are():
     count = 12
     made = jmm.sgda.mechanism(hyper(jmm.Poisson(rate=0.1, capacity=20), iterations=count))
@@ -235,7 +241,7 @@ def test_runs_that_gain_nothing_or_do_not_fit_are_refused(h, algorithm, match):
 
 
 def test_algorithms_that_choose_their_records_are_refused():
-    group = jmm.Parallel(parts=(jmm.Tree(clip=1.0, noise_multiplier=1.0, leaves=4),))
+    group = jmm.Parallel(parts=(jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=4),))
     gradients = jmm.Repeat(query=jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=(9, 9),
                                                     sampling=jmm.Full()), times=3)
     for mechanism in (group, gradients):
@@ -263,4 +269,4 @@ def test_a_share_has_at_least_one_round():
     with pytest.raises(ValueError, match="rounds"):
         jmm.HostData(ROWS, rounds=0)
     assert isinstance(jmm.HostData(ROWS, rounds=1), jmm.HostData)
-    assert Window.__name__ not in jmm.__all__
+    assert Window.__name__ not in dir(jmm)

@@ -10,36 +10,29 @@ SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.
 
 # A module imports from the floors below its own only; a part is a module or a folder of modules.
 FLOORS = {
-    "_types": 0, "_check": 0, "_tree": 0, "_held": 0, "_words": 0, "_bar": 0,
-    "_arithmetic": 0, "_programs": 0,
-    "mechanism": 1, "solvers": 1, "group_solvers": 1, "integer_sums": 1, "ghost": 1,
-    "_valid": 2, "gradients": 2, "sampling": 2, "noise": 2, "averaging": 2, "schedules": 2,
-    "host_data": 2, "sharding": 2, "shard_sums": 2, "integer_noise": 2, "_own_record": 2,
-    "blur": 3, "prefetch": 3,
-    "release": 3, "release_groups": 3, "release_solution": 3, "release_stream": 3,
-    "algorithms": 4, "problems": 4, "metrics": 4,
-    "_fingerprint": 4, "drivers": 5, "fit": 5, "plans": 5,
-    "audit": 6,
-    "__init__": 7, "__main__": 7,
+    "base": 0,
+    "solvers": 1, "noise": 1,
+    "mechanism": 2,
+    "gradients": 3, "accounting": 3,
+    "placement": 4,
+    "door": 5,
+    "algorithms": 6, "problems": 6, "metrics": 6,
+    "drivers": 7, "plans": 7,
+    "audit": 8, "options": 8,
+    "__init__": 9, "__main__": 9,
 }
-# on one floor, and in this order
-BESIDE = {("_tree", "_types"), ("_held", "_types"), ("_held", "_tree"), ("shard_sums", "sharding"),
-          ("shard_sums", "gradients"), ("shard_sums", "sampling"),
-          ("integer_sums", "mechanism"), ("ghost", "integer_sums"), ("ghost", "mechanism"),
-          ("ghost", "solvers"), ("release", "blur"), ("release_groups", "blur"),
-          ("release_solution", "blur"), ("release_stream", "blur"),
-          ("_own_record", "host_data"), ("_own_record", "sharding"), ("prefetch", "release"),
-          ("release_groups", "release"),
-          ("release_groups", "release_stream"), ("release_solution", "release_stream"),
-          ("__main__", "__init__")}
-# all that it may see
-ACCOUNTING = {"mechanism", "integer_noise", "_valid", "sampling", "_check", "_types", "accounting"}
-MAY_ACCOUNT = {"fit", "plans", "audit", "__init__", "__main__"}  # all that may see it
+BESIDE = {("__main__", "__init__")}  # on one floor, and in this order
+ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
+# all that may see it
+MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "__init__", "__main__"}
+# of the door
+TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.slots", "placement.shard_sums"}
 
 # the only functions that data may be handed to
-DOOR = {"release", "release_resolvent", "release_group_gradient", "release_group_losses",
-        "release_group_solution", "release_leaf", "release_loss", "next_pair"}
-FEED = {"feed"}  # of one algorithm, which another may use
+DOOR = {"release", "noisy_operator", "release_resolvent", "release_group_gradient",
+        "release_group_losses", "release_group_solution", "release_leaf", "release_loss",
+        "next_pair"}
+FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "arrays", "_advance", "on_mesh", "_in_turn", "Supply"}
 
 
@@ -50,6 +43,11 @@ def part_of(path):
 
 def imported(path, source):
     """The parts of the package that a file imports."""
+    return {name.split(".")[0] for name in modules(path, source)}
+
+
+def modules(path, source):
+    """What a file imports from the package, as dotted names below it."""
     folder = ["jaxminimax", *pathlib.PurePosixPath(path).parts[:-1]]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -63,8 +61,8 @@ def imported(path, source):
         for name in names:
             parts = name.split(".")
             if parts[0] == "jaxminimax":
-                known = len(parts) > 1 and parts[1] in {*FLOORS, "accounting"}
-                yield parts[1] if known else "__init__"
+                known = len(parts) > 1 and parts[1] in FLOORS
+                yield ".".join(parts[1:]) if known else "__init__"
 
 
 def breaches(path, source):
@@ -107,7 +105,8 @@ def parameters(function):
 
 
 def in_folder(folder):
-    return sorted(p for p in SOURCES if p.startswith(folder) and not p.endswith("__init__.py"))
+    return sorted(p for p in SOURCES if p.startswith(folder) and "/" not in p.removeprefix(folder)
+                  and not p.endswith("__init__.py"))
 
 
 every_file = pytest.mark.parametrize("path", sorted(SOURCES))
@@ -118,7 +117,7 @@ every_file = pytest.mark.parametrize("path", sorted(SOURCES))
 
 @every_file
 def test_every_file_has_a_floor(path):
-    assert part_of(path) in {*FLOORS, "accounting"}, "say in FLOORS where the new part stands"
+    assert part_of(path) in FLOORS, "say in FLOORS where the new part stands"
 
 
 @every_file
@@ -127,16 +126,16 @@ def test_imports_point_down(path):
 
 
 @pytest.mark.parametrize(("path", "line"), [
-    ("release.py", "from jaxminimax.algorithms import sgda"),
+    ("door/sums.py", "from jaxminimax.algorithms import sgda"),
     ("algorithms/sgda.py", "from jaxminimax import accounting"),
     ("algorithms/sgda.py", "from jaxminimax.accounting._epsilon import epsilon"),
     ("algorithms/sgda.py", "from .. import drivers"),
-    ("accounting/_charge.py", "import jaxminimax.release"),
+    ("accounting/_charge.py", "import jaxminimax.door"),
     ("accounting/_charge.py", "from ..gradients import clipped_sum"),
-    ("mechanism.py", "from . import gradients"),
-    ("mechanism.py", "import jaxminimax"),
-    ("gradients.py", "def f():\n    from jaxminimax import noise"),
-    ("_types.py", "from jaxminimax import _tree"),
+    ("mechanism/query.py", "from .. import gradients"),
+    ("mechanism/query.py", "import jaxminimax"),
+    ("noise/floats.py", "def f():\n    from jaxminimax import mechanism"),
+    ("base/types.py", "from jaxminimax import noise"),
 ])
 def test_an_import_that_points_up_is_caught(path, line):
     assert len(list(breaches(path, line))) == 1
@@ -160,15 +159,31 @@ def test_data_have_their_name_wherever_an_algorithm_gets_them(path):
                                         if "data" in parameters(f)}
 
 
-@pytest.mark.parametrize("path", ["drivers.py", "fit.py"])
+@pytest.mark.parametrize("path", ["drivers/scan.py", "drivers/long_runs.py"])
 def test_drivers_hand_data_on_and_do_nothing_else_with_them(path):
     assert leaks(SOURCES[path], ONWARDS) == []
 
 
-@pytest.mark.parametrize("path", [p for p in sorted(SOURCES) if FLOORS.get(part_of(p)) in (4, 5)])
+@pytest.mark.parametrize("path", [p for p in sorted(SOURCES) if FLOORS[part_of(p)] in (6, 7)])
 def test_above_the_door_no_one_holds_its_tools(path):
     """Without the sampler, the clipped sums and the noise there is no second door."""
-    assert not {"gradients", "sampling", "noise", "shard_sums"} & set(imported(path, SOURCES[path]))
+    assert not [name for name in modules(path, SOURCES[path])
+                if any(f"{name}.".startswith(f"{tool}.") for tool in TOOLS)]
+
+
+@pytest.mark.parametrize("path", in_folder("door/"))
+def test_keys_budgets_and_samples_have_one_place_each(path):
+    """A second key scheme, guard or draw could disagree with the first."""
+    tree = ast.parse(SOURCES[path])
+    random = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+              and ast.unparse(node.value) == "jax.random"}
+    words = {"key_impl", "key_data", "wrap_key_data"}
+    assert random <= (words if path == "door/core.py" else set())
+    guards = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Compare)
+              and "spent" in {getattr(x, "id", "") for x in (node.left, *node.comparators)}]
+    assert bool(guards) == (path == "door/core.py")
+    draws = [name for name in modules(path, SOURCES[path]) if name == "mechanism.sampling.draw"]
+    assert bool(draws) == (path == "door/samples.py")
 
 
 @pytest.mark.parametrize("line", [
@@ -202,13 +217,13 @@ def test_no_function_takes_a_standard_deviation(path):
     """The noise is one product, in the door; only the generator below it is told the result."""
     for function in functions(SOURCES[path]):
         taken = {"sigma", "std", "stddev", "standard_deviation"} & set(parameters(function))
-        assert not taken or (path, function.name) == ("noise.py", "gaussian")
+        assert not taken or (path, function.name) == ("noise/floats.py", "gaussian")
 
 
 @every_file
 def test_the_package_leaves_the_configuration_of_jax_alone(path):
     """But for one inner solve in float64, within a scope."""
-    switches = ("config",) if path == "solvers.py" else ("config", "enable_x64")
+    switches = ("config",) if path == "base/precision.py" else ("config", "enable_x64")
     for node in ast.walk(ast.parse(SOURCES[path])):
         assert not (isinstance(node, ast.Attribute) and node.attr in switches)
         assert not (isinstance(node, ast.alias) and "config" in node.name.split("."))

@@ -16,11 +16,11 @@ from conftest import QUICK
 from scipy import special, stats
 
 from benchmarks import noise_law
-from jaxminimax import integer_noise as law
-from jaxminimax._words import words
-from jaxminimax.integer_noise import _further, _laplace, _normal, _tables
-from jaxminimax.integer_noise._places import places
-from jaxminimax.solvers import in_float64
+from jaxminimax import noise as law
+from jaxminimax.base.precision import in_float64
+from jaxminimax.base.random_bits import random_words
+from jaxminimax.noise import _further, _laplace, _normal, _tables
+from jaxminimax.noise._places import places
 
 mp.mp.prec = 400
 BITS = 22
@@ -211,6 +211,7 @@ def test_the_first_stage_is_right_at_the_edges_of_all_cells(shift):
     assert doubt < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 4, 12, 22])
 def test_the_first_stage_is_right_in_blocks_of_all_words(shift):
     starts = np.random.default_rng(shift).integers(0, 2**19, 256).astype(np.uint32)
@@ -236,6 +237,7 @@ def test_the_middle_stage_is_right_at_the_edges_of_all_cells(shift):
     assert again.mean() < (0.01 if shift == 0 else 0.1)  # m = 0, and q(1) = 0, are left
 
 
+@pytest.mark.slow
 def test_stages_agree_with_arithmetic_of_400_bits():
     drawn = small_words(330, seed=1)
     expected, sign = floors(drawn)
@@ -249,6 +251,7 @@ def test_stages_agree_with_arithmetic_of_400_bits():
     assert (one != _normal.DOUBT)[:13].sum() >= 12
 
 
+@pytest.mark.slow
 def test_the_brute_force_finds_an_interval_that_is_too_narrow(monkeypatch):
     found = noise_law.every_word(2**21)
     assert found["wrong"] == 0
@@ -296,13 +299,14 @@ def from_words(monkeypatch, drawn, bits):
     with monkeypatch.context() as patch:
         given = jnp.asarray(drawn).T
         patch.setattr(_normal, "_settled", _normal._settled.__wrapped__)  # traced anew
-        patch.setattr(_normal, "words", lambda key, shape: given[0])
+        patch.setattr(_normal, "random_words", lambda key, shape: given[0])
         patch.setattr(_normal, "words_of", lambda key, fine, size, place, parts: jnp.pad(
             given, ((0, 1), (0, 0)))[:1 + 2 * parts, place])
         draw = jax.jit(lambda b: law.floored_normal(jax.random.key(0), len(drawn), b))
         return [np.asarray(draw(b)) for b in bits]
 
 
+@pytest.mark.slow
 def test_rare_words_go_through_all_stages(monkeypatch):
     """More doubts than are settled at once, most of them left to the last stage."""
     drawn = small_words(320, seed=2)
@@ -320,6 +324,7 @@ def test_rare_words_go_through_all_stages(monkeypatch):
 # --- the law, drawn ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [0, 3, 7])
 def test_drawn_integers_have_the_normal_law(bits):
     found = noise_law.chi_square(4 * 10**6, bits)
@@ -327,6 +332,7 @@ def test_drawn_integers_have_the_normal_law(bits):
     assert found["cells"] > 7 * 2**bits
 
 
+@pytest.mark.slow
 def test_numbers_of_all_bits_have_the_moments_of_the_normal_law():
     x = np.asarray(noise_law.block(jax.random.key(7), BITS), np.float64)
     y = (x + 0.5) * 2.0**-BITS
@@ -342,6 +348,7 @@ def test_numbers_of_all_bits_have_the_moments_of_the_normal_law():
 # --- a function of the key ---
 
 
+@pytest.mark.slow
 def test_numbers_for_fewer_bits_are_those_for_more_shifted():
     key = jax.random.key(1)
     finest = np.asarray(normal(key, SIZE, BITS))
@@ -402,7 +409,7 @@ def test_neither_the_compiler_nor_wide_types_change_a_bit():
 SHARDS = """
 import jax
 from jax.sharding import AxisType, PartitionSpec as P
-from jaxminimax import integer_noise as law
+from jaxminimax import noise as law
 keys = jax.random.split(jax.random.key(5), 4)
 mesh = jax.make_mesh((4,), ("a",), axis_types=(AxisType.Auto,))
 draw = jax.jit(jax.shard_map(lambda k: law.floored_normal(k[0], 4096, 22)[None], mesh=mesh,
@@ -438,6 +445,7 @@ def test_keys_of_the_device_draw_the_same_law():
         law.floored_normal(keys, 3, 18)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
 def test_words_at_a_place_are_those_of_the_whole_draw_and_further_ones_are_new(generator):
     key = jax.random.key(8, impl=generator)
@@ -446,7 +454,7 @@ def test_words_at_a_place_are_those_of_the_whole_draw_and_further_ones_are_new(g
         k, _further.fine_key(k), size, place, parts), static_argnums=2)
     found = draw(key, place, 4)
     assert found.shape == (9, 5)
-    np.testing.assert_array_equal(found[0], words(key, (size,))[place])
+    np.testing.assert_array_equal(found[0], random_words(key, (size,))[place])
     np.testing.assert_array_equal(draw(key, place[1:3], 1), found[:3, 1:3])
     every = draw(key, jnp.arange(size), 4)
     assert len(np.unique(every)) > 9 * size - 5  # of 2^32; no word is one that another place has
@@ -524,11 +532,12 @@ def test_each_digit_is_drawn_against_its_threshold(monkeypatch):
             row[k + 1:] = 2**32 - 1
         for sign, value in ((0, expected), (2**31, ~expected)):
             given = jnp.asarray(np.append(np.uint32(sign), drawn.ravel())[:, None])
-            monkeypatch.setattr(_laplace, "words", lambda key, shape, given=given: given)
+            monkeypatch.setattr(_laplace, "random_words", lambda key, shape, given=given: given)
             found = jax.jit(lambda k: law.floored_laplace(k, ()))(jax.random.key(0))
             assert found == value
 
 
+@pytest.mark.slow
 def test_drawn_integers_have_the_laplace_law():
     keys = jax.random.split(jax.random.key(10), 20)
     draw = jax.jit(lambda k: law.floored_laplace(k, (100, 100)))

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, blur, integer_sums
+from jaxminimax import Saddle
 from jaxminimax.accounting import _charge
-from jaxminimax.gradients import STRATEGIES, Rounding, clipped_sum
-from jaxminimax.integer_sums import Grid, Words
+from jaxminimax.door import noising
+from jaxminimax.gradients import integer_sums
+from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
+from jaxminimax.gradients.integer_sums import Grid, Words
+from jaxminimax.gradients.summation import Rounding
 from jaxminimax.mechanism import BLOCK, _grid, charged_multiplier, grid_bits
 
 
@@ -62,7 +65,7 @@ def test_what_is_read_depends_on_the_integer_alone():
 def test_rounding_is_up_where_the_fraction_exceeds_the_dither(dtype):
     """Over all 256 of them the mean is the number but for 1/512, and it never falls by more."""
     x = np.concatenate([np.random.default_rng(0).normal(size=300) * 50, [0.0, 7.0, -7.0, 1e-12,
-                                                                       -1e-12, 2.0**30, -1e35]])
+                                                                         -1e-12, 2.0**30, -1e35]])
     x = x.astype(dtype)
     every = np.stack([integer_sums.rounded(jnp.asarray(x), dtype(1), jnp.full(len(x), u, jnp.uint8))
                       for u in range(256)])
@@ -157,8 +160,8 @@ def test_where_sums_without_the_record_are_compared_with_the_charge_is_the_large
 
 def test_each_player_has_a_grid_and_the_coarsest_is_charged():
     both = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 5.0), population=10)
-    z = _charge.effective_noise_multiplier(both)
-    assert _charge.charged(jmm.Repeat(query=both, times=1), "replace_one") == charged_multiplier(
+    z = both.multiplier()
+    assert jmm.Repeat(query=both, times=1).charged("replace_one") == charged_multiplier(
         z, 1.0, both.parameters, absent=False)
 
 
@@ -170,7 +173,7 @@ def test_failures_of_the_dither_are_counted_once_a_pair_of_sums():
     def failures(sampling):
         query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                           sampling=sampling, population=100)
-        found = _charge.realised(jmm.Repeat(query=query, times=7)).overflow
+        found = jmm.Repeat(query=query, times=7).realised().overflow
         return found / _grid.DITHER_FAILURE
 
     assert failures(jmm.Full()) == failures(jmm.FixedSize(batch=5)) == pytest.approx(7)
@@ -234,6 +237,7 @@ def test_integers_are_the_sum(strategy):
         np.testing.assert_allclose(found.astype(float) / 2**18, plain, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("parameters", [1, 2**26 + 1, 2**30 + 1])
 def test_no_sum_wraps_around_or_is_clamped_on_a_finer_grid(parameters, exact):
@@ -292,13 +296,13 @@ def test_complex_numbers_are_refused(place):
 @pytest.mark.parametrize("z", 2.0 ** np.arange(-13, 6) * 1.3)
 def test_the_noise_is_as_many_units_as_its_law_says(z):
     """2^L units are sigma, to the last bit: `SPARE` has nothing left for an inexact power of 2."""
-    scale = jax.jit(lambda z: blur.scales(Saddle(1.7, None), Saddle(z, None), 100).w)(z)
+    scale = jax.jit(lambda z: noising.scales(Saddle(1.7, None), Saddle(z, None), 100).w)(z)
     assert np.float64(scale.unit) * 2.0 ** int(scale.bits) == np.float64(scale.std)
     assert float(scale.std) * np.float64(1 / scale.unit) / 2.0 ** int(scale.bits) <= 1 + 2.0**-24
 
 
 def test_players_have_their_own_deviation_and_unit():
-    scale = blur.scales(Saddle(2.0, 0.5), Saddle(1.0, 40.0), 100)
+    scale = noising.scales(Saddle(2.0, 0.5), Saddle(1.0, 40.0), 100)
     for s, clip, z in zip(scale, (2.0, 0.5), (1.0, 40.0), strict=True):
         assert float(s.std) == pytest.approx(clip * z, rel=1e-6)
         assert float(s.unit) * 2.0 ** int(s.bits) == pytest.approx(float(s.std), rel=1e-6)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Full, Poisson, Query, Repeat, Saddle, audit, gradients, release, sgda
-from jaxminimax.accounting import _charge
-from jaxminimax.gradients import STRATEGIES, clipped_sum
+from jaxminimax import Full, Poisson, Query, Repeat, Saddle, audit, sgda
+from jaxminimax.door.sums import release
+from jaxminimax.gradients import weights
+from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 
 N, DELTA = 6, 1e-2
 CLIP, NOISE = Saddle(0.5, 2.0), Saddle(1.5, 3.0)
@@ -43,6 +44,7 @@ def released(q, x):
     return release(jax.random.key(0), Repeat(query=q, times=1), jnp.int32(0), ITSELF, START, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_the_sum_is_the_definition(strategy, size):
@@ -85,26 +87,29 @@ def distances(q, pairs=60):
     return np.array(out)
 
 
+@pytest.mark.slow
 def test_neighbours_are_as_far_apart_as_is_charged_and_no_farther():
-    limit = 2 / _charge.charged(jmm.Repeat(query=query(), times=1), "replace_one")
+    limit = 2 / jmm.Repeat(query=query(), times=1).charged("replace_one")
     assert 2 / min(NOISE) < limit < 1.001 * 2 / min(NOISE)
     far = distances(query())
     assert far.max() <= limit
     assert far.max() > 0.99 * limit
 
 
+@pytest.mark.slow
 def test_two_clips_are_farther_apart_than_one_joint_clip_pays_for():
     assert distances(query(joint=False)).max() > 1.1 * 2 / jmm.effective_noise_multiplier(query())
 
 
 @pytest.fixture
 def lifted(monkeypatch):
-    monkeypatch.setattr(gradients, "_together", lambda ratio: ratio)
+    monkeypatch.setattr(weights, "joint_ratio", lambda ratio: ratio)
     jax.clear_caches()
     yield
     jax.clear_caches()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lifted")
 def test_a_lifted_joint_clip_is_seen():
     assert distances(query()).max() > 1.1 * 2 / jmm.effective_noise_multiplier(query())

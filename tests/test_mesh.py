@@ -17,6 +17,7 @@ WORKER = pathlib.Path(__file__).parent / "mesh_worker.py"
 ROUNDING = 1e-14  # float64 numbers near 1
 GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 
+pytestmark = pytest.mark.slow  # its workers run for two minutes
 SAMPLINGS = ("full", "poisson", "fixed", "overflow", "replacement", "disjoint")
 DEVICES = (1, 2, 4, 8)
 

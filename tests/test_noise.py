@@ -11,12 +11,14 @@ from jax.extend.random import threefry_2x32
 from scipy import stats
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, _words, noise
+from jaxminimax import Saddle
+from jaxminimax.base import random_bits
+from jaxminimax.noise import floats
 
 SIZE = 10**6
 SIGMAS = 4.5
 dtypes = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=lambda x: x.__name__)
-normal = jax.jit(noise.standard_normal, static_argnums=(1, 2))
+normal = jax.jit(floats.standard_normal, static_argnums=(1, 2))
 
 
 @pytest.fixture(params=[jnp.float32, jnp.float64], ids=lambda x: x.__name__, scope="module")
@@ -35,6 +37,7 @@ def correlation(x, y):
 # --- the law ---
 
 
+@pytest.mark.slow
 def test_noise_is_standard_normal(sample):
     assert np.isfinite(sample).all()
     assert stats.kstest(sample, "norm").pvalue > 1e-3
@@ -80,10 +83,11 @@ def from_words(monkeypatch, words, dtype):
     """Noise made of the given words, four for two numbers (three are read for float32)."""
     words = np.asarray(words, np.uint32).reshape(-1, 4).T
     with monkeypatch.context() as patch:
-        patch.setattr(noise, "pairs", lambda key, shape, part=0: jnp.asarray(words[2 * part:][:2]))
-        patch.setattr(noise, "words", lambda key, shape, part: jnp.asarray(words[2 * part]))
+        patch.setattr(floats, "word_pairs",
+                      lambda key, shape, part=0: jnp.asarray(words[2 * part:][:2]))
+        patch.setattr(floats, "random_words", lambda key, shape, part: jnp.asarray(words[2 * part]))
         shape = (2, words.shape[1])
-        return np.asarray(noise.standard_normal(jax.random.key(0), shape, dtype), np.float64)
+        return np.asarray(floats.standard_normal(jax.random.key(0), shape, dtype), np.float64)
 
 
 @dtypes
@@ -131,9 +135,9 @@ def test_small_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, mo
     k = np.arange(64)
     last = np.array([divmod(2**64 - 2**int(i), 2**32) for i in k], np.uint32).T
     with monkeypatch.context() as patch:
-        patch.setattr(noise, "pairs", lambda key, shape: tuple(map(jnp.asarray, last)))
-        patch.setattr(noise, "words", lambda key, shape, part: jnp.asarray(last[0] << 31))
-        x = np.asarray(noise.standard_laplace(jax.random.key(0), (64,), dtype), np.float64)
+        patch.setattr(floats, "word_pairs", lambda key, shape: tuple(map(jnp.asarray, last)))
+        patch.setattr(floats, "random_words", lambda key, shape, part: jnp.asarray(last[0] << 31))
+        x = np.asarray(floats.standard_laplace(jax.random.key(0), (64,), dtype), np.float64)
     sign = np.where(last[0] & 1, -1, 1)
     np.testing.assert_allclose(x, -sign * np.log1p(-(2.0**k - 0.5) * 2.0**-64),
                                rtol=1e-6 if dtype == jnp.float32 else 1e-13)
@@ -175,7 +179,7 @@ def test_threefry_is_the_one_of_jax(seed):
     key = jax.random.key(seed)
     count = np.random.default_rng(seed).integers(0, 2**32, (2, 500), np.uint32)
     count[:, :2] = [[0, 2**32 - 1]] * 2
-    found = _words.threefry(jax.random.key_data(key), *jnp.asarray(count))
+    found = random_bits.threefry(jax.random.key_data(key), *jnp.asarray(count))
     reference = threefry_2x32(jax.random.key_data(key), jnp.asarray(count.ravel()))
     np.testing.assert_array_equal(jnp.concatenate(found), reference)
 
@@ -185,7 +189,7 @@ def test_threefry_is_the_one_of_jax(seed):
 def test_children_are_those_of_fold_in(generator, number):
     key = jax.random.key(3, impl=generator)
     expected = jax.random.fold_in(key, jnp.uint32(number))
-    assert (jax.random.key_data(_words.child(key, jnp.uint32(number))).tolist()
+    assert (jax.random.key_data(random_bits.fold_in(key, jnp.uint32(number))).tolist()
             == jax.random.key_data(expected).tolist())
 
 
@@ -193,20 +197,22 @@ def test_children_are_those_of_fold_in(generator, number):
 def test_no_word_of_a_key_comes_up_twice(generator):
     """Of 200,000 pairs of words, none by chance: in either part, and in none of the children."""
     key = jax.random.key(5, impl=generator)
-    made = [np.stack(_words.pairs(k, (50_000,), part), 1)
-            for k in (key, _words.child(key, 70_000)) for part in (0, 1)]
+    made = [np.stack(random_bits.word_pairs(k, (50_000,), part), 1)
+            for k in (key, random_bits.fold_in(key, 70_000)) for part in (0, 1)]
     assert len(np.unique(np.concatenate(made), axis=0)) == 200_000
-    flat = _words.words(key, (7, 9))
-    np.testing.assert_array_equal(flat.ravel(), jnp.concatenate(_words.pairs(key, (32,)))[:63])
+    flat = random_bits.random_words(key, (7, 9))
+    np.testing.assert_array_equal(flat.ravel(),
+                                  jnp.concatenate(random_bits.word_pairs(key, (32,)))[:63])
 
 
 # --- skipped only where none is wanted ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("std", [0.0, 1e-30, 1.0, np.nan, np.inf, -1.0])
 def test_noise_is_left_out_for_a_deviation_of_zero_alone(std):
     tree = {"a": jnp.zeros(5), "b": jnp.zeros(3)}
-    one = jax.jit(lambda s: noise.gaussian(jax.random.key(2), tree, {"a": s, "b": 0.0}))
+    one = jax.jit(lambda s: floats.gaussian(jax.random.key(2), tree, {"a": s, "b": 0.0}))
     draw = np.asarray(normal(jax.random.key(2), (8,), jnp.float64))[:5]
     for found in (one(std), jax.tree.map(lambda x: x[1], jax.vmap(one)(jnp.array([0.0, std])))):
         np.testing.assert_allclose(found["a"], std * draw if std else 0.0, rtol=1e-12)
@@ -231,7 +237,7 @@ LEAF = jnp.zeros(100_000, jnp.float32)
 
 def test_leaves_share_no_noise():
     tree = {"a": LEAF, "b": (LEAF.reshape(100, -1), LEAF), "c": LEAF.astype(jnp.bfloat16)}
-    made = noise.gaussian(jax.random.key(2), tree, 1.0)
+    made = floats.gaussian(jax.random.key(2), tree, 1.0)
     for x, y in itertools.combinations(map(np.ravel, jax.tree.leaves(made)), 2):
         for shift in (0, 1, len(x) // 2):  # nor one half the other's
             assert correlation(x, np.roll(y, shift)) < SIGMAS
@@ -241,7 +247,7 @@ def test_leaves_share_no_noise():
 def test_leaves_without_axes_share_no_noise():
     tree = {"a": jnp.zeros(()), "b": jnp.zeros(()), "c": jnp.zeros(2, jnp.float32)}
     keys = jax.random.split(jax.random.key(5), 4000)
-    made = jax.jit(jax.vmap(lambda key: noise.gaussian(key, tree, 1.0)))(keys)
+    made = jax.jit(jax.vmap(lambda key: floats.gaussian(key, tree, 1.0)))(keys)
     columns = np.concatenate([np.asarray(x, np.float64).reshape(4000, -1)
                               for x in jax.tree.leaves(made)], 1).T
     for x, y in itertools.combinations(columns, 2):
@@ -258,7 +264,7 @@ def test_equal_keys_give_equal_noise_and_others_independent_noise():
 
 
 def test_secret_keys_differ_in_all_their_64_bits():
-    keys = [noise.secret_key() for _ in range(64)]
+    keys = [floats.secret_key() for _ in range(64)]
     words = np.array([jax.random.key_data(k) for k in keys], np.uint32)
     assert words.shape == (64, 2)
     assert len({tuple(w) for w in words.tolist()}) == 64
@@ -267,10 +273,11 @@ def test_secret_keys_differ_in_all_their_64_bits():
     jax.random.fold_in(keys[0], 1)  # a typed key, ready for use
 
 
+@pytest.mark.slow
 def test_keys_of_the_device_make_noise_of_the_same_law_and_no_checkpoint(tmp_path):
-    key = noise.secret_key("rbg")
+    key = floats.secret_key("rbg")
     assert jax.random.key_data(key).shape == (4,)
-    x = np.asarray(noise.standard_normal(jax.random.key(3, impl="rbg"), (SIZE,), jnp.float32))
+    x = np.asarray(floats.standard_normal(jax.random.key(3, impl="rbg"), (SIZE,), jnp.float32))
     assert stats.kstest(x, "norm").pvalue > 1e-3
     problem = jmm.Problem(operator=lambda z, x: Saddle(z.w - x, None))
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=4)
@@ -285,30 +292,30 @@ def test_keys_of_the_device_make_noise_of_the_same_law_and_no_checkpoint(tmp_pat
     alone = [jmm.run(k, z, data, hyper, jmm.sgda, problem)[0].z.w for k in keys[0]]
     np.testing.assert_allclose(states.z.w[0], alone, rtol=1e-12)
     with pytest.raises(ValueError, match="unsafe_rbg"):
-        noise.gaussian(jax.random.key(0, impl="unsafe_rbg"), z, 1.0)
+        floats.gaussian(jax.random.key(0, impl="unsafe_rbg"), z, 1.0)
     with pytest.raises(ValueError, match="One key is used up at a time"):
-        noise.gaussian(keys[0], z, 1.0)
+        floats.gaussian(keys[0], z, 1.0)
     with pytest.raises(ValueError, match="generator"):
-        noise.secret_key("philox")
+        floats.secret_key("philox")
 
 
 def test_a_tree_keeps_its_structure_and_is_at_least_float32():
     tree = {"a": jnp.ones(3, jnp.bfloat16), "b": [jnp.ones((), jnp.float64), jnp.ones((0, 2))],
             "c": jnp.ones((2, 2), jnp.float32)}
-    made = noise.gaussian(jax.random.key(5), tree, 2.0)
+    made = floats.gaussian(jax.random.key(5), tree, 2.0)
     assert jax.tree.structure(made) == jax.tree.structure(tree)
     for x, y in zip(*map(jax.tree.leaves, (made, tree)), strict=True):
         assert x.shape == y.shape
         assert x.dtype == jnp.promote_types(y.dtype, jnp.float32)
-    assert noise.gaussian(jax.random.key(5), (), 1.0) == ()
+    assert floats.gaussian(jax.random.key(5), (), 1.0) == ()
 
 
 @pytest.mark.parametrize("std", [0.0, 1e-3, 2.5, 1e6])
 def test_the_standard_deviation_is_a_factor(std):
-    unit = noise.gaussian(jax.random.key(6), LEAF, 1.0)
-    made = noise.gaussian(jax.random.key(6), LEAF, std)
+    unit = floats.gaussian(jax.random.key(6), LEAF, 1.0)
+    made = floats.gaussian(jax.random.key(6), LEAF, std)
     np.testing.assert_allclose(made, std * np.asarray(unit), rtol=1e-6)
 
 
 def test_an_undefined_standard_deviation_gives_undefined_noise():
-    assert np.isnan(noise.gaussian(jax.random.key(6), LEAF, jnp.nan)).all()
+    assert np.isnan(floats.gaussian(jax.random.key(6), LEAF, jnp.nan)).all()

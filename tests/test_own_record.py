@@ -1,6 +1,5 @@
 """An operator that sees other records is refused, wherever in its program it does."""
 
-import importlib
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +7,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, _own_record, release_groups, release_solution, release_stream
-from jaxminimax.gradients import ClippedOperator
-from jaxminimax.host_data import Window
+from jaxminimax import Saddle
+from jaxminimax.door import groups, losses, own_record, proximal, solutions, stream
+from jaxminimax.gradients.clipping import ClippedOperator
+from jaxminimax.placement.host_data import Window
 
-DOOR = importlib.import_module("jaxminimax.release")
 N, KEY, ZERO = 50, jax.random.key(0), jnp.int32(0)
 X = jnp.linspace(-1.0, 1.0, N)
 POINT = Saddle(jnp.float64(1.0), ())
@@ -113,11 +112,11 @@ def test_what_reads_its_own_record_is_let_through():
               lambda y: y * jnp.sum(public[0]),
               lambda y: jnp.sum(jax.vmap(lambda a: a - jax.lax.pmean(a, "own"),
                                          axis_name="own")(y * jnp.ones(3)))):
-        _own_record.check(of(f), POINT, X)
+        own_record.check(of(f), POINT, X)
     assert np.isfinite(go(of(lambda y: y)))
     # the library's own rule, which looks at no record
     pair = Saddle(jnp.ones(1), jnp.ones(1))
-    _own_record.check(ClippedOperator(lambda z, y: Saddle(y * z.w, z.v), 1.0), pair, X)
+    own_record.check(ClippedOperator(lambda z, y: Saddle(y * z.w, z.v), 1.0), pair, X)
 
 
 def test_an_axis_that_the_record_has_too_explains_the_length_but_not_the_data():
@@ -147,9 +146,9 @@ def test_rows_on_a_mesh_or_sent_ahead_are_counted_as_all_of_them():
     sent = Window(rows=jnp.ones((2, 5)), numbers=jnp.zeros((2, 5), jnp.int32), first=ZERO,
                   population=N)
     for data in (jmm.shard(X, mesh), sent):
-        _own_record.check(of(lambda y: y), POINT, data)
+        own_record.check(of(lambda y: y), POINT, data)
         with pytest.raises(ValueError, match="closes over"):
-            _own_record.check(of(lambda y: y * jnp.sum(X + 1)), POINT, data)
+            own_record.check(of(lambda y: y * jnp.sum(X + 1)), POINT, data)
 
 
 def test_an_error_of_the_operators_own_stays_what_it_is():
@@ -188,26 +187,26 @@ def doors(closed):
         bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0, population=N, noise_multiplier=1.0,
         assumes="lipschitz"))
     gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=SIZES)
-    losses = jmm.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
+    risks = jmm.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
     solution = jmm.phased_erm.certified(jmm.GroupSolution(
         lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=1.0, reg_lam=1.0, slack=0.1,
         noise_multiplier=1.0, sizes=SIZES, phases=1))
-    tree = jmm.Tree(clip=1.0, noise_multiplier=1.0, leaves=9)
+    tree = jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=9)
     one = jmm.RecordLosses(bound=1.0, noise_multiplier=1.0, times=9)
     z, door = Saddle(w, ()), jmm.release
     return {
         "release": lambda: door(KEY, jmm.Repeat(query=query, times=1), ZERO, single, z, X),
-        "resolvent": lambda: DOOR.release_resolvent(
+        "resolvent": lambda: proximal.release_resolvent(
             KEY, jmm.Repeat(query=point, times=1), ZERO, single, z, X),
-        "gradient": lambda: release_groups.release_group_gradient(
+        "gradient": lambda: groups.release_group_gradient(
             KEY, jmm.Repeat(query=gradients, times=1), ZERO, task, w, GROUPS, ZERO),
-        "losses": lambda: release_groups.release_group_losses(KEY, losses, ZERO, task, w, GROUPS),
-        "solution": lambda: release_solution.release_group_solution(
+        "losses": lambda: losses.release_group_losses(KEY, risks, ZERO, task, w, GROUPS),
+        "solution": lambda: solutions.release_group_solution(
             KEY, solution, ZERO, task, w, GROUPS),
-        "leaf": lambda: release_stream.release_leaf(KEY, tree, ZERO, single, z, X, (ZERO,)),
-        "leaf of a group": lambda: release_stream.release_leaf(
+        "leaf": lambda: stream.release_leaf(KEY, tree, ZERO, single, z, X, (ZERO,)),
+        "leaf of a group": lambda: stream.release_leaf(
             KEY, tree, ZERO, single, z, GROUPS, (ZERO, ZERO)),
-        "loss": lambda: release_stream.release_loss(KEY, one, ZERO, task, w, GROUPS, (ZERO, ZERO)),
+        "loss": lambda: losses.release_loss(KEY, one, ZERO, task, w, GROUPS, (ZERO, ZERO)),
     }
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import GroupSolution, Saddle, group_solvers, phased_erm, problems
-from jaxminimax import mechanism as words
-from jaxminimax.release_solution import release_group_solution
+from jaxminimax import GroupSolution, Saddle, mechanism, phased_erm, problems
+from jaxminimax.door.solutions import release_group_solution
+from jaxminimax.solvers import groups
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 BALL = problems.ball(1.0)
@@ -50,14 +50,14 @@ def test_sensitivity_and_noise_are_those_of_the_reference_table(phase, reg_w, ex
     eta = phased_erm.theorem2_eta(**REFERENCE, dim=10, **TARGET)
     assert eta == pytest.approx(3.808356e-3, rel=1e-6)
     query = phased_erm.regularised(eta, **REFERENCE, smooth=1.0)
-    assert (query.phases, set(words.phase_sizes(query))) == (10, {102})
+    assert (query.phases, set(mechanism.phase_sizes(query))) == (10, {102})
     assert query.reg_lam == pytest.approx(0.2564, abs=5e-5)
     at = query.reg_w * 2 ** (phase - 1)
     assert at == pytest.approx(reg_w, rel=3e-4)
-    assert words.exact_sensitivity(query, at) == pytest.approx(exact, rel=3e-4)
+    assert mechanism.exact_sensitivity(query, at) == pytest.approx(exact, rel=3e-4)
     z = jmm.calibrate_noise(query, 1.0, 1e-6).noise_multiplier
     assert z == pytest.approx(dpa.get_sigma_gaussian(1.0, 1e-6), rel=1e-9)
-    assert z * words.solution_length(query, at) == pytest.approx(noise, rel=3e-3)
+    assert z * mechanism.solution_length(query, at) == pytest.approx(noise, rel=3e-3)
 
 
 def test_the_step_size_lets_the_noise_of_a_phase_be_as_large_as_it_may():
@@ -65,7 +65,7 @@ def test_the_step_size_lets_the_noise_of_a_phase_be_as_large_as_it_may():
     known = dict(sizes=sizes, lipschitz=2.0, bound=3.0, diameter=4.0)
     eta = phased_erm.calibrated_eta(**known, dim=dim, epsilon=0.02, delta=1e-6)
     query = phased_erm.regularised(eta, **known)
-    shares = [dim * (z * words.solution_length(query, query.reg_w * 2.0**t)) ** 2
+    shares = [dim * (z * mechanism.solution_length(query, query.reg_w * 2.0**t)) ** 2
               / (2.0 ** -(t + 1) * 4.0**2) for t in range(query.phases)]
     assert max(shares) == pytest.approx(1.0, rel=1e-6)
     easy = dict(dim=1, epsilon=10.0, delta=1e-6)
@@ -87,16 +87,17 @@ def reference_run():
     x = rng.normal(size=(5, 1024, 10))
     data = np.linspace(-0.1, 0.2, 10) + 0.4 * corners(5, 10)[:, None] + (
         0.3 * x / np.linalg.norm(x, axis=2, keepdims=True))
-    hyper = phased_erm.plan(POINTS, sizes=(1024,) * 5, dim=10, **TARGET)
+    hyper = jmm.plan(phased_erm, problem=POINTS, sizes=(1024,) * 5, dim=10, **TARGET).hyper
     quiet = dataclasses.replace(hyper.query, noise_multiplier=0.0)
     hyper = phased_erm.Hyper(query=quiet)
     return hyper, data, released(hyper, jnp.asarray(data), POINTS, jnp.zeros(10))
 
 
+@pytest.mark.slow
 def test_every_phase_of_the_reference_run_is_certified_again_from_its_records():
     hyper, data, points = reference_run()
     query, centre = hyper.query, jnp.zeros(10)
-    each = words.phase_sizes(query)[0]
+    each = mechanism.phase_sizes(query)[0]
     for t, point in enumerate(points):
         rows = jnp.asarray(data[:, t * each:(t + 1) * each])
 
@@ -104,10 +105,10 @@ def test_every_phase_of_the_reference_run_is_certified_again_from_its_records():
             return jnp.mean(jnp.sum((w[None, None] - rows) ** 2, 2) / 2, 1)
 
         reg_w = query.reg_w * 2**t
-        value = group_solvers.objective(risks, centre, reg_w=reg_w, reg_lam=query.reg_lam)
-        found = group_solvers.certify(jax.grad(value), BALL.project, jnp.asarray(point),
-                                      smooth=words.solution_smooth(query, reg_w), modulus=reg_w)
-        wanted = query.slack * words.exact_sensitivity(query, reg_w)
+        value = groups.objective(risks, centre, reg_w=reg_w, reg_lam=query.reg_lam)
+        found = groups.certify(jax.grad(value), BALL.project, jnp.asarray(point),
+                               smooth=mechanism.solution_smooth(query, reg_w), modulus=reg_w)
+        wanted = query.slack * mechanism.exact_sensitivity(query, reg_w)
         away = float(found.distance + jnp.linalg.norm(found.point - point))
         assert away <= 2 * wanted
         centre = jnp.asarray(point)
@@ -121,6 +122,7 @@ def test_the_last_point_is_near_the_point_that_is_near_all_groups():
     assert np.all(np.diff(np.linalg.norm(points[:3] - best, axis=1)) < 0)
 
 
+@pytest.mark.slow
 def test_a_record_is_read_in_its_phase_and_in_no_other():
     """13, 9 and 6 records in 3 phases: 4, 3 and 2 each, what is left over and padding never."""
     sizes, phases, most = (13, 9, 6), 3, 13
@@ -131,9 +133,9 @@ def test_a_record_is_read_in_its_phase_and_in_no_other():
     others = np.stack([data] + [data] * len(places))
     for k, place in enumerate(places):
         others[(k + 1, *place)] += 0.5
-    points = jax.jit(jax.vmap(lambda x: jmm.run(
-        jax.random.key(0), Saddle(jnp.zeros(2), ()), x, hyper, phased_erm, POINTS, path)[1]))(
-            jnp.asarray(others))
+    points = jax.jit(lambda sets: jax.lax.map(lambda x: jmm.run(
+        jax.random.key(0), Saddle(jnp.zeros(2), ()), x, hyper, phased_erm, POINTS, path)[1],
+        sets))(jnp.asarray(others))
     for (i, j), moved in zip(places, points[1:], strict=True):
         phase = min(j // (sizes[i] // phases), phases)
         same = np.all(np.asarray(moved == points[0]), axis=1)
@@ -158,16 +160,18 @@ LINE = problems.worst_group(lambda w, x: jnp.clip(x, -1.0, 1.0) * w[0] + 1.0, BA
                             bound=2.0, smooth=1e-9, convex=True)
 
 
+@pytest.mark.slow
 def test_opposite_lines_attain_the_sensitivity_but_for_the_slack():
     """One group and a strong entropy: the weights' part vanishes, 2 L / (n mu) is left."""
     hyper = describe(LINE, (6,), 1, reg_lam=1e9)
     one, two = (released(hyper, jnp.zeros((1, 6)).at[0, 2].set(x), LINE, jnp.zeros(1))
                 for x in (9.0, -9.0))
-    exact = words.exact_sensitivity(hyper.query, hyper.query.reg_w)
+    exact = mechanism.exact_sensitivity(hyper.query, hyper.query.reg_w)
     assert abs(one - two)[0, 0] == pytest.approx(2 / (6 * 3.0), rel=1e-3)
-    assert 0.98 * exact < abs(one - two)[0, 0] <= words.solution_length(hyper.query, 3.0)
+    assert 0.98 * exact < abs(one - two)[0, 0] <= mechanism.solution_length(hyper.query, 3.0)
 
 
+@pytest.mark.slow
 def test_random_neighbours_never_exceed_the_sensitivity():
     rng = np.random.default_rng(5)
     problem = problems.group_glm("logistic", feature_bound=1.0, radius=1.0)
@@ -181,10 +185,11 @@ def test_random_neighbours_never_exceed_the_sensitivity():
         run = jax.jit(jax.vmap(lambda x, y, hyper=hyper, start=start: jmm.run(
             jax.random.key(0), start, (x, y), hyper, phased_erm, problem)[0].z.w))
         apart = np.linalg.norm(run(x, y) - run(other, y), axis=1)
-        shares += list(apart / words.solution_length(hyper.query, reg_w))
+        shares += list(apart / mechanism.solution_length(hyper.query, reg_w))
     assert 0.1 < max(shares) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_the_noise_is_the_length_times_the_multiplier(factor):
     """In every phase, and half of it would be seen."""
@@ -195,11 +200,12 @@ def test_the_noise_is_the_length_times_the_multiplier(factor):
     for phase in range(3):
         noise = np.asarray(release_group_solution(jax.random.key(1), query, jnp.int32(phase), flat,
                                                   w, data))
-        expected = 7.0 * words.solution_length(query, query.reg_w * 2**phase)
+        expected = 7.0 * mechanism.solution_length(query, query.reg_w * 2**phase)
         assert (abs(np.std(noise) / expected - 1) < 0.03) == (factor == 1.0)
         assert abs(np.mean(noise)) < 0.05 * expected
 
 
+@pytest.mark.slow
 def test_phases_share_no_noise():
     flat = problems.worst_group(lambda w, x: 0.5 + 0 * x * w[0], problems.ball(1e6), lipschitz=1.0,
                                 bound=1.0, smooth=1.0, convex=True)
@@ -217,12 +223,14 @@ def test_a_halved_sensitivity_would_be_seen_by_the_opposite_lines(monkeypatch):
     """Who releases less noise than the true distance times z, releases too little."""
     query = describe(LINE, (6,), 1, reg_lam=1e9).query
     true = 2 * LINE.lipschitz / (6 * query.reg_w)
-    assert words.solution_length(query, query.reg_w) >= true
-    exact = words.exact_sensitivity
-    monkeypatch.setattr(words._numbers, "exact_sensitivity", lambda q, mu: exact(q, mu) / 2)
-    assert words.solution_length(query, query.reg_w) < true
+    assert mechanism.solution_length(query, query.reg_w) >= true
+    exact = mechanism.exact_sensitivity
+    monkeypatch.setattr(mechanism.group_solution, "exact_sensitivity",
+                        lambda q, mu: exact(q, mu) / 2)
+    assert mechanism.solution_length(query, query.reg_w) < true
 
 
+@pytest.mark.slow
 def test_float32_programs_solve_in_float64():
     rng = np.random.default_rng(7)
     data = (rng.normal(size=(2, 12, 3)).astype(np.float32),
@@ -242,6 +250,7 @@ def test_float32_programs_solve_in_float64():
     np.testing.assert_allclose(many.z.w[0, 0], one.z.w, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_ill_conditioned_problem_takes_newton_steps_and_one_of_kinks_subgradients():
     steep = problems.group_glm("squared", feature_bound=1.0, radius=5.0, label_bound=5.0)
     data = (jnp.asarray(np.random.default_rng(8).normal(size=(2, 40, 3))), jnp.ones((2, 40)))
@@ -258,6 +267,7 @@ def test_an_ill_conditioned_problem_takes_newton_steps_and_one_of_kinks_subgradi
 # --- failing closed ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [dict(lipschitz=0.02, bound=0.02), dict(steps=3),
                                     dict(diameter=1.0)], ids=["constants", "steps", "diameter"])
 def test_traced_descriptions_that_do_not_hold_release_nothing_whatever_the_data(change):
@@ -270,6 +280,7 @@ def test_traced_descriptions_that_do_not_hold_release_nothing_whatever_the_data(
         assert np.all(np.isnan(released(bad, data, POINTS, jnp.zeros(2))))
 
 
+@pytest.mark.slow
 def test_a_point_far_from_the_origin_leaves_no_digits_for_a_certificate():
     """Rounding by eps |w| hides from the certificate: nobody's solution is released there."""
     hyper = describe(POINTS, (8, 8), 1, slack=1e-3)
@@ -284,9 +295,9 @@ def test_a_point_far_from_the_origin_leaves_no_digits_for_a_certificate():
 def test_a_large_weight_of_the_entropy_does_not_round_the_risks_away():
     """reg_lam logsumexp(L / reg_lam) carries reg_lam ln p; P here does not."""
     risks = jnp.array([0.3, 0.7])
-    value = group_solvers.objective(lambda w: risks + w[0], jnp.zeros(1), reg_w=1.0, reg_lam=1e12)
+    value = groups.objective(lambda w: risks + w[0], jnp.zeros(1), reg_w=1.0, reg_lam=1e12)
     assert float(value(jnp.zeros(1))) == pytest.approx(0.5, abs=1e-9)
-    small = group_solvers.objective(lambda w: risks + w[0], jnp.zeros(1), reg_w=1.0, reg_lam=1e-3)
+    small = groups.objective(lambda w: risks + w[0], jnp.zeros(1), reg_w=1.0, reg_lam=1e-3)
     assert float(small(jnp.zeros(1))) == pytest.approx(0.7 - 1e-3 * math.log(2), abs=1e-9)
 
 
@@ -298,6 +309,7 @@ def test_projections_must_keep_float64():
                                jnp.zeros((2, 8, 2)))
 
 
+@pytest.mark.slow
 def test_what_is_not_certified_is_not_released():
     data = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 2)))
     good = describe(POINTS, (8, 8), 1, reg_w=0.3, slack=1e-6).query
@@ -369,8 +381,7 @@ def test_what_the_description_does_not_cover_is_refused(change, problem, message
 
 @pytest.mark.usefixtures("real_noise")
 def test_all_phases_together_cost_one_gaussian():
-    hyper = phased_erm.plan(POINTS, sizes=(300, 400), dim=2, **TARGET)
-    hyper = jmm.calibrate(phased_erm, hyper, 1.0, 1e-6)
+    hyper = jmm.plan(phased_erm, problem=POINTS, sizes=(300, 400), dim=2, **TARGET).hyper
     assert hyper.query.noise_multiplier == pytest.approx(4.224679, abs=1e-6)
     assert jmm.epsilon(hyper.query, 1e-6) == pytest.approx(1.0, rel=1e-9)
     for spent, expected in ((0, 0.0), (1, 1.0), (8, 1.0)):

@@ -64,6 +64,7 @@ def test_the_bilinear_games_gap_has_its_closed_form(radius):
     assert jmm.metrics.strong_gap(flat, still, jax.tree.map(jnp.zeros_like, data)) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [
     lambda r: jmm.problems.quadratic_game(modulus=1.5, coupling=0.8, radius=r),
     lambda r: jmm.problems.bilinear_game(coupling=0.8, radius=r),
@@ -88,6 +89,7 @@ def auc_data(n=80, seed=0):
     return x, (x[:, 0] + 0.5 * jax.random.normal(k[1], (n,)) > 0.3).astype(x.dtype)
 
 
+@pytest.mark.slow
 def test_the_auc_value_at_the_best_responses_is_the_pairwise_squared_loss():
     x, y = auc_data()
     p = float(jnp.mean(y))
@@ -104,6 +106,7 @@ def test_the_auc_value_at_the_best_responses_is_the_pairwise_squared_loss():
     assert abs(gradient["a"]) + abs(gradient["b"]) < 1e-12  # a and b were best responses too
 
 
+@pytest.mark.slow
 def test_the_auc_operator_and_public_term_are_the_gradient_of_the_value():
     x, y = auc_data()
     problem = jmm.problems.auc(jmm.problems.mlp_scorer, prior=0.3, radius=Saddle(1e3, 1e3))
@@ -134,6 +137,7 @@ def prior_mechanism(n, z=20.0):
     return jmm.Repeat(query=query, times=1)
 
 
+@pytest.mark.slow
 def test_the_released_prior_is_unbiased_with_the_described_noise():
     n, z = 4000, 20.0
     y = (jnp.arange(n) < 1000).astype(jnp.float32)
@@ -145,6 +149,7 @@ def test_the_released_prior_is_unbiased_with_the_described_noise():
     assert answers.std() == pytest.approx(std, rel=0.05)
 
 
+@pytest.mark.slow
 def test_replacing_a_record_moves_the_released_prior_by_one_count():
     n = 100
     y = (jnp.arange(n) < 40).astype(jnp.float64)

@@ -19,13 +19,15 @@ from jaxminimax import (
     Repeat,
     Resolvent,
     Saddle,
+    mechanism,
     metrics,
     problems,
     proximal,
-    release,
+    with_strategy,
 )
-from jaxminimax import mechanism as words
-from jaxminimax.gradients import ClippedOperator
+from jaxminimax.base.types import OwnOperator
+from jaxminimax.door.sums import release
+from jaxminimax.gradients.clipping import ClippedOperator
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 DISC = problems.ball(1.0)
@@ -67,6 +69,7 @@ def test_the_exact_proximal_point_of_a_rotation():
     np.testing.assert_allclose(moved(q, jnp.zeros((1, 2)), ROTATION, AT), [0.3, 0.3], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_noise_the_gap_falls_at_the_proven_rate_where_descent_ascent_circles():
     """Resolvents of a skew operator contract; Theorem 5 with sigma = 0 bounds the average's gap."""
     bounded = problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=1.0,
@@ -84,6 +87,7 @@ def test_without_noise_the_gap_falls_at_the_proven_rate_where_descent_ascent_cir
         np.testing.assert_allclose(distance[1:] / distance[:-1], 0.5**0.5, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_only_the_average_is_projected_and_it_is_the_average_of_what_was_released():
     q = query(noise_multiplier=40.0)
     data = jnp.zeros((6, 2))
@@ -94,6 +98,7 @@ def test_only_the_average_is_projected_and_it_is_the_average_of_what_was_release
     assert int(state.spent) == 20
 
 
+@pytest.mark.slow
 def test_public_terms_enter_the_solution_and_not_the_sensitivity():
     problem = Problem(operator=lambda z, x: Saddle(x, ()), public=lambda z: z)
     q = query(population=1, lipschitz=1.0, bound=2.0, prox=3.0, slack=1e-6)
@@ -102,6 +107,7 @@ def test_public_terms_enter_the_solution_and_not_the_sensitivity():
                                (3 * AT.w - 1) / 4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_players_of_float32_are_solved_in_float64():
     bounded = problems.bounded_bilinear(coupling=1.0, offset=0.5, radius=Saddle(1.0, 1.0))
     rng = np.random.default_rng(0)
@@ -139,13 +145,14 @@ def constants(n, first, rest=0.0):
 
 
 def limit(q):
-    return 2 * words.displacement(q)
+    return 2 * mechanism.noise_unit(q)
 
 
 SAMPLINGS = {"full": (Full(), 6), "disjoint": (Disjoint(batch=3), 6),
              "fixed": (FixedSize(batch=2), 6), "poisson": (Poisson(rate=0.4), 6)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(SAMPLINGS))
 @pytest.mark.parametrize("assumes", ["monotone", "lipschitz"])
 def test_opposite_constant_operators_attain_the_sensitivity_but_for_the_slack(name, assumes):
@@ -155,12 +162,13 @@ def test_opposite_constant_operators_attain_the_sensitivity_but_for_the_slack(na
         moved(q, constants(n, 1.0), CONSTANT, ORIGIN, seed, diameter=9.0)
         - moved(q, constants(n, -1.0), CONSTANT, ORIGIN, seed, diameter=9.0))
         for seed in range(12)])
-    exact = 2 * M / (words.batch_size(q) * 3.0)
+    exact = 2 * M / (mechanism.batch_size(q) * 3.0)
     assert apart.max() == pytest.approx(exact, rel=1e-6)
     assert exact <= limit(q) <= 1.02 * (1 + 1e-6) * exact
     assert apart.max() <= limit(q)
 
 
+@pytest.mark.slow
 def test_the_sensitivity_catches_a_lifted_clip():
     """Operators beyond the bound: clipped in Lipschitz mode, and not where they are assumed."""
     far = Saddle(*(100 * x for x in constants(6, 1.0))), Saddle(*(-x for x in constants(6, 100.0)))
@@ -170,6 +178,7 @@ def test_the_sensitivity_catches_a_lifted_clip():
         assert (np.linalg.norm(a - b) <= limit(q)) == holds
 
 
+@pytest.mark.slow
 def test_random_monotone_records_never_exceed_the_sensitivity():
     rng = np.random.default_rng(5)
     matrix = 0.4 * np.eye(3) + np.array([[0, 1.0, 0], [-1, 0, 2], [0, -2, 0]])
@@ -186,6 +195,7 @@ def test_random_monotone_records_never_exceed_the_sensitivity():
     assert 0.05 < max(shares) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_the_noise_is_the_displacement_times_the_multiplier(factor):
     """And half of it would be seen."""
@@ -194,7 +204,7 @@ def test_the_noise_is_the_displacement_times_the_multiplier(factor):
     data = Saddle(jnp.zeros((6, 1)), jnp.zeros((6, 1)))
     problem = Problem(operator=lambda z, x: jax.tree.map(jnp.zeros_like, z))
     state = one_round(jax.random.key(1), zeros, data, hyper_of(q, diameter=1.0), problem)
-    expected = 7.0 * words.displacement(q)
+    expected = 7.0 * mechanism.noise_unit(q)
     for x in state.z:
         assert (abs(np.std(x) / expected - 1) < 0.03) == (factor == 1.0)
     both = np.asarray(state.z.w[:10_000]), np.asarray(state.z.v)
@@ -205,18 +215,19 @@ STEPPED = Problem(operator=lambda z, x: Saddle(x[0] * z.w + x[1], ()),
                   project=lambda z: Saddle(jnp.clip(z.w, -10.0, 10.0), ()))
 
 
+@pytest.mark.slow
 def test_a_large_poisson_batch_is_as_steep_as_it_is_large():
     """Records u -> -u, clipped: a batch above its expected size is steeper, and its prox weaker.
 
     At prox = 1.1 L some batches moved eleven times as far as 2 M / (m (prox - L)) allows.
     """
     n, sampling = 200, Poisson(rate=0.2, capacity=60)
-    size = words.batch_size(query(sampling, n))
+    size = mechanism.batch_size(query(sampling, n))
     numbers = dict(assumes="lipschitz", bound=1.0, lipschitz=1.0, diameter=20.0)
     with pytest.raises(ValueError, match=r"prox must exceed 1\.5,"):
         proximal.certified(query(sampling, n, **numbers, prox=1.4))
     q = query(sampling, n, **numbers, prox=1.6)
-    assert words.modulus(q) == pytest.approx(1.6 - 60 / size)
+    assert mechanism.modulus(q) == pytest.approx(1.6 - 60 / size)
     slopes = np.full(n, -1.0)
     slopes[0] = 0.0
     data, other = ((jnp.asarray(slopes), jnp.asarray(np.eye(n)[0] * s)) for s in (1.0, -1.0))
@@ -228,6 +239,7 @@ def test_a_large_poisson_batch_is_as_steep_as_it_is_large():
     assert shares.max() > 0.15
 
 
+@pytest.mark.slow
 def test_the_steps_certify_the_largest_poisson_batch():
     n, sampling = 40, Poisson(rate=0.1)
     q = query(sampling, n, bound=10.0, prox=0.05, lipschitz=1.0, diameter=20.0)
@@ -236,6 +248,7 @@ def test_the_steps_certify_the_largest_poisson_batch():
     assert np.all(np.isfinite(values))
 
 
+@pytest.mark.slow
 def test_no_rounding_of_the_solution_escapes_the_noise():
     """Noise far below a float32's last place: what is released is the rounded sum, not more."""
     start = Saddle(jnp.full(300, 1000.0, jnp.float32), ())
@@ -243,7 +256,7 @@ def test_no_rounding_of_the_solution_escapes_the_noise():
     q = query(population=1, bound=40.0, prox=1e6, lipschitz=0.0, noise_multiplier=0.3)
     point = 1000.0 - 1.0 / 1e6
     released = moved(q, jnp.ones(1), problem, start)
-    std = words.displacement(q) * 0.3
+    std = mechanism.noise_unit(q) * 0.3
     assert std < np.spacing(np.float32(1000.0))
     grid = np.spacing(np.float32(999.9))
     below, above = np.floor(point / grid) * grid, np.ceil(point / grid) * grid
@@ -267,6 +280,7 @@ def test_an_operator_of_lower_precision_is_refused():
         moved(query(), jnp.zeros((6, 2)), problem, AT)
 
 
+@pytest.mark.slow
 def test_releases_beyond_the_allowed_number_are_nan():
     q = query()
     hyper = hyper_of(q, 2)
@@ -279,6 +293,7 @@ def test_releases_beyond_the_allowed_number_are_nan():
 # --- what it refuses ---
 
 
+@pytest.mark.slow
 def test_what_is_not_certified_is_not_released():
     data = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2)))
     good = hyper_of(query(slack=1e-6))
@@ -299,12 +314,16 @@ def test_clipping_a_rotation_breaks_its_monotonicity():
     assert float(gap @ (one.w - two.w)) == pytest.approx(-2.0, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_clipped_operator_is_refused_where_monotonicity_is_assumed():
     problem = ROTATION._replace(operator=ClippedOperator(ROTATION.operator, M))
     hyper = hyper_of(query())
-    with pytest.raises(ValueError, match="clipping destroys monotonicity"):
-        proximal.update(jax.random.key(0), proximal.init(AT, hyper), jnp.zeros((6, 2)), hyper,
-                        problem)
+    for operator in (problem.operator, with_strategy(problem.operator, "vmap"),
+                     OwnOperator(OwnOperator(problem.operator))):
+        task = problem._replace(operator=operator)
+        with pytest.raises(ValueError, match="clipping destroys monotonicity"):
+            proximal.update(jax.random.key(0), proximal.init(AT, hyper), jnp.zeros((6, 2)), hyper,
+                            task)
     hyper = hyper_of(query(assumes="lipschitz"))
     state = proximal.update(jax.random.key(0), proximal.init(AT, hyper), jnp.zeros((6, 2)), hyper,
                             problem)
@@ -325,6 +344,7 @@ def steep_pair(n):
     return (jnp.zeros((n, 2)).at[0].set(s * DIRECTION) for s in (1.0, -1.0))
 
 
+@pytest.mark.slow
 def test_clipped_operators_move_far_more_than_the_published_sensitivity():
     """Both points solve their regularised problem; they are 3.74 times 2 M / (lambda B) apart."""
     size, prox, center = 1000, 0.5, np.array([2.000953, 0.329251])
@@ -344,6 +364,7 @@ def test_clipped_operators_move_far_more_than_the_published_sensitivity():
     assert apart / (4 / (prox * size)) == pytest.approx(1.87, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prox", [101.0, 110.0, 300.0])
 def test_the_sensitivity_of_lipschitz_mode_holds_for_the_same_records(prox):
     problem = problems.variational_inequality(lambda u, x: u, problems.ball(50.0))._replace(
@@ -391,7 +412,7 @@ def test_one_pass_is_one_gaussian_and_its_noise_the_worked_example():
               noise_multiplier=None)
     hyper = jmm.calibrate(proximal, hyper_of(q, made.iterations), 1.0, 1e-5)
     assert limit(hyper.query) == pytest.approx(0.01882602, rel=1e-6)
-    assert words.displacement(hyper.query) * hyper.query.noise_multiplier == (
+    assert mechanism.noise_unit(hyper.query) * hyper.query.noise_multiplier == (
         pytest.approx(0.07023295, rel=1e-6))
     assert hyper.query.steps == 9  # 37 with the proximal term inside the operator
 
@@ -415,13 +436,14 @@ def test_subsets_need_the_noise_of_the_reference_table(n, batch, epsilon, replac
     assert hyper.query.noise_multiplier / 2 == pytest.approx(expected, rel=rel)
 
 
+@pytest.mark.slow
 def test_removing_a_record_is_covered_for_poisson_and_refused_for_subsets():
     zero, one = constants(6, 0.0), constants(6, 1.0)
     q = query(Poisson(rate=0.4), lipschitz=0.0)
     apart = max(np.linalg.norm(moved(q, zero, CONSTANT, ORIGIN, s, diameter=9.0)
                                - moved(q, one, CONSTANT, ORIGIN, s, diameter=9.0))
                 for s in range(24))  # in some of which the record is sampled
-    assert 0.95 * words.displacement(q) < apart <= words.displacement(q)
+    assert 0.95 * mechanism.noise_unit(q) < apart <= mechanism.noise_unit(q)
     noisy = dataclasses.replace(q, noise_multiplier=5.0)
     assert jmm.epsilon(Repeat(query=noisy, times=3), 1e-5, neighbours="add_or_remove_one") < (
         jmm.epsilon(Repeat(query=noisy, times=3), 1e-5))

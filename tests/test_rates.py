@@ -19,7 +19,7 @@ CLIP, QUIET = Saddle(9.0, 9.0), Saddle(0.0, 0.0)
 
 def case(algorithm, variant, epsilon):
     return next(c for c in CASES if (c.algorithm, c.variant, c.epsilon) == (algorithm, variant,
-                                                                           epsilon))
+                                                                            epsilon))
 
 
 # --- counting ---
@@ -35,6 +35,7 @@ def run_of(name, sampling):
     return module, module.Hyper(query=query, iterations=3, step=Saddle(0.1, 0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgda", "extragradient", "proximal"])
 @pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.6), FixedSize(batch=4)], ids=str)
 def test_evaluations_are_those_that_happen(name, sampling):
@@ -59,6 +60,7 @@ def test_evaluations_are_those_that_happen(name, sampling):
     assert counted == seen["once"] > 0
 
 
+@pytest.mark.slow
 def test_a_mapped_program_counts_every_run():
     algorithm, hyper = run_of("extragradient", Full())
     problem = evaluations.marked(jmm.Problem(lambda z, x: Saddle(z.v + x, x - z.w)))
@@ -83,6 +85,7 @@ def test_a_loop_of_unknown_length_is_refused():
         evaluations.count(program, Saddle(jnp.ones(2), ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", [c for c in CASES if c.algorithm != "recursive"],
                          ids=lambda c: c.name)  # its loops are counted at run time, elsewhere
 def test_counted_evaluations_are_those_of_the_theorem(one):
@@ -90,6 +93,7 @@ def test_counted_evaluations_are_those_of_the_theorem(one):
     assert rates.counted(one.build(n)) == one.cost(n)
 
 
+@pytest.mark.slow
 def test_costs_are_of_the_promised_order():
     """n for one pass, 2 T m for sampled extragradient, n^(3/2) log n for the proximal point."""
     for n in (1000, 8000):
@@ -99,6 +103,7 @@ def test_costs_are_of_the_promised_order():
         assert case("proximal", "many passes", 8.0).cost(n) <= 10 * n**1.5 * np.log(n)
 
 
+@pytest.mark.slow
 def test_the_excess_of_groups_around_a_point_is_that_of_the_sample():
     data = np.asarray(rate_cases.group_sample(20)(jax.random.key(0)), np.float64)
     means, spreads = data.mean(1), data.var(1).sum(1) / 2
@@ -126,6 +131,7 @@ def test_the_slope_of_a_power_law_is_its_exponent_and_the_interval_covers():
     assert (found, low, high) == pytest.approx((-1.0, -1.0, -1.0))
 
 
+@pytest.mark.slow
 def test_the_gap_of_the_game_is_the_strong_gap():
     z = Saddle(jnp.array([0.3, -0.2, 0.5]), jnp.array([0.1, 0.4, -0.3]))
     a, b, c = rate_cases._A, rate_cases._B, rate_cases._C
@@ -136,6 +142,7 @@ def test_the_gap_of_the_game_is_the_strong_gap():
     assert start == pytest.approx(np.linalg.norm(b) + np.linalg.norm(c), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_weak_gaps_average_over_data_inside_and_coins_outside():
     one = dataclasses.replace(case("extragradient", "one pass", 8.0), measure="weak", coins=3)
     job = one.build(40)
@@ -171,6 +178,7 @@ def test_risks_of_the_worst_group_fall_as_promised(algorithm, variant, epsilon, 
     assert all(p["evaluations"] == p["evaluations_theory"] for p in points)
 
 
+@pytest.mark.slow
 def test_the_command_writes_rows_points_and_a_plot(tmp_path, monkeypatch, capsys):
     quick = [dataclasses.replace(case("extragradient", "one pass", 8.0), quick=[100, 200, 400])]
     monkeypatch.setattr(rates, "CASES", quick)
@@ -184,6 +192,7 @@ def test_the_command_writes_rows_points_and_a_plot(tmp_path, monkeypatch, capsys
     assert "extragradient" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_private_run_is_calibrated():
     for one in (case("extragradient", "one pass", 8.0), case("proximal", "many passes", 0.2)):
         job = one.build(100)

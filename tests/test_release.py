@@ -21,17 +21,17 @@ from jaxminimax import (
     Query,
     Repeat,
     Saddle,
-    blur,
     effective_noise_multiplier,
     gda,
-    gradients,
-    release,
     saddle_operator,
     sgda,
+    with_strategy,
 )
-from jaxminimax.accounting import _charge
+from jaxminimax.door import noising
+from jaxminimax.door.sums import release
+from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.gradients import clipping, weights
 from jaxminimax.mechanism import batch_size, overflow_probability
-from jaxminimax.prefetch import Supply
 
 SIGMAS = 4.5
 N = 8
@@ -103,17 +103,18 @@ def bug(monkeypatch):
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _moves(algorithm, sampling, strategy, keys, data):
-    shared = dict(query=query(sampling), iterations=3, strategy=strategy, microbatch=3)
+    shared = dict(query=query(sampling), iterations=3)
+    problem = ITSELF._replace(operator=with_strategy(ITSELF.operator, strategy, 3))
     hyper = (gda.Hyper(modulus=1.0, **shared) if algorithm is gda
              else sgda.Hyper(step=Saddle(1.0, 1.0), **shared))
     state = algorithm.init(origin(data), hyper)
     return jax.lax.map(lambda key: jax.tree.map(
-        jnp.negative, algorithm.update(key, state, data, hyper, ITSELF).z), keys)
+        jnp.negative, algorithm.update(key, state, data, hyper, problem).z), keys)
 
 
 def charged(q, neighbours="replace_one"):
     """The noise multiplier that is charged: rounding to the grid is part of the distance."""
-    return _charge.charged(Repeat(query=q, times=1), neighbours)
+    return Repeat(query=q, times=1).charged(neighbours)
 
 
 def records(seed):
@@ -139,9 +140,10 @@ def distances(moves, sampling, data, other):
 
 DOORS = [(algorithm, sampling, strategy) for algorithm, sampling in
          [(sgda, SAMPLINGS[0]), (sgda, SAMPLINGS[1]), (sgda, SAMPLINGS[2]), (gda, SAMPLINGS[0])]
-         for strategy in gradients.STRATEGIES]
+         for strategy in clipping.STRATEGIES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "sampling", "strategy"), DOORS, ids=[
     f"{a.__name__.split('.')[-1]}-{type(s).__name__}-{how}" for a, s, how in DOORS])
 def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
@@ -166,6 +168,7 @@ def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
         assert 0 < (replaced > 0).sum() < KEYS
 
 
+@pytest.mark.slow
 @samplings
 def test_any_two_neighbours_are_within_the_sensitivity(sampling):
     """Random records of random size, at every place."""
@@ -181,6 +184,7 @@ def test_any_two_neighbours_are_within_the_sensitivity(sampling):
         assert (moved.max() > 0) == read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", [False, True])
 def test_a_record_counts_as_often_as_a_fixed_size_sample_holds_it(replacement):
     sampling = FixedSize(batch=4, replacement=replacement)
@@ -205,13 +209,15 @@ def farthest():
     return moved.max() * charged(q) / 2
 
 
+@pytest.mark.slow
 def test_the_sensitivity_is_attained():
     assert 0.999 < farthest() <= 1
 
 
+@pytest.mark.slow
 def test_the_sensitivity_catches_a_lifted_clip(bug):
-    weight = gradients._weight
-    bug.setattr(gradients, "_weight", lambda c, r, m: jnp.minimum(2 * weight(c, r, m), 1))
+    weight = weights.weight
+    bug.setattr(weights, "weight", lambda r, m: jnp.minimum(2 * weight(r, m), 1))
     assert farthest() > 1.9
 
 
@@ -232,22 +238,27 @@ def noise_ratios(q, z=BIG):
     return np.array(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.3), Disjoint(batch=2)], ids=str)
 def test_the_noise_is_clip_times_multiplier_over_the_batch_size(sampling):
     np.testing.assert_allclose(noise_ratios(query(sampling, 5)), 1, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_the_noise_of_float32_players_is_as_large():
     z = jax.tree.map(lambda x: x.astype(jnp.float32), BIG)
     np.testing.assert_allclose(noise_ratios(query(), z), 1, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_the_measured_noise_catches_half_of_it(bug):
-    noise = blur.integer_noise
-    bug.setattr(blur, "integer_noise", lambda *args: jax.tree.map(lambda x: x // 2, noise(*args)))
+    noise = noising.integer_noise
+    bug.setattr(noising, "integer_noise",
+                lambda *args: jax.tree.map(lambda x: x // 2, noise(*args)))
     np.testing.assert_allclose(noise_ratios(query()), 0.5, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_players_leaves_and_releases_share_no_noise():
     z = Saddle({"a": jnp.zeros(50_000), "b": jnp.zeros(50_000)}, jnp.zeros(50_000))
     q = query(clip=Saddle(1.0, 1.0), noise=Saddle(1.0, 1.0))
@@ -264,10 +275,11 @@ def noise_alone(q, data, count, **how):
     quiet = dataclasses.replace(q, noise_multiplier=jax.tree.map(lambda _: 0.0, q.noise_multiplier))
     loud, plain = (opened(x, data, keys, **how) for x in (q, quiet))
     rows = [np.reshape(a - b, (count, -1)) for a, b in zip(*map(jax.tree.leaves, (loud, plain)),
-                                                         strict=True)]
+                                                           strict=True)]
     return np.concatenate(rows, 1), plain
 
 
+@pytest.mark.slow
 def test_numbers_without_axes_share_no_noise():
     z = Saddle({"a": jnp.zeros(()), "b": jnp.zeros(()), "c": jnp.zeros(3)}, jnp.zeros(()))
     count = 4000
@@ -303,18 +315,20 @@ def test_noise_is_not_a_thousandth_quieter_than_described():
     assert deviation < 0.7 * 1.5 * 1.01
 
 
+@pytest.mark.slow
 def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
     data = records(3)
     plain, one, three = (opened(query(noise=Saddle(k * 1.5, k * 0.8)), data) for k in (0, 1, 3))
-    clipped = gradients.clipped_sum(ITSELF.operator, CLIP)(origin(data), data)
+    clipped = clipping.clipped_sum(ITSELF.operator, CLIP)(origin(data), data)
     for p, a, b, total in zip(plain, one, three, clipped, strict=True):
         np.testing.assert_allclose(b - p, 3 * (a - p), atol=1e-4)  # each rounded to its grid
         np.testing.assert_allclose(p, np.broadcast_to(total / N, p.shape), rtol=1e-12)
 
 
+@pytest.mark.slow
 @samplings
 def test_strategies_release_the_same_number(sampling):
-    one, *others = (_moves(sgda, sampling, s, split(), records(4)) for s in gradients.STRATEGIES)
+    one, *others = (_moves(sgda, sampling, s, split(), records(4)) for s in clipping.STRATEGIES)
     for other in others:
         # blocks are made of other rows, and each is rounded to the grid
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-4),
@@ -331,6 +345,7 @@ def shares(rate, population, count):
     return opened(q, data, split(2, count), problem=ONLY_W).w
 
 
+@pytest.mark.slow
 def test_the_sum_is_divided_by_the_public_batch_size():
     """So its mean is unbiased and the binomial size of the sample shows in its variance."""
     rate, population, count = 0.2, 50, 4000
@@ -342,17 +357,19 @@ def test_the_sum_is_divided_by_the_public_batch_size():
     assert abs(share.var() / variance - 1) < SIGMAS * math.sqrt(2.1 / count)
 
 
+@pytest.mark.slow
 def test_the_variance_catches_a_division_by_the_realised_batch_size(bug):
-    sums = gradients.ClippedSum.sums
+    sums = clipping.ClippedSum.sums
 
     def by_realised_size(self, z, data, mask, rounding):
         found, factor = sums(self, z, data, mask, rounding), 10 / jnp.maximum(jnp.sum(mask), 1)
         return found._replace(floats=jax.tree.map(lambda x: x * factor, found.floats))
 
-    bug.setattr(gradients.ClippedSum, "sums", by_realised_size)
+    bug.setattr(clipping.ClippedSum, "sums", by_realised_size)
     assert shares(0.2, 50, 100).var() < 1e-12
 
 
+@pytest.mark.slow
 def test_both_players_read_one_sample_and_every_release_its_own():
     """Members from the sums of records that are unit vectors."""
     population, rate, count = 20, 0.3, 20_000
@@ -368,6 +385,7 @@ def test_both_players_read_one_sample_and_every_release_its_own():
         assert np.abs(both - rate**2).max() < SIGMAS * math.sqrt(rate**2 * (1 - rate**2) / count)
 
 
+@pytest.mark.slow
 def test_disjoint_releases_read_each_row_once_a_pass():
     q = query(Disjoint(batch=3), N, Saddle(1.0, None), Saddle(0.0, None))
     data = Saddle(np.eye(N), np.zeros(N))
@@ -382,6 +400,7 @@ def test_disjoint_releases_read_each_row_once_a_pass():
 NO_V = dict(clip=CLIP._replace(v=None), noise=NOISE._replace(v=None))
 
 
+@pytest.mark.slow
 @samplings
 def test_beyond_the_allowed_releases_everything_is_nan(sampling):
     for players in ({}, NO_V) if sampling == Full() else ({},):
@@ -392,6 +411,7 @@ def test_beyond_the_allowed_releases_everything_is_nan(sampling):
             assert np.isnan(x[spent >= 3]).all()
 
 
+@pytest.mark.slow
 def test_a_sample_beyond_its_capacity_is_nan():
     count, q = 4000, query(Poisson(rate=0.5, capacity=4), **NO_V)
     nan = np.concatenate([np.isnan(x) for x in opened(q, records(6), split(3, count))], 1)
@@ -401,6 +421,7 @@ def test_a_sample_beyond_its_capacity_is_nan():
     assert abs(nan.any(1).mean() - tail) < SIGMAS * math.sqrt(tail * (1 - tail) / count)
 
 
+@pytest.mark.slow
 @samplings
 def test_a_player_without_a_clip_norm_gets_zeros_and_changes_nothing(sampling):
     """The other player's release is what it would be anyway, even if its own operator is NaN."""
@@ -413,6 +434,7 @@ def test_a_player_without_a_clip_norm_gets_zeros_and_changes_nothing(sampling):
         np.testing.assert_allclose(g.w, both.w, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clip", "noise"), [
     (CLIP, Saddle(np.nan, np.nan)), (Saddle(np.nan, np.nan), NOISE),
     (Saddle(np.inf, np.inf), NOISE), (CLIP, Saddle(np.inf, np.inf))], ids=str)
@@ -425,7 +447,7 @@ def test_a_number_of_releases_between_two_is_refused():
     data = records(8)
     with pytest.raises(ValueError, match="spent must be an integer"):
         release(jax.random.key(0), Repeat(query=query(), times=2), 0.5, ITSELF,
-                     origin(data), data)
+                origin(data), data)
 
 
 def test_undefined_noise_of_one_player_is_undefined_for_that_player():
@@ -457,6 +479,7 @@ def test_noise_that_was_never_calibrated_is_refused_with_the_fix():
 # --- keys ---
 
 
+@pytest.mark.slow
 @samplings
 def test_a_release_is_a_function_of_key_and_number(sampling):
     one, again, following, other = (opened(query(sampling), records(11), split(seed), spent)
@@ -467,6 +490,7 @@ def test_a_release_is_a_function_of_key_and_number(sampling):
         assert np.all(a != d)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [sgda, gda], ids=["sgda", "gda"])
 def test_a_resumed_run_repeats_the_uninterrupted_one(algorithm):
     """Bit for bit, from the state and the key alone, and it notices the end of its budget."""
@@ -486,6 +510,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(algorithm):
         assert all(np.isnan(x).all() if k == 6 else np.isfinite(x).all() for x in state.z)
 
 
+@pytest.mark.slow
 def test_rows_that_were_sent_ahead_change_no_bit():
     """In float32 and in optimised programs, where an order of sums would show."""
     n = 60

@@ -11,11 +11,12 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat, noise
-from jaxminimax.accounting import _charge
+from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat
+from jaxminimax.door.groups import release_group_gradient
+from jaxminimax.door.losses import release_group_losses
 from jaxminimax.mechanism import in_group, overflow_probability
+from jaxminimax.noise import floats
 from jaxminimax.problems import ball, worst_group
-from jaxminimax.release_groups import release_group_gradient, release_group_losses
 
 SIGMAS = 4.5
 SIZES = (3, 7, 5)
@@ -52,7 +53,7 @@ def _opened(keys, spent, mechanism, w, data, group, problem):
     else:
         one = functools.partial(release_group_losses, mechanism=mechanism, problem=problem, w=w,
                                 data=data)
-    return jax.vmap(lambda key, k: one(key, spent=k))(keys, spent)
+    return jax.lax.map(lambda x: one(x[0], spent=x[1]), (keys, spent))
 
 
 def opened(mechanism, data, group=0, count=1, spent=0, w=W, seed=0, problem=LINEAR):
@@ -68,6 +69,7 @@ def clipped(x):
 # --- what is released ---
 
 
+@pytest.mark.slow
 @groups
 @pytest.mark.parametrize("padding", [0.0, 1e6, np.nan])
 def test_without_noise_it_is_the_clipped_mean_of_the_groups_own_records(group, padding):
@@ -78,6 +80,7 @@ def test_without_noise_it_is_the_clipped_mean_of_the_groups_own_records(group, p
     np.testing.assert_allclose(g, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0.0, 1e6, np.nan])
 def test_without_noise_losses_are_clipped_means_of_every_group(padding):
     data = records(padding).at[1, 0, 0].set(50.0).at[2, 0, 0].set(np.nan).at[0, 1, 0].set(-9.0)
@@ -90,6 +93,7 @@ def test_without_noise_losses_are_clipped_means_of_every_group(padding):
     assert index.dtype == np.int32
 
 
+@pytest.mark.slow
 @samplings
 @groups
 def test_samples_are_the_described_ones_of_the_group_and_of_nothing_else(sampling, group):
@@ -122,11 +126,13 @@ def test_samples_are_the_described_ones_of_the_group_and_of_nothing_else(samplin
     assert np.all(abs(mean - rate) < SIGMAS * np.sqrt(spread / count))
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_whole_group_has_all_of_it():
     g = opened(gradients(sampling=FixedSize(batch=3)), records(np.nan), 0)
     np.testing.assert_allclose(g, opened(gradients(), records(), 0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_sample_beyond_its_capacity_is_no_release():
     mechanism = gradients(sampling=Poisson(rate=0.4, capacity=2))
     data = jnp.ones((3, 7, 2))
@@ -141,6 +147,7 @@ def test_a_sample_beyond_its_capacity_is_no_release():
 # --- noise ---
 
 
+@pytest.mark.slow
 @samplings
 @groups
 def test_gradients_noise_has_the_described_deviation(sampling, group):
@@ -151,6 +158,7 @@ def test_gradients_noise_has_the_described_deviation(sampling, group):
     assert stats.kstest(g.ravel() * size / (CLIP * Z), "norm").pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_losses_noise_is_laplace_with_each_groups_own_scale_and_each_its_own():
     data = jnp.zeros((3, 7, 2))
     y = opened(losses(Z), data, count=20_000)
@@ -161,6 +169,7 @@ def test_losses_noise_is_laplace_with_each_groups_own_scale_and_each_its_own():
             assert abs(np.corrcoef(f(y[:, i]), f(y[:, j]))[0, 1]) * np.sqrt(len(y)) < SIGMAS
 
 
+@pytest.mark.slow
 def test_the_released_index_is_that_of_the_noisy_losses():
     data = records()
     y = opened(losses(20.0), data, count=500)
@@ -169,6 +178,7 @@ def test_the_released_index_is_that_of_the_noisy_losses():
     assert set(index) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_no_noise_is_used_twice():
     """By rounds, groups and doors."""
     data = jnp.zeros((3, 7, 1))
@@ -187,6 +197,7 @@ def test_no_noise_is_used_twice():
 # --- what one record can change ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [-1e3, 0.0, np.nan, np.inf])
 def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
     n = SIZES[1]
@@ -195,7 +206,7 @@ def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
     for group in range(3):
         a, b = (opened(gradients(Z), x, group)[0] for x in (one, two))
         moved = np.linalg.norm(a - b)
-        z = _charge.charged(Repeat(query=gradients(Z).query, times=1), "replace_one")
+        z = Repeat(query=gradients(Z).query, times=1).charged("replace_one")
         assert moved <= 2 * CLIP / n * Z / z < 2.002 * CLIP / n
         assert (moved > 0.4 * CLIP / n) == (group == 1)
     a, b = (opened(losses(Z), x)[0] for x in (one, two))
@@ -205,6 +216,7 @@ def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
         assert abs(a[1] - b[1]) == pytest.approx(BOUND / n, rel=1e-4)  # to its grid
 
 
+@pytest.mark.slow
 def test_many_float32_losses_add_up_to_within_one_records_share():
     """Added in float32, 2^20 losses would move by many times what one record may change."""
     n = 2**20
@@ -220,6 +232,7 @@ def test_many_float32_losses_add_up_to_within_one_records_share():
 # --- the end of the budget, and refusals ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spent", [5, 6])
 def test_beyond_the_budget_there_is_nothing(spent):
     data = records()
@@ -258,9 +271,10 @@ def test_another_mechanism_is_refused():
 # --- Laplace numbers ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_laplace_numbers_follow_their_law_into_the_tails(dtype):
-    x = np.asarray(noise.standard_laplace(jax.random.key(0), (10**6,), dtype), np.float64)
+    x = np.asarray(floats.standard_laplace(jax.random.key(0), (10**6,), dtype), np.float64)
     assert x.dtype == np.float64
     assert np.isfinite(x).all()
     assert stats.kstest(x, "laplace").pvalue > 1e-3
@@ -277,9 +291,9 @@ def test_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypa
     words += [(0, 0, 0), (2**32 - 1, 2**32 - 1, 0)]
     with monkeypatch.context() as patch:
         high, low, sign = map(jnp.asarray, np.array(words, np.uint32).T)
-        patch.setattr(noise, "pairs", lambda key, shape: (high, low))
-        patch.setattr(noise, "words", lambda key, shape, part: sign)
-        x = np.asarray(noise.standard_laplace(jax.random.key(0), (66,), dtype), np.float64)
+        patch.setattr(floats, "word_pairs", lambda key, shape: (high, low))
+        patch.setattr(floats, "random_words", lambda key, shape, part: sign)
+        x = np.asarray(floats.standard_laplace(jax.random.key(0), (66,), dtype), np.float64)
     k = np.arange(64)
     expected = np.log(2) * (64 - k) - np.log1p(2.0 ** -(k + 1))
     np.testing.assert_allclose(x[:64], np.where(k % 2, -1, 1) * expected, rtol=1e-6)

@@ -1,5 +1,6 @@
 """A saved run goes on with what it was of: its rows in their order, its problem, its optimisers."""
 
+import dataclasses
 import functools
 import hashlib
 import pathlib
@@ -14,7 +15,9 @@ import optax
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, _fingerprint
+from jaxminimax import Saddle
+from jaxminimax.door import core
+from jaxminimax.drivers import fingerprint
 
 N, D = 24, 3
 KEY, OWN = jax.random.key(3), b"a secret"
@@ -77,6 +80,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [
     lambda rows: tuple(x[::-1] for x in rows), swapped, one_ulp,
     lambda rows: rows[::-1], lambda rows: (rows[0], np.roll(rows[1], 1, axis=0)),
@@ -89,6 +93,7 @@ def test_other_rows_or_another_order_are_refused(folder, other):
         gone_on(folder, other(ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "words"), [
     (dict(task=problem(scale=1.5)), "another operator"),
     (dict(task=problem(table=(1.0, 2.0, 3.5))), "another operator"),  # no equation differs
@@ -104,6 +109,7 @@ def test_another_problem_or_optimiser_is_refused(folder, change, words):
         gone_on(folder, **change)
 
 
+@pytest.mark.slow
 def test_a_lambda_is_told_from_another_by_its_code_and_what_it_closes_over(tmp_path):
     def times(factor):
         return lambda step: optax.sgd(factor * step)
@@ -115,17 +121,20 @@ def test_a_lambda_is_told_from_another_by_its_code_and_what_it_closes_over(tmp_p
     assert int(gone_on(tmp_path / "a", settings=hyper(times(2.0))).state.spent) == 4
 
 
+@pytest.mark.slow
 def test_the_same_things_made_anew_go_on_wherever_the_rows_are(folder, tmp_path):
-    one = _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    one = fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
     mesh = jax.make_mesh((1,), ("data",))
-    for data, settings in ((jmm.HostData(ROWS), hyper()), (jax.device_put(ROWS), hyper()),
-                           (jmm.shard(ROWS, mesh), hyper(strategy="microbatch", microbatch=5))):
-        assert _fingerprint.of_run(KEY, START, data, settings, problem()) == one
+    other = problem()._replace(operator=jmm.with_strategy(problem().operator, "microbatch", 5))
+    for data, task in ((jmm.HostData(ROWS), problem()), (jax.device_put(ROWS), problem()),
+                       (jmm.shard(ROWS, mesh), other)):
+        assert fingerprint.of_run(KEY, START, data, hyper(), task) == one
     shutil.copytree(folder, tmp_path / "a")
     resumed = gone_on(tmp_path / "a", jax.device_put(ROWS), task=problem())
     chex.assert_trees_all_equal(resumed.state, gone_on(tmp_path / "whole").state)
 
 
+@pytest.mark.slow
 def test_a_record_is_not_read_twice(tmp_path):
     """One pass over two halves; after a crash between them the rows come in reverse order."""
     task = jmm.Problem(operator=lambda z, x: Saddle(x, None))
@@ -144,6 +153,7 @@ def test_a_record_is_not_read_twice(tmp_path):
     assert abs(ends[0] - ends[1]) * (N // 2) == pytest.approx(2.0, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_problems_of_groups_are_told_apart(tmp_path):
     data, sizes = jmm.problems.by_group((ROWS[0], np.sign(ROWS[1][:, 0])), np.arange(N) % 2)
     settings = jmm.group_sgd.Hyper(
@@ -169,18 +179,18 @@ def test_problems_of_groups_are_told_apart(tmp_path):
 
 
 def test_a_fingerprint_is_of_the_key_and_long_enough():
-    made = _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
-    other = _fingerprint.of_run(jax.random.key(4), START, ROWS, hyper(), problem())
+    made = fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    other = fingerprint.of_run(jax.random.key(4), START, ROWS, hyper(), problem())
     assert set(made) == {"data set, or order of its rows", "operator", "public term", "projection",
                          "optimiser, schedule or other function"}
     assert all(len(x) == 32 for x in made.values())  # 128 bits
     assert not set(made.values()) & set(other.values())
-    assert made == _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    assert made == fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
     assert len(set(made.values())) == len(made)
 
 
 def test_no_fingerprint_without_a_checkpoint(monkeypatch):
-    monkeypatch.setattr(_fingerprint, "of_run", crash)
+    monkeypatch.setattr(fingerprint, "of_run", crash)
     jmm.fit(KEY, START, ROWS, hyper(), jmm.sgda, problem(), delta=1e-6, progress=False)
 
 
@@ -188,42 +198,42 @@ def test_no_fingerprint_without_a_checkpoint(monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.bool_, jnp.bfloat16])
 def test_where_rows_are_cut_or_lie_changes_nothing(monkeypatch, shape, dtype):
     x = np.random.default_rng(1).normal(size=shape).astype(dtype)
-    one = _fingerprint.of_rows(OWN, (x,))
-    assert one == _fingerprint.of_rows(OWN, (jnp.asarray(x),))
-    assert one == _fingerprint.of_rows(OWN, (np.asfortranarray(x),))
+    one = fingerprint.of_rows(OWN, (x,))
+    assert one == fingerprint.of_rows(OWN, (jnp.asarray(x),))
+    assert one == fingerprint.of_rows(OWN, (np.asfortranarray(x),))
     if dtype is np.float64:
-        assert one == _fingerprint.of_rows(OWN, (x.astype(">f8"),))
-    monkeypatch.setattr(_fingerprint, "_here", lambda x: False)
+        assert one == fingerprint.of_rows(OWN, (x.astype(">f8"),))
+    monkeypatch.setattr(fingerprint, "_here", lambda x: False)
     for rows, sent in ((1, 1), (5, 2**30), (7, 50)):
-        monkeypatch.setattr(_fingerprint, "_ROWS", rows)
-        monkeypatch.setattr(_fingerprint, "_SENT", sent)
-        assert one == _fingerprint.of_rows(OWN, (x,))
-        assert one == _fingerprint.of_rows(OWN, (jnp.asarray(x),))
+        monkeypatch.setattr(fingerprint, "_ROWS", rows)
+        monkeypatch.setattr(fingerprint, "_SENT", sent)
+        assert one == fingerprint.of_rows(OWN, (x,))
+        assert one == fingerprint.of_rows(OWN, (jnp.asarray(x),))
 
 
 def test_wide_rows_are_hashed_to_their_ends(monkeypatch):
-    monkeypatch.setattr(_fingerprint, "_WIDE", 4)
+    monkeypatch.setattr(fingerprint, "_WIDE", 4)
     x = np.arange(N * 11, dtype=np.float32).reshape(N, 11)
-    marks = {_fingerprint.of_rows(OWN, x)}
+    marks = {fingerprint.of_rows(OWN, x)}
     for row, column in ((0, 0), (5, 3), (5, 4), (5, 8), (N - 1, 10)):
         y = x.copy()
         y[row, column] += 0.5
-        marks.add(_fingerprint.of_rows(OWN, y))
+        marks.add(fingerprint.of_rows(OWN, y))
     exchanged = x.copy()  # two blocks of one row
     exchanged[5] = np.r_[x[5, 4:8], x[5, :4], x[5, 8:]]
-    marks |= {_fingerprint.of_rows(OWN, exchanged), _fingerprint.of_rows(OWN, x.reshape(11, N))}
+    marks |= {fingerprint.of_rows(OWN, exchanged), fingerprint.of_rows(OWN, x.reshape(11, N))}
     assert len(marks) == 8
 
 
 def test_few_bits_never_agree_by_chance():
     """Signs, labels and small integers: what differs in one high bit, or in few rows."""
     base = np.where(np.arange(N) % 2, 1.0, -1.0).astype(np.float32)
-    marks = {_fingerprint.of_rows(OWN, base)}
+    marks = {fingerprint.of_rows(OWN, base)}
     pairs = [(i, j) for i in range(N) for j in range(i)]
     for i, j in pairs:
         x = base.copy()
         x[[i, j]] *= -1
-        marks.add(_fingerprint.of_rows(OWN, x))
+        marks.add(fingerprint.of_rows(OWN, x))
     assert len(marks) == 1 + len(pairs)
 
 
@@ -232,12 +242,12 @@ def test_a_mapped_file_is_read_once_and_never_held(tmp_path, monkeypatch):
     made = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(2**15, 256))
     made[77] = 5.0  # 32 MiB, of which next to nothing is on the disk
     read = []
-    sums = _fingerprint._sums
-    monkeypatch.setattr(_fingerprint, "_sums", lambda rows, first, *rest: (
+    sums = fingerprint._sums
+    monkeypatch.setattr(fingerprint, "_sums", lambda rows, first, *rest: (
         read.append((first, len(rows))), sums(rows, first, *rest))[1])
     data = jmm.HostData(np.load(path, mmap_mode="r"))
     tracemalloc.start()
-    mark = _fingerprint.of_rows(OWN, data)
+    mark = fingerprint.of_rows(OWN, data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**24
@@ -245,23 +255,47 @@ def test_a_mapped_file_is_read_once_and_never_held(tmp_path, monkeypatch):
     assert sum(n for _, n in read) == 2**15
     made[2**15 - 1, 255] = 1.0
     made.flush()
-    assert mark != _fingerprint.of_rows(OWN, data)
+    assert mark != fingerprint.of_rows(OWN, data)
 
 
 def test_nothing_of_the_rows_is_saved(folder):
     """Neither the key nor a hash that others could compute."""
     raw = b"".join(x.tobytes() for x in ROWS)
     known = {getattr(hashlib, name)(raw).hexdigest()[:32] for name in ("sha256", "md5", "blake2b")}
-    known.add(_fingerprint.of_rows(b"", ROWS))
+    known.add(fingerprint.of_rows(b"", ROWS))
     text = b"".join(p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file())
-    mark = _fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
+    mark = fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
     assert mark["data set, or order of its rows"].encode() in text
     assert not any(x.encode() in text for x in known)
 
 
+@pytest.mark.slow
+def test_a_sampling_of_ones_own_is_told_from_another_by_its_code(tmp_path):
+    """Of one name and equal numbers; it would read some records twice in a pass."""
+    def from_batch(first):
+        @jmm.pytree_dataclass
+        class Own(jmm.Disjoint):
+            def draw(self, keys, release, population):
+                return jmm.Disjoint.draw(self, keys, release + first, population)
+
+        query = dataclasses.replace(hyper().query, sampling=Own(batch=4))
+        return dataclasses.replace(hyper(), query=query)
+
+    begun(tmp_path / "a", settings=from_batch(0))
+    with pytest.raises(ValueError, match="another optimiser, schedule or other function"):
+        gone_on(tmp_path / "a", settings=from_batch(1))
+    assert int(gone_on(tmp_path / "a", settings=from_batch(0)).state.spent) == hyper().iterations
+
+
+def test_other_draws_from_the_same_key_are_refused(folder, monkeypatch):
+    monkeypatch.setattr(core, "SCHEME", core.SCHEME + 1)
+    with pytest.raises(ValueError, match="another key scheme"):
+        gone_on(folder)
+
+
 def test_an_older_folder_is_refused(tmp_path, monkeypatch):
     """One that does not say which rows it is of."""
-    monkeypatch.setattr(_fingerprint, "of_run", lambda *_: {})
+    monkeypatch.setattr(fingerprint, "of_run", lambda *_: {})
     begun(tmp_path / "a")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="another data set"):

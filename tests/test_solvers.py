@@ -69,6 +69,7 @@ def solved(name, steps):
     return [np.asarray(x) for x in jax.jit(jax.vmap(one))(*instances(name))]
 
 
+@pytest.mark.slow
 @sets
 @pytest.mark.parametrize("steps", [1, 3, 10, 40])
 def test_the_error_never_exceeds_the_proven_bound(name, steps):
@@ -206,6 +207,7 @@ def finite_sum(matrices, q, lipschitz, mu, domain, centre):
                                len(q), domain.project, centre, mu, lipschitz)
 
 
+@pytest.mark.slow
 @sets
 def test_variance_reduction_ends_at_a_certified_point(name):
     domain, rng = SETS[name], np.random.default_rng(3)
@@ -223,6 +225,7 @@ def test_variance_reduction_ends_at_a_certified_point(name):
     assert np.all(np.isfinite(few))
 
 
+@pytest.mark.slow
 def test_variance_reduction_contracts_as_fast_as_proven():
     """E Phi falls by 1 - min(m, p/2) / (2 (1 + m)) a step; a tenth of slack for 40 seeds."""
     domain, rng, n, mu = SETS["ball"], np.random.default_rng(4), 50, 0.5

@@ -11,10 +11,11 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import attained
+from benchmarks import lower_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import _curves, subsampling
-from jaxminimax.sampling import draw, failure, law_error
+from jaxminimax.mechanism import overflow_probability
+from jaxminimax.mechanism.sampling import SampleKeys, draw, law_error
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 
@@ -68,6 +69,7 @@ def test_one_record_drawn_three_times_counts_three_times():
     assert value == pytest.approx(7.0514, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "m", "z"), [(2, 128, 5.0), (3, 200, 5.0)])
 def test_large_multiplicities_are_never_called_private(n, m, z):
     assert jmm.epsilon(fixed(n, m, z, 1, replacement=True), 1e-5) > 170
@@ -117,7 +119,7 @@ def test_the_glued_profile_is_convex():
 
 @pytest.mark.slow
 def test_no_explicit_pair_exceeds_the_bound_and_some_attain_it():
-    rows = attained.table(1, [(2, 1), (3, 2), (4, 3)]) + attained.table(2, [(3, 2)])
+    rows = lower_bounds.table(1, [(2, 1), (3, 2), (4, 3)]) + lower_bounds.table(2, [(3, 2)])
     for row in rows:
         assert row["attained_over_claimed"] <= 1 + 1e-9, row
     for sampler in ("poisson", "fixed"):
@@ -129,6 +131,7 @@ def test_no_explicit_pair_exceeds_the_bound_and_some_attain_it():
     assert min(at_one) > 1 - 1e-5
 
 
+@pytest.mark.slow
 def test_composing_one_direction_at_a_time_is_no_bound():
     """An adaptive choice of the other records attains .148166; add or remove alone claim less."""
     attack, n, m, z = 0.148166, 10, 4, 1.0
@@ -187,7 +190,7 @@ def test_laplace_needs_no_delta():
 @pytest.mark.parametrize(("leaves", "height", "node"), [
     (1000, 10, 13.35961), (1023, 10, 13.35961), (1024, 11, 14.01167), (4096, 13, 15.23230)])
 def test_a_tree_charges_two_clip_norms_for_each_node_on_the_path(leaves, height, node):
-    tree = jmm.calibrate_noise(jmm.Tree(clip=1.0, leaves=leaves), 1.0, 1e-6)
+    tree = jmm.calibrate_noise(jmm.TreeSums(clip=1.0, leaves=leaves), 1.0, 1e-6)
     assert tree.noise_multiplier / 2 == pytest.approx(node, abs=1e-5)
     assert tree.noise_multiplier == pytest.approx(
         2 * math.sqrt(height) * dpa.get_sigma_gaussian(1.0, 1e-6))
@@ -202,7 +205,7 @@ def test_a_certified_solution_is_one_gaussian():
 
 
 def test_disjoint_parts_cost_the_largest_never_the_sum():
-    small, large = (jmm.Tree(clip=1.0, leaves=1, noise_multiplier=z) for z in (8.0, 4.0))
+    small, large = (jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=z) for z in (8.0, 4.0))
     both = jmm.Parallel(parts=(small, large))
     assert jmm.epsilon(both, 1e-6) == jmm.epsilon(large, 1e-6)
     assert jmm.epsilon(both, 1e-6, spent=1) == jmm.epsilon(small, 1e-6)
@@ -213,7 +216,7 @@ def test_disjoint_parts_cost_the_largest_never_the_sum():
 
 def test_the_tightest_part_of_mixed_parallel_parts_decides_at_each_delta():
     laplace = jmm.GroupLosses(bound=1.0, sizes=(10,), noise_multiplier=1.0, times=1)
-    gauss = jmm.Tree(clip=1.0, leaves=1, noise_multiplier=4.0)
+    gauss = jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=4.0)
     both = jmm.Parallel(parts=(laplace, gauss))
     for delta in (0.2, 1e-9):
         assert jmm.epsilon(both, delta) == max(jmm.epsilon(laplace, delta),
@@ -221,7 +224,7 @@ def test_the_tightest_part_of_mixed_parallel_parts_decides_at_each_delta():
 
 
 @pytest.mark.parametrize("mechanism", [
-    jmm.Tree(clip=1.0, leaves=4, noise_multiplier=1.0),
+    jmm.TreeSums(clip=1.0, leaves=4, noise_multiplier=1.0),
     jmm.Solution(sensitivity=1.0, noise_multiplier=1.0, because="x"),
     jmm.GroupLosses(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2),
 ])
@@ -246,11 +249,12 @@ def drawn(n, m, replacement, keys=20_000, seed=0):
     query = jmm.Query(clip=Saddle(1.0, None), population=n,
                       sampling=jmm.FixedSize(batch=m, replacement=replacement))
     keys = jax.random.split(jax.random.key(seed), keys)
-    sample = jax.jit(jax.vmap(lambda k: draw(k, query, jnp.int32(0))))(keys)
+    sample = jax.jit(jax.vmap(lambda k: draw(SampleKeys(k, k), query, jnp.int32(0))))(keys)
     assert bool(jnp.all(sample.fits))
     return np.asarray(sample.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "m"), [(50, 7), (37, 36), (300, 1), (1000, 64)])
 def test_subsets_have_distinct_records_drawn_alike(n, m):
     rows = drawn(n, m, False)
@@ -264,6 +268,7 @@ def test_subsets_have_distinct_records_drawn_alike(n, m):
     assert np.max(np.abs(with_first - pairs)) < 5 * math.sqrt(max(pairs, 1)) + 1
 
 
+@pytest.mark.slow
 def test_every_small_subset_is_equally_likely():
     rows = np.sort(drawn(6, 3, False, keys=40_000), 1)
     _, counts = np.unique(rows @ [36, 6, 1], return_counts=True)
@@ -292,4 +297,4 @@ def test_the_samplers_own_errors_are_charged_and_tiny():
         query = jmm.Query(clip=Saddle(1.0, None), population=60_000,
                           sampling=jmm.FixedSize(batch=64, replacement=replacement))
         assert 0 < law_error(query) < 1e-20
-        assert failure(query) <= 1e-16
+        assert overflow_probability(query) <= 1e-16

@@ -43,6 +43,7 @@ def one_player(z, n, batch_times):
                   times=batch_times)
 
 
+@pytest.mark.slow
 def test_what_the_pair_attains_is_its_divergence_and_below_the_bound():
     z, n, delta = 0.9, 500, 1e-4
     mechanism = one_player(z, n, 1)
@@ -153,6 +154,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(papers_protocol.TABLE4, ("linear", "ijcnn1"),
                         papers_protocol.Printed((8.0, 8.0), 4, (8.0, 8.0), 2, 10))

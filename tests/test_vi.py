@@ -59,6 +59,7 @@ def points(name, count=300):
     return jax.vmap(lambda z: flat(bounded.problem.project(shape(z))))(draws)
 
 
+@pytest.mark.slow
 @every_problem
 def test_every_record_is_monotone_bounded_and_lipschitz(name):
     bounded, shapes, _, shape = BOUNDED[name]
@@ -125,6 +126,7 @@ def vi_gap_by_search(bounded, u, data, shape, name):
     return float(jnp.max(jax.vmap(value)(points(name, 4000))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["affine", "cournot"])
 def test_the_gap_is_the_largest_over_the_set(name):
     bounded, shapes, dim, shape = BOUNDED[name]
@@ -166,6 +168,7 @@ def test_both_gaps_of_a_bilinear_game_are_the_strong_gap(name):
     np.testing.assert_allclose(metrics.vi_gap_bound(bounded.problem, z, data), strong, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_best_responses_of_robust_regression_are_best():
     bounded, shapes, dim, shape = BOUNDED["robust regression"]
     data = records(4, *shapes, count=5)
@@ -203,6 +206,7 @@ def test_rock_paper_scissors_has_the_uniform_solution():
     assert float(metrics.natural_residual(bounded.problem, third, data)) < 1e-12
 
 
+@pytest.mark.slow
 def test_the_weak_gap_averages_over_samples_before_it_takes_the_worst_point():
     bounded = BOUNDED["affine"][0]
     data = records(2, (3,), count=5)

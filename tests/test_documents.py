@@ -1,0 +1,203 @@
+"""Documents say what is so: their programs run as pasted, and what they name is there.
+
+A fenced block is run, or says above it why not:
+
+    <!-- not run: needs a file of yours -->
+
+Blocks of Python run in one namespace a page, in order; those of README each alone. Of the shell,
+`python -m jaxminimax ...` runs here; the two commands that a newcomer tests with run in `.ci/run`.
+Blocks of other languages are output or data, and no programs.
+"""
+
+import pathlib
+import re
+import runpy
+import shlex
+import sys
+from typing import NamedTuple
+
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax.__main__ import main
+
+ROOT = pathlib.Path(__file__).parents[1]
+RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
+PAGES = (*RUN, "CHANGELOG.md", "benchmarks/SCALING.md")
+DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
+REASON = re.compile(r"<!-- not run: \S.* -->")
+ELSEWHERE = {"<!-- tests -->", "<!-- slow tests -->"}  # `.ci/run` runs them
+FOLDERS = ("benchmarks", "docs", "jaxminimax", "notebooks", "tests", ".ci", ".github")
+
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, the line above it, its first line's number, its text."""
+
+    language: str
+    above: str
+    line: int
+    text: str
+
+    @property
+    def waived(self):
+        return bool(REASON.fullmatch(self.above)) or self.above in ELSEWHERE
+
+
+def read(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(text):
+    """The fenced blocks of a page, in order."""
+    found, start, lines = [], None, text.splitlines()
+    for k, line in enumerate(lines):
+        if not line.startswith("```"):
+            continue
+        if start is None:
+            start = k
+        else:
+            above = lines[start - 1] if start else ""
+            found.append(Block(lines[start][3:].strip(), above, start + 2,
+                               "\n".join(lines[start + 1:k])))
+            start = None
+    assert start is None, f"the block that begins in line {start} has no end"
+    return found
+
+
+def prose(text):
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def commands(block):
+    """The commands of a shell block, without comments; a line that ends in \\ goes on."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [x for x in (shlex.split(line, comments=True) for line in lines) if x]
+
+
+def runs_here(command):
+    return command[:3] == ["python", "-m", "jaxminimax"]
+
+
+def unaccounted(block):
+    """Whether a block is neither run, nor waived, nor data."""
+    if block.waived or block.language in DATA | {"python"}:
+        return False
+    return block.language != "bash" or not all(map(runs_here, commands(block)))
+
+
+def execute(block, page, namespace):
+    """As pasted; a traceback shows the page's own lines."""
+    if block.language == "python":
+        code = "\n" * (block.line - 1) + block.text
+        exec(compile(code, str(ROOT / page), "exec"), namespace)
+    else:
+        for command in commands(block):
+            assert main(command[3:]) == 0, " ".join(command)
+
+
+def fresh():
+    return {"__name__": "document"}
+
+
+# --- programs ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_what_is_printed_as_a_program_runs(page, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    namespace = fresh()
+    for block in blocks(read(page)):
+        if not block.waived and block.language in ("python", "bash"):
+            execute(block, page, fresh() if page == "README.md" else namespace)
+    if page == "README.md":
+        assert "differential privacy for one record" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_every_block_is_run_or_says_why_not(page):
+    assert [b for b in blocks(read(page)) if unaccounted(b)] == []
+
+
+@pytest.mark.parametrize(("text", "kept"), [
+    ("```bash\nls\n```", False),
+    ("```\nx\n```", False),
+    ("```sh\npython -m jaxminimax explain\n```", False),
+    ("```bash\npython -m jaxminimax epsilon gda  # cheap\nls\n```", False),
+    ("<!-- not run:  -->\n```bash\nls\n```", False),
+    ("<!-- not run: slow -->\n\n```bash\nls\n```", False),
+    ("<!-- not run: slow -->\n```bash\nls\n```", True),
+    ("<!-- tests -->\n```bash\nls\n```", True),
+    ("```bash\npython -m jaxminimax epsilon \\\n gda\n```", True),
+    ("```text\nout\n```", True),
+])
+def test_a_block_that_is_neither_is_found(text, kept):
+    (block,) = blocks(text)
+    assert unaccounted(block) is not kept
+
+
+def test_the_picture_of_the_house_is_drawn(tmp_path, monkeypatch):
+    """From the imports as they are now."""
+    picture = tmp_path / "house.svg"
+    monkeypatch.setattr(sys, "argv", ["house.py", str(picture)])
+    made = runpy.run_path(str(ROOT / "docs/house.py"), run_name="__main__")
+    assert "</svg>" in picture.read_text()
+    arrows = {(a, b) for a, into in made["imports"]().items() for b in into}
+    assert ("algorithms", "mechanism") in arrows
+    assert ("mechanism", "algorithms") not in arrows
+
+
+# --- what is named ---
+
+
+@every_page
+def test_links_lead_somewhere(page):
+    base = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(read(page))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = base / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-")
+                              for h in headings}, target
+
+
+@every_page
+def test_files_and_commands_that_are_named_exist(page):
+    text = read(page)
+    known = "|".join(map(re.escape, FOLDERS))
+    for name in re.findall(rf"`((?:{known})/[\w./-]*)`", prose(text)):
+        assert (ROOT / name).exists(), name
+    programs = {p.stem: p.read_text() for p in ROOT.glob("benchmarks/*/*.py")}
+    sources = "".join(programs.values())
+    for module, flags in re.findall(r"python -m benchmarks\.(\w+)([^`|\n]*)", text):
+        assert "__main__" in programs.get(module, ""), f"benchmarks.{module}"
+        for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", flags):
+            assert f'"{flag}"' in sources, f"benchmarks.{module} {flag}"
+
+
+@every_page
+def test_names_of_the_library_are_its_own(page):
+    """`jmm.a.b` is there, wherever a page says it."""
+    for name in set(re.findall(r"\bjmm((?:\.[A-Za-z_]\w*)+)", read(page))):
+        thing = jmm
+        for part in name[1:].split("."):
+            assert hasattr(thing, part), f"jmm{name}"
+            thing = getattr(thing, part)
+
+
+def test_every_page_is_linked_from_the_first_two():
+    for first, prefix in (("README.md", "docs/"), ("docs/index.md", "")):
+        linked = set(re.findall(r"\]\(([^)#\s]+)", read(first)))
+        missing = {prefix + p.name for p in ROOT.glob("docs/*.md")} - linked - {"index.md"}
+        assert missing == set(), first
+
+
+def test_the_first_page_is_short():
+    assert len(read("README.md").splitlines()) <= 150
