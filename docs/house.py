@@ -1,0 +1,108 @@
+"""Draws the parts of the library on their floors, from the imports in its source.
+
+    python docs/house.py docs/house.svg
+
+A part is a module or a folder of `jaxminimax`. It stands one floor above the highest part that it
+imports; parts that import each other share a floor. An arrow is an import. One that other arrows
+imply (a to c, where a to b to c) is left out of the picture.
+"""
+
+import ast
+import pathlib
+import sys
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "jaxminimax"
+
+
+def part_of(path: pathlib.Path) -> str:
+    """The part that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports() -> dict[str, set[str]]:
+    """The other parts that each part imports."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    found: dict[str, set[str]] = {part_of(path): set() for path in files}
+    for name in ("__init__", "__main__"):  # they import nearly everything
+        del found[name]
+    for path in files:
+        if part_of(path) in found:
+            names = _imported(path, ["jaxminimax", *path.relative_to(PACKAGE).parts[:-1]])
+            found[part_of(path)] |= {n for n in names if n in found} - {part_of(path)}
+    return found
+
+
+def _imported(path: pathlib.Path, folder: list[str]) -> set[str]:
+    """The second word of every name below `jaxminimax` that a file imports."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) - node.level + 1] if node.level else []
+            module = [*base, *([node.module] if node.module else [])]
+            names += [".".join([*module, alias.name]) for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("jaxminimax.")}
+
+
+def reached(arrows: dict[str, set[str]], start: str) -> set[str]:
+    """All parts that arrows lead to from `start`."""
+    seen: set[str] = set()
+    ahead = [start]
+    while ahead:
+        for other in arrows[ahead.pop()] - seen:
+            seen.add(other)
+            ahead.append(other)
+    return seen
+
+
+def floors(arrows: dict[str, set[str]]) -> dict[str, int]:
+    """The floor of each part: 0 for parts that import no other."""
+    below = {part: reached(arrows, part) for part in arrows}
+    level = dict.fromkeys(arrows, 0)
+    for _ in arrows:  # the longest chain has no more steps than there are parts
+        for part in arrows:
+            level[part] = max([level[part], *(level[b] + (part not in below[b])
+                                              for b in below[part])])
+    return level
+
+
+def needed(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The arrows that no others imply."""
+    return {part: {b for b in into if not any(b in reached(arrows, c) and part not in
+                                              reached(arrows, c) for c in into - {b})}
+            for part, into in arrows.items()}
+
+
+def draw(target: str) -> None:
+    """Writes the picture, by its suffix."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "house"  # the same file from the same source
+    from matplotlib.figure import Figure
+
+    arrows = imports()
+    level = floors(arrows)
+    rows = [sorted(p for p in arrows if level[p] == k) for k in range(max(level.values()) + 1)]
+    wide = max(map(len, rows))
+    place = {part: ((k + 1) * wide / (len(row) + 1) + 0.3 * (-1) ** floor, floor)
+             for floor, row in enumerate(rows) for k, part in enumerate(row)}
+    figure = Figure(figsize=(1.5 * wide + 1, 0.95 * len(rows) + 0.5), layout="constrained")
+    axes = figure.subplots()
+    for part, into in needed(arrows).items():
+        for other in into:
+            (x, y), (u, v) = place[part], place[other]
+            axes.annotate("", xy=(u, v + 0.17), xytext=(x, y - 0.17), arrowprops={
+                "arrowstyle": "->", "color": "0.6", "lw": 0.8})
+    for part, (x, y) in place.items():
+        axes.text(x, y, part, ha="center", va="center", fontsize=10, bbox={
+            "boxstyle": "round", "facecolor": "w", "edgecolor": "0.3"})
+    axes.set(xlim=(0, wide), ylim=(-0.5, len(rows) - 0.5), xticks=[], ylabel="floor",
+             yticks=range(len(rows)))
+    axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
+    figure.savefig(target, metadata={"Date": None} if target.endswith(".svg") else None)
+
+
+if __name__ == "__main__":
+    draw(sys.argv[1])
