@@ -7,7 +7,6 @@ import warnings
 from typing import Any
 
 from jaxminimax import accounting, options
-from jaxminimax import mechanism as words
 from jaxminimax.accounting import _charge, _curves, _epsilon, _statement
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import checks
@@ -19,6 +18,11 @@ from jaxminimax.mechanism import (
     Repeat,
     Resolvent,
     Sequence,
+    budget_split,
+    check_noise,
+    leaves,
+    noise_unit,
+    releases,
 )
 
 
@@ -26,7 +30,7 @@ def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
     """What is released within the target: by the run, and by losses beside it."""
     algorithm, share = ALGORITHMS[args.algorithm], args.laplace
     how: dict[str, Any] = {"neighbours": args.neighbours}
-    ratio = None if args.share_w is None else words.budget_split(w=args.share_w)
+    ratio = None if args.share_w is None else budget_split(w=args.share_w)
     hyper, beside = options.hyper_of(args, ratio), []
     if share is not None:
         checks.number("--epsilon", args.epsilon, low=0.0)
@@ -73,7 +77,7 @@ def explain(args: argparse.Namespace) -> _statement.Statement:
     """The statement that `explain` prints."""
     options.check_options(args)
     parts = _given(args)
-    allowed = words.releases(parts[0])
+    allowed = releases(parts[0])
     whole = _together(parts)
     return _statement.state_of(whole, whole if args.spent is None else _stopped(args, parts),
                                args.delta, neighbours=args.neighbours, allowed=allowed,
@@ -93,19 +97,19 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     cost = max(_charge.charges(whole, args.neighbours), key=lambda cost: _epsilon.charged_epsilon(
         cost, args.delta, args.neighbours))
     _, bound = _epsilon.charged_epsilon(cost, args.delta, args.neighbours)
-    parts: list[Any] = words.leaves(whole)
+    parts: list[Any] = leaves(whole)
     (main,) = (part for part in parts if not isinstance(part, GroupLosses | RecordLosses))
     query: Any = main.query if isinstance(main, Repeat) else main
     laplace: list[Any] = [part.noise_multiplier for part in parts
                           if isinstance(part, GroupLosses | RecordLosses)]
     per_player = {"": query.noise_multiplier}
     if isinstance(query, Query):
-        players = words.check_noise(query)._asdict()
+        players = check_noise(query)._asdict()
         per_player = {name: x for name, x in players.items() if x is not None}
     return {
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
-        "displacement": words.noise_unit(query) if isinstance(query, Resolvent) else None,
+        "displacement": noise_unit(query) if isinstance(query, Resolvent) else None,
         "effective_noise_multiplier": _charge.multiplier(main),
         "laplace_noise_multiplier": laplace[0] if laplace else None,
         "epsilon": epsilon,

@@ -8,12 +8,12 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax import mechanism as words
 from jaxminimax.accounting import _charge
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import (
+    PARAMETERS,
     Disjoint,
     FixedSize,
     Full,
@@ -92,14 +92,12 @@ def parser(what: str | None) -> argparse.ArgumentParser:
         point.add_argument("--assumes", choices=ASSUMES, default="monotone")
         add("--sampling", choices=SAMPLINGS,
             help="default: full for gda and groups, poisson for the others")
-        add("--parameters", type=int, default=words.PARAMETERS, metavar="D",
+        add("--parameters", type=int, default=PARAMETERS, metavar="D",
             help="most numbers of a release, which the grid is charged for "
-                 f"(default: {words.PARAMETERS})")
+                 f"(default: {PARAMETERS})")
         add("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
         add("--json", action="store_true", help="print JSON only")
     return made
-
-
 
 
 def _goes_with(option: str, algorithm: Any) -> bool:

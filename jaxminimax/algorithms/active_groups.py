@@ -104,7 +104,6 @@ def example(query: GroupGradients, iterations: int,
     return Hyper(query=query, losses=losses, step=1.0, iterations=iterations)
 
 
-
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round.
 

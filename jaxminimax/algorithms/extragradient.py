@@ -96,7 +96,6 @@ def example(query: Query, iterations: int) -> Hyper:
     return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
 
 
-
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round.
 

@@ -87,7 +87,6 @@ def example(query: TreeSums, iterations: int) -> Hyper:
     return Hyper(query=dataclasses.replace(query, leaves=iterations), step=1.0)
 
 
-
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round.
 

@@ -85,7 +85,6 @@ def example(query: Query, iterations: int) -> Hyper:
     return Hyper(query=query, modulus=1.0, iterations=iterations)
 
 
-
 def safe_offset(lipschitz: float, modulus: float) -> float:
     """Phi = max{0, l^2 / (2 rho^2) - 1}: the first step is then at most 2 rho / l^2."""
     checks.number("lipschitz", lipschitz, low=0.0)

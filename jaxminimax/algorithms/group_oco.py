@@ -125,7 +125,6 @@ def example(query: TreeSums, iterations: int,
                  sizes=(2 * iterations,))
 
 
-
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round.
 

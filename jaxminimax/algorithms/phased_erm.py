@@ -85,7 +85,6 @@ def example(query: GroupSolution, iterations: int) -> Hyper:
     return Hyper(query=dataclasses.replace(query, phases=iterations))
 
 
-
 def certified(query: GroupSolution) -> GroupSolution:
     """`query` with the steps of the inner solver after which its certificate cannot fail.
 

@@ -80,7 +80,6 @@ def example(query: Resolvent, iterations: int) -> Hyper:
     return Hyper(query=query, iterations=iterations)
 
 
-
 def certified(query: Resolvent) -> Resolvent:
     """`query` with the steps of the inner solver after which its certificate cannot fail.
 

@@ -101,7 +101,6 @@ def example(query: Resolvent, iterations: int) -> Hyper:
     return Hyper(query=dataclasses.replace(query, doubling=True), iterations=iterations)
 
 
-
 def certified(query: Resolvent, iterations: int) -> Resolvent:
     """`query` with the inner steps, a number a round, after which certificates cannot fail.
 

@@ -105,7 +105,6 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
     return Hyper(query=query, base=0.1, diameter=10.0, rounds=parts, inner=iterations + 1)
 
 
-
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,

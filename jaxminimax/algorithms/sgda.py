@@ -86,7 +86,6 @@ def example(query: Query, iterations: int) -> Hyper:
     return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
 
 
-
 def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
     return Saddle(*(make(schedules.at(step, t))
                     for make, step in zip(hyper.optimiser, hyper.step, strict=True)))
