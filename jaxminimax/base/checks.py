@@ -52,7 +52,7 @@ def count(name: str, value: Any, *, low: int = 1) -> None:
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuses `value` unless it is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
 
 

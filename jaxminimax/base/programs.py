@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 
@@ -21,6 +22,11 @@ def constants(program: Any) -> Iterator[Any]:
         yield from (x.val for x in equation.invars if np.ndim(getattr(x, "val", 0)))
         for inner in _inside(equation.params):
             yield from constants(inner)
+
+
+def is_traced(*trees: Any) -> bool:
+    """Whether one of their numbers is not known yet: inside `jit`, `vmap` and the like."""
+    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees))
 
 
 def _inside(value: Any) -> Iterator[Any]:

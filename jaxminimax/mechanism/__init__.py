@@ -17,6 +17,9 @@ from jaxminimax.mechanism.composed import Repeat as Repeat
 from jaxminimax.mechanism.composed import Sequence as Sequence
 from jaxminimax.mechanism.composed import disjoint_parts as disjoint_parts
 from jaxminimax.mechanism.composed import parts_of_data as parts_of_data
+from jaxminimax.mechanism.correlated import CorrelatedSums as CorrelatedSums
+from jaxminimax.mechanism.correlated import PrefixSums as PrefixSums
+from jaxminimax.mechanism.correlated import sums_for as sums_for
 from jaxminimax.mechanism.costs import NEIGHBOURS as NEIGHBOURS
 from jaxminimax.mechanism.costs import Charge as Charge
 from jaxminimax.mechanism.costs import PrivacyLoss as PrivacyLoss
@@ -33,6 +36,10 @@ from jaxminimax.mechanism.description import is_exact as is_exact
 from jaxminimax.mechanism.description import leaves as leaves
 from jaxminimax.mechanism.description import releases as releases
 from jaxminimax.mechanism.description import with_noise as with_noise
+from jaxminimax.mechanism.factorisation import FRACTION as FRACTION
+from jaxminimax.mechanism.factorisation import TOGETHER as TOGETHER
+from jaxminimax.mechanism.factorisation import coefficients as coefficients
+from jaxminimax.mechanism.factorisation import planned_bands as planned_bands
 from jaxminimax.mechanism.fixed_size import FixedSize as FixedSize
 from jaxminimax.mechanism.group_solution import GroupSolution as GroupSolution
 from jaxminimax.mechanism.group_solution import exact_sensitivity as exact_sensitivity
@@ -50,6 +57,7 @@ from jaxminimax.mechanism.passes import Full as Full
 from jaxminimax.mechanism.poisson import Poisson as Poisson
 from jaxminimax.mechanism.query import Query as Query
 from jaxminimax.mechanism.query import batch_size as batch_size
+from jaxminimax.mechanism.query import check_correlated as check_correlated
 from jaxminimax.mechanism.query import rows_read as rows_read
 from jaxminimax.mechanism.resolvent import ASSUMES as ASSUMES
 from jaxminimax.mechanism.resolvent import Resolvent as Resolvent
@@ -68,6 +76,7 @@ from jaxminimax.mechanism.sampling import SampleKeys as SampleKeys
 from jaxminimax.mechanism.sampling import Sampling as Sampling
 from jaxminimax.mechanism.sampling import WorstCase as WorstCase
 from jaxminimax.mechanism.sampling import overflow_probability as overflow_probability
+from jaxminimax.mechanism.selection import Selection as Selection
 from jaxminimax.mechanism.stream import RecordLosses as RecordLosses
 from jaxminimax.mechanism.stream import Solution as Solution
 from jaxminimax.mechanism.stream import TreeSums as TreeSums

@@ -68,6 +68,10 @@ class Repeat(Leaf):
         """Parts of the data are alternatives that all cost the same."""
         return self._query.charges(self, neighbours)
 
+    def together(self) -> bool:
+        """As the release; records may be in several parts of the data."""
+        return self.parts == 1 and self._query.together(self)
+
     def records(self) -> int:
         """Of all parts."""
         return self.parts * self._query.records()
@@ -127,6 +131,8 @@ class _Several(Description):
 
     def check(self) -> None:
         """Every part."""
+        if not isinstance(self.parts, tuple):
+            raise ValueError(f"parts must be a tuple of mechanisms, got {self.parts!r}.")
         for part in self.parts:
             known(part).check()
 
@@ -198,6 +204,10 @@ class Sequence(_Several):
                              "parts: put the Sequences inside one Parallel.")
         return tuple(compose(*choice) for choice in itertools.product(*rows))
 
+    def together(self) -> bool:
+        """If all parts may: pairs of releases on the same data compose."""
+        return all(known(part).together() for part in self.parts)
+
     def records(self) -> int:
         """All parts read the same data."""
         return max((known(part).records() for part in self.parts), default=0)
@@ -219,9 +229,19 @@ class Parallel(_Several):
     parts: tuple[Any, ...]
     in_turn: bool = jax.tree.static(default=False)
 
+    def check(self) -> None:
+        """Every part, of which there is one at least."""
+        if not self.parts:
+            raise ValueError("A Parallel needs at least one part, got none.")
+        super().check()
+
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
         """Those of every part, as alternatives."""
         return tuple(c for part in self.parts for c in known(part).charges(neighbours))
+
+    def together(self) -> bool:
+        """Of several parts no: one person's records may be in more than one."""
+        return len(self.parts) == 1 and known(self.parts[0]).together()
 
     def records(self) -> int:
         """Every part reads data of its own."""

@@ -9,14 +9,17 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
       description              length                                      moves by
       Query, GroupGradients    clip norm                                   2   CLIP_NORM
       TreeSums                 clip norm, in each node the record is in    2   CLIP_NORM
+      CorrelatedSums           clip norm, times the column's length        2   CLIP_NORM
       Resolvent                `noise_unit`, half of the sensitivity       2   CLIP_NORM
       Solution                 (1 + 2 slack) sensitivity                   1   SENSITIVITY
       GroupSolution            `solution_length`, the same                 1   SENSITIVITY
-      GroupLosses              B / n_i, of its own group's number          1   LOSS_BOUND
+      GroupLosses              B / n_i, of its own group's number          1   LOSS_BOUND,
+        the same with noise="gaussian"                                     1   SENSITIVITY
+      Selection                B / min n_i, of every group's score         1   SCORE
       RecordLosses             B                                           1   LOSS_BOUND
 
   In a `Charge`, Gaussians are over half of the replace-one sensitivity, as over a clip norm, and
-  Laplace noise is over the whole of it.
+  Laplace and Gumbel noise are over the whole of it.
 * z_p is the standard deviation of player p's noise over its clip norm. Given the sample, both
   players' sums are one Gaussian vector whose distance between neighbours, in units of the noise,
   is at most 1 / z_eff when a record is added or removed and 2 / z_eff when one is replaced,
@@ -39,11 +42,16 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   private, and that one enters every curve.
 * The integer noise is realised up to a factor of 1 +- r on every probability, outside of a tail.
   N numbers, on both data sets, cost 2 N r of epsilon, and N times the tail of total variation.
-* P[a Poisson sample overflows] is added to delta. That is more than needed: given which other
-  records were drawn, a sample overflows with the same probability on both data sets, so its NaN
-  tells nothing, and where it cannot overflow the pair is the Poisson one.
-* A departure tau from the described law of the samples costs (1 + e^epsilon) tau of delta:
-  P'(S) <= P(S) + tau and Q'(S) >= Q(S) - tau for the realised P', Q'.
+* Samples are charged as they are drawn, not as they are described: their rates are a little larger
+  (`gap_law`, `fixed_size`), and what cannot be said so is a failure.
+* A failure is an event of coins that has the same probability on both data sets, whatever the
+  record contains. That is added to delta as it stands, without a factor e^epsilon.
+* That a Poisson sample outgrows its capacity, or one of fixed size cannot be drawn, costs nothing:
+  given which other records are drawn, the release is NaN with one probability on both data sets,
+  and the law of what it is otherwise is no easier to tell apart.
+* A departure tau from a described law costs (1 + e^epsilon) tau of delta: P'(S) <= P(S) + tau and
+  Q'(S) >= Q(S) - tau for the realised P', Q'. That is charged of the noise; of samples only where
+  several records of a person are compared, for which the rates are not proven.
 """
 
 import math
@@ -73,7 +81,7 @@ class Unit(NamedTuple):
     """What a noise multiplier is a multiple of.
 
     Attributes:
-      law: of the noise, "gaussian" or "laplace".
+      law: of the noise, "gaussian", "laplace" or "gumbel".
       moves: how many units a replaced record moves what is released by, at most.
     """
 
@@ -84,15 +92,18 @@ class Unit(NamedTuple):
 CLIP_NORM = Unit("gaussian", 2.0)
 SENSITIVITY = Unit("gaussian", 1.0)
 LOSS_BOUND = Unit("laplace", 1.0)
+SCORE = Unit("gumbel", 1.0)
 
 
 class PrivacyLoss(NamedTuple):
     """One kind of release whose privacy loss is not Gaussian.
 
     Attributes:
-      kind: "poisson", "fixed" (without replacement), "replacement" or "laplace".
-      z: noise over clip norm, players combined; for "laplace" scale over replace-one sensitivity.
-      rate: q of a Poisson sample.
+      kind: "poisson", "fixed" (without replacement), "replacement", "laplace" or "selection".
+      z: noise over clip norm, players combined; for "laplace" and "selection" scale over
+        replace-one sensitivity.
+      rate: at most the probability that a sample holds the record, given the rest of it; with
+        replacement, that one draw is the record. As realised: a little above q, m/n or 1/n.
       population: n of a fixed-size sample.
       batch: m of a fixed-size sample.
     """
@@ -110,17 +121,37 @@ class Charge(NamedTuple):
     Attributes:
       gaussian: sum of T / z_eff^2 over everything that is Gaussian without sampling.
       losses: (loss, T) of the other releases, merged and sorted.
-      overflow: total probability that a sample does not fit its capacity, or that rounding to the
-        grid moves a sum by more than is charged.
-      law_error: total variation tau between the realised samples and noise and the described ones.
+      failure: total probability of what has one probability on both data sets and is charged in
+        full: that rounding to the grid moves a sum by more than is charged, or that a sample is
+        one of those for which the rates do not hold. For k records of a person, k times that.
+      law_error: total variation tau between the realised noise and the described one.
       ratio: what the realised noise costs beyond the described one, of epsilon.
+      sample_error: total variation between the realised samples and the described ones.
     """
 
     gaussian: float = 0.0
     losses: tuple[tuple[PrivacyLoss, int], ...] = ()
-    overflow: float = 0.0
+    failure: float = 0.0
     law_error: float = 0.0
     ratio: float = 0.0
+    sample_error: float = 0.0
+
+    def described(self) -> "Charge":
+        """What it would cost if samples failed at nothing and noise followed its law."""
+        return Charge(self.gaussian, self.losses)
+
+    def departure(self, people: int = 1) -> float:
+        """Tau, which costs (1 + e^epsilon) tau of delta, if that many records differ."""
+        return self.law_error if people == 1 else self.law_error + self.sample_error
+
+    def failures(self, people: int = 1) -> float:
+        """What is added to delta, if that many records differ.
+
+        The pairs for k records of a sample compare the sums of all choices of them, each with that
+        of one record less: 2^k - 1 pairs where there is one. Without samples k in a chain will do.
+        """
+        pairs = 2.0 ** min(people, 1000) - 1 if self.losses else people
+        return pairs * self.failure
 
 
 def concrete(x: Any) -> float:
@@ -147,6 +178,11 @@ def laplace(times: int, z: float, unit: Unit = LOSS_BOUND) -> Charge:
     return Charge(losses=((PrivacyLoss("laplace", z / unit.moves), times),))
 
 
+def selection(times: int, z: float, unit: Unit = SCORE) -> Charge:
+    """`times` indices of the largest of scores with Gumbel noise of one scale, that multiplier."""
+    return Charge(losses=((PrivacyLoss("selection", z / unit.moves), times),))
+
+
 def combined(multipliers: Iterable[float], joint: bool) -> float:
     """z_eff: one Gaussian as strong as those of all players together.
 
@@ -167,7 +203,9 @@ def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool 
     For Gaussian noise on sums, trees and solutions see `charged_multiplier`. A solution's float64
     numbers are rounded once more where they are scaled, by less than a part slack / 64 of what
     certificates leave. Losses are rounded one by one, so that a record moves a sum by up to a unit
-    more, which is a part z / 2^L of the bound.
+    more, which is a part z / 2^L of the bound; the same holds of Gaussian noise on them. A score is
+    an integer in units of 2^-22 of the scale: rounding adds one of these to what a record moves it
+    by, and the float64 product that is rounded a part n 2^-51, below 2^-18 for n below 2^33.
 
     Args:
       z: noise multiplier, players combined; 0 stays 0.
@@ -179,6 +217,8 @@ def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool 
     """
     if z == 0:
         return z
+    if unit.law == "gumbel":
+        return z / (1 + 2.0**-18 + z * 2.0**-MOST_BITS)
     if unit.law == "laplace":
         return z / (1 + z * 2.0**-grid_bits(z, PARAMETERS))
     halves = 2 / unit.moves
@@ -202,10 +242,10 @@ def realised(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0) -> 
     """
     failure = near * DITHER_FAILURE
     if not exact:
-        return Charge(overflow=failure)
+        return Charge(failure=failure)
     ratio = normals * noise.normal_ratio(MOST_BITS) + laplaces * noise.LAPLACE_RATIO
     tail = normals * noise.NORMAL_TAIL + laplaces * noise.LAPLACE_TAIL
-    return Charge(overflow=failure, law_error=tail, ratio=2 * ratio)
+    return Charge(failure=failure, law_error=tail, ratio=2 * ratio)
 
 
 def price(leaf: Any, neighbours: str) -> Charge:
@@ -223,8 +263,8 @@ def compose(*parts: Charge) -> Charge:
         for loss, times in one.losses:
             losses[loss] = losses.get(loss, 0) + times
     return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),
-                  sum(c.overflow for c in parts), sum(c.law_error for c in parts),
-                  sum(c.ratio for c in parts))
+                  sum(c.failure for c in parts), sum(c.law_error for c in parts),
+                  sum(c.ratio for c in parts), sum(c.sample_error for c in parts))
 
 
 def silent(cost: Charge) -> bool:

@@ -50,6 +50,15 @@ class Description(abc.ABC):
           ValueError: for a relation that there is no guarantee for.
         """
 
+    def together(self) -> bool:
+        """Whether its charges may be read for k records that differ, wherever these are.
+
+        That is for a proof: the pairs of a `Charge`, taken for k records, dominate the releases. It
+        fails where k records may be in places that cost separately. False unless a class says
+        otherwise: then a lemma on groups is charged, which holds for everything.
+        """
+        return False
+
     @abc.abstractmethod
     def flattened(self) -> "tuple[Leaf, ...]":
         """The leaves that it is put together from, in order."""
@@ -113,6 +122,14 @@ class Leaf(Description):
     def clips(self) -> dict[str, float]:
         """Clip norms to print, by player."""
 
+    def alternatives(self) -> "tuple[Leaf, ...]":
+        """What a calibration may make of it: the cheapest, by `deviation`; itself."""
+        return (self,)
+
+    def deviation(self) -> float:
+        """Standard deviation of the noise, for whoever chooses among `alternatives`."""
+        return self.multiplier()
+
     def noise_multipliers(self) -> dict[str, float]:
         """Noise multipliers to print, by player or by what they are multiples of."""
         return {self.unit: self.multiplier()}
@@ -156,6 +173,10 @@ class OneRelease(abc.ABC):
     @abc.abstractmethod
     def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
         """The cost of `repeat`, by `costs.price`; one charge for each alternative."""
+
+    def together(self, repeat: "Repeat") -> bool:
+        """As of a `Description`; `repeat` has one part."""
+        return False
 
     @abc.abstractmethod
     def multiplier(self) -> float:

@@ -1,7 +1,32 @@
 """Samples of a fixed size: uniform subsets, or draws with replacement; replace-one only.
 
 A subset is one of a larger Poisson sample, which is uniform given its size; draws with replacement
-are products of 96 random bits. What either departs from its law by, and may fail by, is charged.
+are products of 96 random bits. Both are charged as they are drawn, by a slightly larger rate:
+
+**With replacement** every draw is record i with probability p_i <= p = (1 + n 2^-96) / n,
+independently. The bound of `accounting.subsampling` draws a substitute for every slot from the law
+without i, and hits; it uses only that k hits move a release by at most k slots. Keeping a hit with
+probability p_i / p makes them fewer, so it holds with hits of probability p. A single draw is the
+same without replacement, by the argument on smaller rates in `gap_law`.
+
+**Without replacement** let M be the Poisson sample, of the rate and capacity of `wide`, and A the
+m members with the smallest keys: uniform given M, unless keys are equal, which is a failure of
+coins alone. The size of M is counted as known; outside of m, ..., c it makes the release NaN, with
+one probability on both data sets. Send each (M, A) with i in A to every j outside of A, a part
+1 / (n - m) to each: A' = A - i + j, and M' = M if j is in M, else M - i + j, which has the same
+size. Each (M', A') without i is sent m parts, one for each j in A'. As drawn, P~(M) = P(M) (1 +-
+rho'), rho' = (1 + rho)^(c+1) - 1, if M has no gap of L or more (`gap_law`), and P(M) = P(M'). So
+where neither has one, the share of (M', A') that stands beside what it is sent is at least
+
+    (1 - q)/q (1 - rho')/(1 + rho')   times that,      q = m/n,
+
+and on each of these pairs, which differ by one slot, `subsampling`'s bound holds with the rate
+
+    q' = q / (q + (1 - q) (1 - rho') / (1 + rho')).
+
+The other (M', A') are the same on both data sets. What is sent from or to samples with long gaps is
+charged in full. Their probability is P <= (c + 1) (r^L + (k + 1) 2^-B) under either law, and those
+with short gaps that send there have at most (1 + rho') q/(1-q) P. (For m/n > 1/2 that exceeds P.)
 """
 
 import functools
@@ -14,11 +39,12 @@ import numpy as np
 from scipy import special, stats
 
 from jaxminimax.base.materialise import materialise
-from jaxminimax.base.random_bits import random_words
+from jaxminimax.base.random_bits import random_words, word_pairs
 from jaxminimax.base.tree import in_any_lane
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, PrivacyLoss, gaussian
-from jaxminimax.mechanism.poisson import Poisson, poisson_rows, rows_error, running_sums
+from jaxminimax.mechanism.gap_law import Realised, charged_law, rows_error
+from jaxminimax.mechanism.poisson import Poisson, poisson_rows, running_sums
 from jaxminimax.mechanism.sampling import (
     OVERFLOW,
     InGroups,
@@ -28,7 +54,7 @@ from jaxminimax.mechanism.sampling import (
     WorstCase,
     check_batch,
 )
-from jaxminimax.mechanism.slots import CROWDED, in_places, misplaced
+from jaxminimax.mechanism.slots import CROWDED, in_places, tied
 
 
 @pytree_dataclass
@@ -63,6 +89,8 @@ class FixedSize(Sampling):
 
     def check(self, population: int) -> None:
         """Refuses a batch that the data have not."""
+        if not isinstance(self.replacement, bool):
+            raise ValueError(f"replacement must be True or False, got {self.replacement!r}.")
         check_batch(self.batch, math.inf if self.replacement else population)
 
     def batch_size(self, population: int) -> float:
@@ -86,7 +114,7 @@ class FixedSize(Sampling):
         rows, fits = _subset(keys.release, self.batch, population)
         return Sample(in_places(keys.release, rows, population)[0], None, fits)
 
-    def failure(self, population: int) -> float:
+    def overflow(self, population: int) -> float:
         """P[a sample without replacement cannot be drawn], for one release."""
         if self._everything(population) or self._one_by_one(population):
             return 0.0
@@ -95,25 +123,16 @@ class FixedSize(Sampling):
         return float(few + (special.bdtrc(capacity, population, rate)
                             if capacity < population else 0.0))
 
-    def law_error(self, population: int) -> float:
-        """Total variation between the realised batch of one release and the described law."""
-        if self._everything(population):
-            return 0.0
-        if self._one_by_one(population):
-            return self.batch * population * 2.0**-96 + CROWDED  # floor(96 bits * n / 2^96)
-        rate, capacity = wide(self.batch, population)
-        ties = capacity**2 * 2.0**-96  # of the 96-bit keys that choose the subset
-        return rows_error(rate, population, capacity) + ties + misplaced(self.batch)
-
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """As a Gaussian mechanism on samples of that size, with or without replacement."""
+        """As a Gaussian mechanism on samples of that size, of the realised rate."""
         if self._everything(population):
             return gaussian(times, z)
-        kind = "replacement" if self.replacement else "fixed"
-        return Charge(
-            losses=((PrivacyLoss(kind, z, population=population, batch=self.batch), times),),
-            overflow=times * self.failure(population),
-            law_error=times * self.law_error(population))
+        realised = _one_draw if self._one_by_one(population) else _one_subset
+        rate, failure, error = realised(self.batch, int(population))
+        loss = PrivacyLoss("replacement" if self.replacement else "fixed", z, rate,
+                           population=population, batch=self.batch)
+        return Charge(losses=((loss, times),), failure=times * failure,
+                      sample_error=0.0 if self.replacement else times * error)
 
     def in_words(self, times: int, population: int) -> str:
         """With or without replacement."""
@@ -166,6 +185,40 @@ def wide(batch: int, population: int) -> tuple[float, int]:
     return rate, Poisson(rate=rate).rows_read(population)
 
 
+def _crowded(reads: float, error: float = 0.0) -> float:
+    """P[a record and the one in its slot meet a full shard], or any of several records' do.
+
+    That happens if the others of the sample fill the shard of either. They have the same law
+    whether or not the record is among them; `reads` is how often a release reads it.
+    """
+    return 4 * max(1.0, reads) * (1 + error) * CROWDED
+
+
+def _one_draw(batch: int, population: int) -> tuple[float, float, float]:
+    """Rate, failure and total variation of a release on rows that are drawn independently."""
+    rate = (1 + population * 2.0**-96) / population * (1 + 2.0**-50)
+    return min(1.0, rate), _crowded(batch * rate), batch * population * 2.0**-96
+
+
+@functools.lru_cache(maxsize=256)
+def _one_subset(batch: int, population: int) -> tuple[float, float, float]:
+    """Rate, failure and total variation of a release on a subset; see the module's docstring."""
+    rate, capacity = wide(batch, population)
+    law, q = charged_law(rate, population, capacity + 1), batch / population
+    raised, unsent = sent(q, capacity + 1, law)
+    failure = unsent + tied(capacity) + tied(batch) + _crowded(q, law.sample(capacity + 1))
+    return raised, failure, rows_error(rate, population, capacity)
+
+
+def sent(q: float, gaps: int, law: Realised) -> tuple[float, float]:
+    """The rate q', and the probability of what is sent from or to samples with long gaps."""
+    error = law.sample(gaps)
+    if not error < 0.5:
+        return 1.0, math.inf
+    rate = q / (q + (1 - q) * (1 - error) / (1 + error)) * (1 + 2.0**-50)
+    return min(1.0, rate), (1 + max(1.0, q / (1 - q))) * (1 + error) * gaps * law.long
+
+
 def _subset(key: jax.Array, batch: int,
             population: int) -> tuple[jax.Array, jax.Array]:
     """A uniform subset: one of a larger Poisson sample, which is uniform given its size."""
@@ -173,14 +226,15 @@ def _subset(key: jax.Array, batch: int,
     one, two = jax.random.split(key)
     rows, fits = poisson_rows(one, rate, population, capacity)
     inside = rows < population
-    # Those with the smallest numbers of 96 bits. The first 32 tell which, unless the first one to
+    # Those with the smallest numbers of 128 bits. The first 32 tell which, unless the first one to
     # be left out has those of the last one to be kept.
     first = jnp.where(inside, random_words(two, (capacity,)), np.uint32(2**32 - 1))
     last, after = jnp.sort(first)[batch - 1: batch + 1]
 
     def rare() -> jax.Array:
-        second, third = random_words(two, (2, capacity), part=1, rolled=True)
-        places = jax.lax.sort((~inside, first, second, third, jnp.arange(capacity)), num_keys=4)[-1]
+        (second, fourth), (third, _) = word_pairs(two, (2, capacity), part=1, rolled=True)
+        places = jax.lax.sort((~inside, first, second, third, fourth, jnp.arange(capacity)),
+                              num_keys=5)[-1]
         return jnp.zeros(capacity, bool).at[places[:batch]].set(True)
 
     kept = jax.lax.cond(in_any_lane(last == after), rare, lambda: first <= last)

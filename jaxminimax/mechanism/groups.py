@@ -1,10 +1,12 @@
 """Groups of records: the gradients of one of them at a time, and the losses of all of them."""
 
 import dataclasses
+import math
 from typing import Self
 
 import jax
 
+from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
 from jaxminimax.mechanism._checks import (
@@ -16,7 +18,7 @@ from jaxminimax.mechanism._checks import (
 )
 from jaxminimax.mechanism._grid import PARAMETERS
 from jaxminimax.mechanism.composed import Repeat
-from jaxminimax.mechanism.costs import CLIP_NORM, LOSS_BOUND, Charge, concrete
+from jaxminimax.mechanism.costs import CLIP_NORM, LOSS_BOUND, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import (
     Leaf,
     OneRelease,
@@ -74,6 +76,15 @@ class GroupGradients(OneRelease):
         return tuple(dict.fromkeys(
             costs.price(dataclasses.replace(repeat, query=one), neighbours)
             for one in queries.values()))
+
+    def together(self, repeat: Repeat) -> bool:
+        """Where all groups cost the same: a release then reads at most k of the k records.
+
+        Those in other groups are not read, so they move nothing: a displacement of 0, which the
+        pairs for k records cover. Groups of which samples have other laws are places that cost
+        separately.
+        """
+        return len(self.charges(repeat, costs.REPLACE_ONE)) == 1
 
     def multiplier(self) -> float:
         """One vector, and one multiplier."""
@@ -143,21 +154,24 @@ def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
 
 @pytree_dataclass
 class GroupLosses(Leaf):
-    """`times` releases of p groups' mean losses over all their records, plus Laplace noise.
+    """`times` releases of p groups' mean losses over all their records, plus noise.
 
     A replaced record belongs to one group, so one coordinate moves, by at most B / n_i, and its
     noise has scale noise_multiplier * B / n_i: unequal groups cost what equal ones do. With
     `only_argmax` the noisy values stay inside and the index of the largest is released, which costs
-    the same: nothing better is proved for it. No minibatch may be read: amplification would have to
-    cover this release and the gradient's together.
+    the same; `Selection` costs less, but has one scale for all groups. No minibatch may be read:
+    amplification would have to cover this release and the gradient's together.
 
     Attributes:
       bound: B, losses lie in [0, B].
       sizes: n_1, ..., n_p, records of each group; public.
-      noise_multiplier: Laplace scale over B / n_i [dimensionless].
+      noise_multiplier: Laplace scale, or standard deviation of Gaussian noise, over B / n_i
+        [dimensionless].
       times: number of releases. Algorithms set it to their own number of rounds.
       only_argmax: whether only the index of the largest noisy loss is released.
       exact: as in `Query`.
+      noise: "laplace" or "gaussian". None: `calibrate` chooses the one of smaller deviation, which
+        is Gaussian but for a few releases; Laplace where the noise multiplier is given.
     """
 
     bound: float | jax.Array
@@ -166,8 +180,17 @@ class GroupLosses(Leaf):
     times: int = jax.tree.static(default=1)
     only_argmax: bool = jax.tree.static(default=False)
     exact: bool = jax.tree.static(default=True)
+    noise: str | None = jax.tree.static(default=None)
 
-    unit = "Laplace scale / (B / n_i)"
+    @property
+    def gaussian(self) -> bool:
+        """Whether the noise is Gaussian."""
+        return self.noise == "gaussian"
+
+    @property
+    def unit(self) -> str:
+        """Of whichever noise."""
+        return f"{'Gaussian deviation' if self.gaussian else 'Laplace scale'} / (B / n_i)"
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
@@ -176,6 +199,18 @@ class GroupLosses(Leaf):
         check_sizes(self.sizes)
         check_bound("bound", self.bound)
         check_multiplier("noise_multiplier", self.noise_multiplier)
+        if self.noise is not None:
+            checks.one_of("noise", self.noise, ("laplace", "gaussian"))
+
+    def alternatives(self) -> "tuple[GroupLosses, ...]":
+        """Both noises, until one is chosen or the multiplier is given."""
+        if self.noise is not None or self.noise_multiplier is not None:
+            return (self,)
+        return tuple(dataclasses.replace(self, noise=x) for x in ("gaussian", "laplace"))
+
+    def deviation(self) -> float:
+        """The standard deviation of the noise, over B / n_i."""
+        return self.multiplier() * (1.0 if self.gaussian else math.sqrt(2))
 
     def releases(self) -> int:
         """Told."""
@@ -195,6 +230,15 @@ class GroupLosses(Leaf):
         replace_one_only(neighbours)
         return (costs.price(self, neighbours),)
 
+    def together(self) -> bool:
+        """Yes: given what was released before, k records move a release as one does k times.
+
+        For Laplace noise of one record's movement the trade-off of k steps is that of one number
+        moved k times as far, for its thresholds are the best tests of all of them; records of
+        several groups move several numbers, which is a chain of such steps too.
+        """
+        return True
+
     def records(self) -> int:
         """Of all groups."""
         return sum(self.sizes)
@@ -204,22 +248,27 @@ class GroupLosses(Leaf):
         return own_multiplier(self)
 
     def charged(self, neighbours: str) -> float:
-        """Losses are rounded one by one."""
+        """Losses are rounded one by one, whatever the noise."""
         return costs.charged(self.multiplier(), LOSS_BOUND)
 
     def cost(self, z: float) -> Charge:
         """Of one group's numbers."""
+        if self.gaussian:
+            return costs.gaussian(self.times, z, SENSITIVITY)
         return costs.laplace(self.times, z, LOSS_BOUND)
 
     def realised(self) -> Charge:
         """A record moves one number of a release."""
+        if self.gaussian:
+            return costs.realised(self.exact, near=0, normals=self.times)
         return costs.realised(self.exact, near=0, laplaces=self.times)
 
     def in_words(self) -> str:
         """How many, and of which groups."""
         what = "the index of the largest of" if self.only_argmax else "all of"
+        law = "Gaussian" if self.gaussian else "Laplace"
         return (f"{self.times} release(s) of {what} the groups' mean losses in [0, "
-                f"{concrete(self.bound):g}] with Laplace noise, {sentences.groups(self.sizes)}.")
+                f"{concrete(self.bound):g}] with {law} noise, {sentences.groups(self.sizes)}.")
 
     def guarantees(self) -> tuple[str, ...]:
         """That losses are clipped."""

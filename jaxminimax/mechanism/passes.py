@@ -52,6 +52,10 @@ class Full(Sampling):
         """A Gaussian mechanism, `times` times."""
         return gaussian(times, z)
 
+    def overflow(self, population: int) -> float:
+        """Every release fits."""
+        return 0.0
+
     def in_words(self, times: int, population: int) -> str:
         """All of them."""
         return f"all {population} records, without sampling"
@@ -117,9 +121,17 @@ class Disjoint(Sampling):
         """Passes over the data that `times` releases begin."""
         return math.ceil(times / (population // self.batch))
 
+    def apart(self, population: int) -> int:
+        """A pass: rows have the same order in all of them."""
+        return population // self.batch
+
     def charge(self, times: int, z: float, population: int) -> Charge:
         """A record is read once a pass."""
         return gaussian(self.passes(times, population), z)
+
+    def overflow(self, population: int) -> float:
+        """Every release fits."""
+        return 0.0
 
     def in_words(self, times: int, population: int) -> str:
         """With the number of passes."""

@@ -1,15 +1,11 @@
 """Poisson samples: every record independently, at static shape.
 
 Sampling skips from one sampled record to the next, so a draw costs O(capacity) and never touches
-the other records. The gap between them, X + 1, is geometric: P[X >= x] = r^x, r = 1 - q. The
-hexadecimal digits of a geometric variable are independent: with s = r^(16^j),
-
-    P[digit j > d] = (s^(d+1) - s^16) / (1 - s^16),        d = 0, ..., 14;
-
-so X is drawn digit by digit, each from 96 random bits against thresholds that the host computes
-with exact integers. The realised law differs from independent Bernoulli(q) by at most `law_error`
-in total variation, near 1e-25, which the accountant charges. (Inversion of one float32 uniform a
-gap would leave an error near 1e-7 a record: more than delta.)
+the other records. The gap between them, X + 1, is geometric, and the hexadecimal digits of a
+geometric variable are independent; so X is drawn digit by digit, each from 160 random bits against
+thresholds that the host computes with exact integers. How far that is from independent Bernoulli(q)
+is charged as a slightly larger rate, see `gap_law`. (Inversion of one float32 uniform a gap would
+leave an error near 1e-7 a record: more than delta.)
 """
 
 import functools
@@ -27,6 +23,7 @@ from jaxminimax.base.random_bits import random_words, word_pairs
 from jaxminimax.base.tree import in_any_lane
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss
+from jaxminimax.mechanism.gap_law import DIGIT, charged_law, rows_error, thresholds
 from jaxminimax.mechanism.sampling import (
     OVERFLOW,
     InGroups,
@@ -35,7 +32,7 @@ from jaxminimax.mechanism.sampling import (
     Sampling,
     WorstCase,
 )
-from jaxminimax.mechanism.slots import in_places, misplaced
+from jaxminimax.mechanism.slots import CROWDED, in_places, tied
 
 
 @pytree_dataclass
@@ -47,9 +44,9 @@ class Poisson(Sampling):
 
     Attributes:
       rate: q in (0, 1].
-      capacity: most records that a release can hold. A larger sample makes the release NaN, and
-        the probability of that is charged to delta. None: the smallest capacity that overflows
-        with probability at most 1e-17.
+      capacity: most records that a release can hold, at least the expected number. A larger
+        sample makes the release NaN, which costs no privacy (`gap_law`) but the release. None: the
+        smallest capacity that overflows with probability at most 1e-17.
     """
 
     rate: float = jax.tree.static()
@@ -62,11 +59,16 @@ class Poisson(Sampling):
     relations = NEIGHBOURS
 
     def check(self, population: int) -> None:
-        """Refuses a rate outside of (0, 1], a sample all but surely empty, a strange capacity."""
+        """Refuses a rate outside of (0, 1], samples that are empty or too large all but surely."""
         checks.number("rate", self.rate, low=0.0, high=math.nextafter(1.0, 2.0))
         checks.number("rate * population", self.rate * population, low=1e-6)
         if self.capacity is not None:
             checks.count("capacity", self.capacity)
+            if self.capacity < math.floor(self.rate * population):
+                raise ValueError(
+                    f"capacity must be at least the expected {self.rate * population:.6g} records "
+                    f"of a sample, got {self.capacity}: about every second release, or more, would "
+                    "be NaN. Leave it None, or give room for a few standard deviations.")
 
     def batch_size(self, population: int) -> float:
         """The expected size, q n."""
@@ -96,23 +98,22 @@ class Poisson(Sampling):
         return (0.0 if capacity >= population
                 else float(special.bdtrc(capacity, population, self.rate)))
 
-    def law_error(self, population: int) -> float:
-        """Total variation between the realised batch of one release and the described law."""
-        capacity = self.rows_read(population)
-        if self.rate == 1:
-            return misplaced(capacity)
-        return rows_error(self.rate, population, capacity) + misplaced(capacity)
-
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """As a Poisson-subsampled Gaussian mechanism."""
-        return Charge(losses=((PrivacyLoss("poisson", z, float(self.rate)), times),),
-                      overflow=times * self.overflow(population),
-                      law_error=times * self.law_error(population))
+        """As a Poisson-subsampled Gaussian mechanism of the realised rate."""
+        capacity = self.rows_read(population)
+        law = charged_law(float(self.rate), int(population), capacity + 1)
+        # samples whose shard takes a second pass, without the record, are charged in full
+        crowded = (1 + law.sample(capacity + 1)) * CROWDED
+        return Charge(losses=((PrivacyLoss("poisson", z, law.rate(float(self.rate))), times),),
+                      failure=times * (law.failure(capacity + 1) + crowded + tied(capacity)),
+                      sample_error=times * rows_error(float(self.rate), int(population), capacity))
 
     def in_words(self, times: int, population: int) -> str:
-        """With the expected size and the capacity."""
+        """With the expected size, the capacity, and how often it is too small."""
+        lost = -math.expm1(times * math.log1p(-min(self.overflow(population), 1 - 2.0**-53)))
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
-                f"{self.rate * population:.6g}, capacity {self.rows_read(population)})")
+                f"{self.rate * population:.6g}, capacity {self.rows_read(population)}, outgrown in "
+                f"some release with probability {lost:.2g})")
 
     def assumptions(self) -> tuple[str, ...]:
         """Nothing."""
@@ -142,35 +143,6 @@ class Poisson(Sampling):
                          read=self.rate)
 
 
-@functools.lru_cache(maxsize=64)
-def thresholds(rate: float, population: int) -> np.ndarray:
-    """96-bit thresholds of P[digit j > d], as words, uint32 `[digits + 1, 15, 3]`.
-
-    The last row holds P[X >= 16^digits] in its first place: a gap beyond every record. Digits that
-    are 0 up to a probability of 2^-96 are left out.
-    """
-    bits = 320
-    one = 1 << bits
-    numerator, denominator = float(rate).as_integer_ratio()
-    s = ((denominator - numerator) << bits) // denominator  # fixed point, `bits` after the point
-    rows = []
-    for _ in range(max(1, -(-(population - 1).bit_length() // 4))):
-        powers = [s]  # s^1 ... s^16
-        for _ in range(15):
-            powers.append((powers[-1] * s) >> bits)
-        rows.append([((p - powers[-1]) << 96) // (one - powers[-1]) for p in powers[:-1]])
-        s = powers[-1]
-    rows = [row for row in rows if row[0] > 0] + [[s >> (bits - 96)] + [0] * 14]
-    parts = [[(t >> 64, (t >> 32) & 0xFFFFFFFF, t & 0xFFFFFFFF) for t in row] for row in rows]
-    return np.array(parts, np.uint32)
-
-
-def rows_error(rate: float, population: int, capacity: int) -> float:
-    """Total variation of `poisson_rows` from the described law, for a rate below 1."""
-    # every threshold is rounded down by less than 2^-96
-    return (capacity + 1) * len(thresholds(rate, population)) * 15 * 2.0**-96
-
-
 def running_sums(x: jax.Array) -> jax.Array:
     """Of the numbers up to and including each, `[c]`; block by block, which takes few programs."""
     width = 32
@@ -188,24 +160,28 @@ def gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax.
     """min(X, population) for that many gaps X + 1, uint32 `[count]`.
 
     The first 32 bits of a digit decide, unless they are those of a threshold; only then, a few
-    times in a million draws, the other 64 are drawn.
+    times in a million draws, the other 128 are drawn.
     """
-    shape = (len(table), count)
+    shape, last = (len(table), count), 1 << DIGIT * (len(table) - 1)
 
     def gap(digits: Sequence[jax.Array]) -> jax.Array:
         *digits, beyond = digits
-        total = functools.reduce(jnp.add, (d << 4 * j for j, d in enumerate(digits)),
+        total = functools.reduce(jnp.add, (d << DIGIT * j for j, d in enumerate(digits)),
                                  jnp.zeros(count, jnp.uint32))
+        if last < population:  # higher digits are 0, but for that one
+            total, beyond = total + beyond * np.uint32(last), jnp.zeros_like(beyond)
         return jnp.where((beyond > 0) | (total > population), jnp.uint32(population), total)
 
     def rare(_: Sequence[jax.Array]) -> jax.Array:
         def add(k: jax.Array, digits: jax.Array) -> jax.Array:
-            high, middle, low = jnp.asarray(table)[:, k].T[..., None]  # each [digits + 1, 1]
-            return digits + ((a < high) | ((a == high) & (
-                (b < middle) | ((b == middle) & (c < low)))))
+            less = jnp.zeros(shape, bool)
+            for word, t in reversed(list(zip(words, jnp.asarray(table)[:, k].T, strict=True))):
+                less = (word < t[:, None]) | ((word == t[:, None]) & less)
+            return digits + less
 
-        a, (b, c) = random_words(key, shape, rolled=True), word_pairs(key, shape, part=1,
-                                                                      rolled=True)
+        rows = shape[0]
+        x, y = word_pairs(key, (2 * rows, count), part=1, rolled=True)
+        words = random_words(key, shape, rolled=True), x[:rows], y[:rows], x[rows:], y[rows:]
         return gap(list(jax.lax.fori_loop(0, table.shape[1], add, jnp.zeros(shape, jnp.uint32))))
 
     first = materialise(lambda: random_words(key, shape))  # once, not for each digit
@@ -220,7 +196,7 @@ def gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax.
 def poisson_rows(key: jax.Array, rate: float, population: int,
                  capacity: int) -> tuple[jax.Array, jax.Array]:
     """Rows in order, then `population` where there are no more; and whether all fitted."""
-    table = thresholds(rate, population)  # [k + 1, 15, 3]
+    table = thresholds(rate, population)  # [k + 1, 15, 5]
     # one gap more than the capacity: it tells whether a record was left out
     gap = gaps(key, table, capacity + 1, population) + 1
     index, place = running_sums(gap) - 1, jnp.arange(capacity + 1)

@@ -14,6 +14,7 @@ from jaxminimax.mechanism._grid import PARAMETERS
 from jaxminimax.mechanism.composed import Repeat
 from jaxminimax.mechanism.costs import CLIP_NORM, REPLACE_ONE, Charge, concrete
 from jaxminimax.mechanism.description import OneRelease, check_noise, replace_one_only
+from jaxminimax.mechanism.factorisation import check_bands, cost_of_passes, norms
 from jaxminimax.mechanism.passes import Full
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 
@@ -39,6 +40,10 @@ class Query(OneRelease):
       exact: whether the noise is an integer multiple of the grid, added without rounding. If not,
         it is a floating-point number: quicker for large models, and open to attacks on its last
         bits.
+      bands: p. Above 1 the noise of the releases is correlated, so that most of it cancels in their
+        sum: each one's is a combination of the latest p independent draws, of which
+        `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
+        only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
     """
 
     clip: Saddle
@@ -48,16 +53,25 @@ class Query(OneRelease):
     joint: bool = jax.tree.static(default=False)
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
+    bands: int = jax.tree.static(default=1)
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, clip norms and noise."""
         check_sampled(self, repeat)
         self.check_own()
+        check_correlated(repeat)
 
     def check_own(self) -> None:
         """Refuses clip norms and noise that no release should start from."""
+        for name in ("clip", "noise_multiplier"):
+            given = getattr(self, name)
+            if not (isinstance(given, Saddle) or (name == "noise_multiplier" and given is None)):
+                raise ValueError(f"{name} must be a Saddle, one number for each player, got "
+                                 f"{given!r}.")
         if self.clip.w is None and self.clip.v is None:
             raise ValueError("clip is None for both players: nothing would be released.")
+        if not isinstance(self.joint, bool):
+            raise ValueError(f"joint must be True or False, got {self.joint!r}.")
         if self.joint and None in self.clip:
             raise ValueError(f"joint=True needs a clip norm for both players, got {self.clip!r}: "
                              "leave joint out where one player reads no data.")
@@ -82,6 +96,13 @@ class Query(OneRelease):
         """One place for the differing record: the sample, of which both players' sums are one."""
         return sampled_charges(repeat, neighbours)
 
+    def together(self, repeat: Repeat) -> bool:
+        """Yes: j records of a sample move both players' sums by at most j times what one does.
+
+        The pairs for k records rest on that alone, whatever else is in the sample.
+        """
+        return True
+
     def multiplier(self) -> float:
         """z_eff: one Gaussian as strong as both players' together."""
         return costs.combined((concrete(x) for x in check_noise(self) if x is not None),
@@ -94,11 +115,16 @@ class Query(OneRelease):
                              absent=compares_absent(self, neighbours))
 
     def cost(self, times: int, z: float) -> Charge:
-        """Told by the sampling."""
-        return self.sampling.charge(times, z, self.population)
+        """Told by the sampling, unless noise is correlated."""
+        if self.bands == 1 or z == 0:
+            return self.sampling.charge(times, z, self.population)
+        smallest = min(map(concrete, jax.tree.leaves(check_noise(self))))
+        return cost_of_passes(self.multiplier(), z, smallest, times, self.bands, self.parameters,
+                              self.sampling.apart(self.population))
 
     def with_noise(self, scale: float) -> Self:
         """Every player's noise."""
+        self.check_own()
         ratio = self.noise_multiplier
         if ratio is None:
             ratio = Saddle(*(None if c is None else 1.0 for c in self.clip))
@@ -116,11 +142,15 @@ class Query(OneRelease):
     def in_words(self, repeat: Repeat) -> str:
         """How many sums, over which samples."""
         clip = ", one clip for both players together" if self.joint else ""
+        if self.bands > 1:
+            moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
+            clip += (f", with correlated noise by {self.bands} bands of the inverse square root; a "
+                     f"record moves what the noise is made of by {moves:.6g} times itself")
         return f"{sampled_words(repeat)}{clip}."
 
     def guarantees(self) -> tuple[str, ...]:
-        """That operators are clipped."""
-        return (sentences.CLIPPED,)
+        """That operators are clipped, and correlated noise is drawn anew."""
+        return (sentences.CLIPPED, *(sentences.REGENERATED,) * (self.bands > 1))
 
     def assumptions(self) -> tuple[str, ...]:
         """Nothing: whatever a record contains, what it adds is clipped."""
@@ -145,11 +175,29 @@ def _by_player(numbers: Saddle) -> dict[str, float]:
 def check_sampled(query: OneRelease, repeat: Repeat) -> None:
     """Refuses a population, or samples of it, that indices of 32 bits do not reach."""
     n = query.population  # type: ignore[attr-defined]
+    checks.count("population", n)
     rows = repeat.parts * n
     if repeat.parts > 1 and rows >= 2**31:
         raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
                          "32-bit.")
     check_sampling(query.sampling, n)
+
+
+def check_correlated(repeat: Repeat) -> None:
+    """Refuses correlated noise where it is not known beforehand which releases read a record.
+
+    Raises:
+      ValueError: naming the fix.
+    """
+    query = repeat.query
+    checks.count("bands", query.bands)
+    if query.bands == 1:
+        return
+    if repeat.parts > 1 or known_sampling(query.sampling).apart(query.population) == 0:
+        raise ValueError(f"bands={query.bands}, correlated noise, needs Disjoint batches of the "
+                         f"whole data, got {query.sampling!r} and {repeat.parts} part(s): leave "
+                         "bands out.")
+    check_bands(query.bands, repeat.times, query.parameters)
 
 
 def check_sampling(sampling: Sampling, population: int) -> None:

@@ -49,7 +49,7 @@ class Resolvent(OneRelease):
                    keeps L. mu = lambda - s L, which must be positive.
 
     Here s = 1, but for Poisson samples s = capacity / m: a sum over more records than m, divided by
-    m, is as many times steeper. A smaller capacity costs delta and lowers s.
+    m, is as many times steeper. A smaller capacity lowers s, and costs releases.
 
     Attributes:
       bound: M, on the norm of one record's operator, both players together [gradient units].
@@ -130,6 +130,17 @@ class Resolvent(OneRelease):
     def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
         """One place for the differing record: the sample."""
         return sampled_charges(repeat, neighbours)
+
+    def together(self, repeat: Repeat) -> bool:
+        """Yes: j records of a sample move the solution by at most j times what one does.
+
+        Sums of solutions mean nothing here; but the operators of the two problems differ by at most
+        2 j M / m, and strong monotonicity bounds the distance of exact solutions by that over mu;
+        the residuals of both, 2 rho M / (m mu), come in once, however many records differ. The
+        pairs for k records rest on distances alone: with v_S the displacement if the records S are
+        read, only ||v_S|| <= |S| is used of it, never that it is a sum over S.
+        """
+        return True
 
     def multiplier(self) -> float:
         """One vector, and one multiplier."""

@@ -18,8 +18,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.mechanism.costs import Charge
 
-# P[a Poisson sample outgrows a capacity that was not given], per release. With 10^6 releases the
-# charge to delta stays near 1e-11 at epsilon = 1.
+# P[a Poisson sample outgrows a capacity that was not given], per release: a matter of utility
 OVERFLOW = 1e-17
 _PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts several releases
 
@@ -123,8 +122,8 @@ class Sampling(abc.ABC):
         """Whether the charge rests on it that nobody knows which records a release reads.
 
         They are then drawn anew in every release; sums on a mesh hide them in random slots, and
-        `charge` includes what that may fail by (`slots.misplaced`). If not, the charge holds with
-        the rows known to everybody, whether or not they are.
+        `charge` includes what that may fail by (`slots.tied`, `slots.CROWDED`). If not, the
+        charge holds with the rows known to everybody, whether or not they are.
         """
 
     @property
@@ -173,13 +172,27 @@ class Sampling(abc.ABC):
     def charge(self, times: int, z: float, population: int) -> Charge:
         """What `times` releases cost, with Gaussian noise on sums that are real numbers.
 
-        It includes the passes over the data, how far the sampler departs from the described law
-        (total variation), and the probability that a sample cannot be drawn or does not fit.
+        It includes the passes over the data, and how far the sampler departs from the described
+        law: by its rates and failures, and in total variation (`sample_error`).
 
         Args:
           times: releases.
           z: noise multiplier over a clip norm, players combined, as it is charged.
           population: n.
+        """
+
+    def apart(self, population: int) -> int:
+        """How many releases lie between two that read one record; 0: nobody knows beforehand.
+
+        Only where it is positive may the noise of releases be correlated.
+        """
+        return 0
+
+    @abc.abstractmethod
+    def overflow(self, population: int) -> float:
+        """P[a sample does not fit its capacity, or cannot be drawn], for one release, which is NaN.
+
+        A matter of utility. That it costs no privacy is part of the proof of `charge`.
         """
 
     @abc.abstractmethod
@@ -236,14 +249,9 @@ def draw_in_group(keys: SampleKeys, query: Any, group: jax.Array) -> Sample:
     return known_sampling(query.sampling).in_groups().draw(keys, query.sizes, group)
 
 
-def law_error(query: Any) -> float:
-    """Total variation between the realised batch of one release and the described law."""
-    return known_sampling(query.sampling).charge(1, 1.0, query.population).law_error
-
-
 def overflow_probability(query: Any) -> float:
     """P[a sample does not fit its capacity, or cannot be drawn], for one release."""
-    return known_sampling(query.sampling).charge(1, 1.0, query.population).overflow
+    return known_sampling(query.sampling).overflow(query.population)
 
 
 def check_batch(batch: int, population: float) -> None:

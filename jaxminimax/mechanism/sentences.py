@@ -12,11 +12,15 @@ FLOATS = "Noise is made of floating-point numbers; attacks on their last bits ar
 CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
            "stated, before it is summed.")
 LOSSES = "Each record's loss is clipped to the stated range before it is averaged."
+INDEX = ("The index of a group leaves, and none of the losses; beyond the allowed number it is -1, "
+         "which no release takes for a group.")
 ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
         "loss or for its gradient, by its place in its group.")
+REGENERATED = ("Correlated noise is made anew from the key and the number of the release; no state "
+               "holds noise that a later release draws on.")
 CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 
-_ORDER = (EXACT, CLIPPED, LOSSES, ONCE, CERTIFIED)
+_ORDER = (EXACT, CLIPPED, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
 
 
 def in_order(said: tuple[str, ...]) -> tuple[str, ...]:

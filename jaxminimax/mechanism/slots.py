@@ -15,19 +15,18 @@ from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import fold_in, random_words, word_pairs
 from jaxminimax.base.tree import in_any_lane
 
-# P[a shard's part of a sample takes a second pass], per release, on any mesh
+# P[the rest of a sample leaves no room in the pass of a record's shard], per release, on any mesh
 CROWDED = 1e-27
 _COUNTED = 160  # slots that are ordered by counting, as quick as a sort's first steps
 _PLACES = 0x706C6163  # what a sample's key is folded with for its slots
 
 
-def misplaced(count: int) -> float:
-    """Total variation between a release's slots and uniform ones that others do not move.
+def tied(count: int) -> float:
+    """P[two of that many numbers of 128 bits are equal]: coins that no record has a part in.
 
-    Two of the numbers of 128 bits that order them may be equal; and on a mesh a shard's part of the
-    sample may not fit into one pass.
+    Otherwise the order that they give is uniform, and independent of everything else.
     """
-    return count**2 * 2.0**-129 + CROWDED
+    return count**2 * 2.0**-129
 
 
 def places(key: jax.Array, count: int) -> jax.Array:

@@ -1,5 +1,6 @@
 """Records that are read once: gradients by a tree, single losses; and one certified solution."""
 
+import math
 from typing import Self
 
 import jax
@@ -32,6 +33,15 @@ class Once(Leaf):
     def multiplier(self) -> float:
         """The one multiplier."""
         return own_multiplier(self)
+
+    def together(self) -> bool:
+        """Yes: a chain of k records is as far as one noise that is moved k times.
+
+        The whole stream has one record's trade-off of one Gaussian, or of one Laplace number. The
+        trade-off of k such steps is that of the same noise moved k times as far, as thresholds are
+        the best tests of all distances; it bounds k records, wherever they are.
+        """
+        return True
 
     def clips(self) -> dict[str, float]:
         """None."""
@@ -89,6 +99,14 @@ class TreeSums(Once):
         """A record is rounded once, in its leaf, and noised in each of its nodes."""
         return costs.realised(self.exact, near=1,
                               normals=self.leaves.bit_length() * self.parameters)
+
+    def moves(self) -> float:
+        """How far a record moves the nodes, over twice the clip norm."""
+        return math.sqrt(self.leaves.bit_length())
+
+    def spread(self) -> float:
+        """Largest deviation of a prefix sum's noise, over that of the multiplier."""
+        return math.sqrt(self.leaves.bit_length())
 
     def in_words(self) -> str:
         """How many leaves and nodes."""

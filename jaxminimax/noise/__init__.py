@@ -1,4 +1,4 @@
-"""Integers of known law: floor(2^bits G) for a normal G, floor(2^22 E) for a Laplace E.
+"""Integers of known law: floor(2^bits G) for a normal G, floor(2^22 E) for a Laplace E, an index.
 
 The gaps between floating-point numbers, and their roundings, tell what noise was added to. Integers
 have neither. For an integer vector I and s = 2^bits,
@@ -10,7 +10,8 @@ deviation s, and has all its guarantees. (Floors treat zero as any other number,
 floor(2^bits G) is floor(2^22 G) shifted by 22 - bits.) The same holds for the Laplace law.
 
 What is drawn has this law but for a factor and a tail, both proved: `normal_ratio`, `NORMAL_TAIL`,
-`LAPLACE_RATIO`, `LAPLACE_TAIL`. Assumed is that the words of the key are independent and uniform,
+`LAPLACE_RATIO`, `LAPLACE_TAIL`; of the index of the largest number with Gumbel noise `CHOICE_RATIO`
+and `choice_tail`. Assumed is that the words of the key are independent and uniform,
 and that float32 and float64 are IEEE's: sums, products and conversions rounded to nearest,
 contracted into fused ones or not, but not reordered.
 
@@ -21,10 +22,14 @@ bits in float64, and what is in doubt then (one in two million of these at 22 bi
 integers, whose word is final. So the numbers are the same on all machines and in all precisions.
 """
 
+from jaxminimax.noise._chosen import MOST_INDICES as MOST_INDICES
+from jaxminimax.noise._chosen import chosen as chosen
 from jaxminimax.noise._laplace import floored_laplace as floored_laplace
+from jaxminimax.noise._law import CHOICE_RATIO as CHOICE_RATIO
 from jaxminimax.noise._law import LAPLACE_RATIO as LAPLACE_RATIO
 from jaxminimax.noise._law import LAPLACE_TAIL as LAPLACE_TAIL
 from jaxminimax.noise._law import NORMAL_TAIL as NORMAL_TAIL
+from jaxminimax.noise._law import choice_tail as choice_tail
 from jaxminimax.noise._law import normal_ratio as normal_ratio
 from jaxminimax.noise._normal import floored_normal as floored_normal
 from jaxminimax.noise.floats import gaussian as gaussian

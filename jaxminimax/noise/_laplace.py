@@ -37,15 +37,20 @@ def floored_laplace(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """
     size = math.prod(shape)
     drawn = random_words(key, (1 + DIGITS * WORDS, size))
-    sign, digits = drawn[0], drawn[1:].reshape(DIGITS, WORDS, size)
-    below = jnp.zeros((DIGITS, size), bool)
+    sign, magnitude = drawn[0], magnitudes(drawn[1:])
+    return jax.lax.bitcast_convert_type(
+        jnp.where(sign >> 31, ~magnitude, magnitude), jnp.int32).reshape(shape)
+
+
+def magnitudes(words: jax.Array) -> jax.Array:
+    """A = floor(2^22 |E|) below 2^29, digit by digit, of words `[29 * 8, n]`: uint32 `[n]`."""
+    digits = words.reshape(DIGITS, WORDS, -1)
+    below = jnp.zeros(digits.shape[::2], bool)
     for k in reversed(range(WORDS)):  # the highest word has the last say
         word, threshold = digits[:, k], thresholds()[:, k, None]
         below = (word < threshold) | ((word == threshold) & below)
     place = np.arange(DIGITS, dtype=np.uint32)[:, None]
-    magnitude = jnp.sum(below.astype(jnp.uint32) << place, 0, dtype=jnp.uint32)
-    return jax.lax.bitcast_convert_type(
-        jnp.where(sign >> 31, ~magnitude, magnitude), jnp.int32).reshape(shape)
+    return jnp.sum(below.astype(jnp.uint32) << place, 0, dtype=jnp.uint32)
 
 
 @functools.cache

@@ -6,6 +6,12 @@ from jaxminimax.noise._tables import BITS
 NORMAL_TAIL = 2.0**-166    # above P(|G| >= 15) = 2^-166.54
 LAPLACE_RATIO = 2.0**-162  # see floored_laplace
 LAPLACE_TAIL = 2.0**-184   # above P(|E| >= 128) = e^-128 = 2^-184.66
+CHOICE_RATIO = 2.0**-160   # see chosen
+
+
+def choice_tail(indices: int) -> float:
+    """Bound on the total variation that `CHOICE_RATIO` leaves of `chosen`."""
+    return (indices + 1) * 2.0**-184
 
 
 def normal_ratio(bits: int) -> float:

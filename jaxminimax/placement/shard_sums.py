@@ -16,9 +16,10 @@ Why that costs no privacy and is charged as it stands:
   precautions for norms happen inside a shard and look at its own records alone.
 * A shard's part of a sample is a range of the sorted row numbers, which are put into slots in an
   order that is drawn anew: so which slots the other records are in tells nothing about one
-  (`slots.places`). Slots are so many that they hold the part but for a probability of 1e-27,
-  which is charged; then further passes are made. How many there are depends on the sample and not
-  on the records.
+  (`slots.places`). Slots are so many that they hold the part but for a probability of 1e-27; then
+  further passes are made, and a record decides which rows come into a later one. How many passes
+  there are depends on the sample and not on the records, so that is charged as a failure: for the
+  shard of the record, if the others of the sample leave it no room. Other shards do not differ.
 * What the shards add up are integers, exact in any order. The sum over devices is what leaves this
   module. Noise is added to it afterwards by the same code as without a mesh, once: it is a function
   of the key, so replicas of the result are equal.
@@ -57,7 +58,9 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
     most = _most_rows(query, size)
     if shards == 1 or not query.sampling.secret:  # known rows may all lie in one shard
         return most
-    mean = batch_size(query) * min(1.0, size / query.population)
+    # without a record, the others of a sample are fewer, but not if more than n rows are drawn
+    n = query.population - (batch_size(query) > query.population)
+    mean = batch_size(query) * min(1.0, size / max(n, 1))
     chance = -math.log(CROWDED)
     more = chance / 3 + math.sqrt((chance / 3) ** 2 + 2 * chance * mean)
     return min(most, math.ceil(mean + more))

@@ -1,0 +1,214 @@
+"""Releases whose noise is correlated by a matrix factorisation, so that it cancels in their sums.
+
+Let S be the matrix of prefix sums, Q by Q, and S = B C with lower triangular Toeplitz factors.
+Released is how the noisy prefix sums S g + B zeta grow, zeta independent of deviation sigma:
+
+    h_t = g_t + (R zeta)_t,     R = C^-1,     (R zeta)_t = sum over 0 <= k < p of r_k zeta_{t-k}.
+
+The square root S = C C has for r the series of (1 - x)^(1/2). Here its first p bands are kept, so
+that the noise of a release is made of the p latest zeta, each a function of the key and its number.
+No state holds past noise: whoever reads states would know it.
+
+The charge. C h = C g + zeta is as much as h. A record enters leaf s alone; given equal releases so
+far, replacing it moves (C g)_t by c_{t-s} d with ||d|| <= 2 clip, d fixed when leaf s is read, and
+every other leaf is the same function of what was released. So on each path the squared shifts add
+up to at most K^2 = (2 clip ||c||)^2; one further coordinate fills them up to K^2. Then the
+log-likelihood ratio is a constant plus V = sum <shift_t, zeta_t>, whose every term is normal given
+the past, and from the last term on E exp(i l V + l^2 sigma^2 K^2 / 2) = 1: V is normal. That is one
+Gaussian mechanism of mu = 2 ||c|| / z, z = sigma / clip, for leaves chosen by looking. If a record
+enters every b-th leaf, ||c|| becomes the length of the sum of their columns: as 1 / c(x) is
+1 - sum |r_k| x^k, no c_k is negative, so a common direction, and the first leaf as the record's
+first, are the worst.
+
+With integers. Sums are integers I_t on a grid, zeta_t = floor(2^L G_t) with normal G_t, and
+r_k = a_k / 2^17 with integers a_k. For U_t uniform on {0, ..., 2^17 - 1}, fresh for every number,
+
+    X_t = zeta_t + f_t,     f_t = floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
+
+is computed without rounding, and I_t + X_t is released, beside U. X determines zeta, one after the
+other. So given the data and what was released before, f_t is known, and the release is
+floor((I_t + f_t) + 2^L G_t): the floor of a real Gaussian mechanism on integers. For equal releases
+on neighbours, let v_t be by how much zeta_t differs, D_t = I_t - I'_t. Then
+
+    v_t = D_t - (sum over k > 0 of r_k v_{t-k}) + y_t,     that is     v = C (D + y),
+
+and y_t, what the floors add, takes two adjacent values of mean 0 in every number, independently,
+given the past. So E exp<F, y> <= exp(||F||^2 / 8) for a fixed matrix F; mixed over normal F this
+bounds E exp(l ||C y||^2) by what it is for normal y of variance 1/4, and with probability at least
+1 - e^-u, by Laurent and Massart's inequality,
+
+    ||C y|| <= m + n,    m = (d sum_t ||C[:, t]||^2)^(1/2) / 2,    n = (2 u)^(1/2) (sum_k c_k) / 2,
+
+d the numbers of a release: no eigenvalue of C C^T is above (sum_k c_k)^2. If the record enters one
+leaf, D is fixed before the y_t that matter, and 2 <C D, C y> <= 2 n ||C D|| but with probability
+e^-u. Hence, with H = ||c|| ||D||,
+
+    ||v||^2 <= H^2 + 2 n H + (m + n)^2;     if it enters several,  ||v|| <= H + m + n.
+
+Both are charged with u = 72, once for each number of releases after which the run may be stopped by
+looking, as some filters charge no more than was released. A path where that would be exceeded
+counts as a failure: let the second data set answer like the first from there on, which changes no
+other path. If k records differ, v is the sum of the shifts of a chain of k replacements; as the y_t
+of each have mean 0 given the past, whichever data set answered, v is at most k times as long, and
+failures are k times as likely.
+
+Sources: Denisov, McMahan, Rush, Smith and Thakurta, "Improved differential privacy for SGD via
+optimal private linear operators on adaptive streams", NeurIPS 2022, for adaptive leaves;
+Fichtenberger, Henzinger and Upadhyay, "Constant matters", ICML 2023, for the square root;
+Kalinin, McKenna, Upadhyay and Lampert, "Back to square roots", arXiv:2505.12128, for bands of its
+inverse. The argument with integers is this library's.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import signal
+
+from jaxminimax.base import checks
+from jaxminimax.mechanism import costs
+from jaxminimax.mechanism._grid import DITHER_FAILURE, grid_bits
+from jaxminimax.mechanism.costs import Charge
+
+FRACTION = 17  # bits after the point of a coefficient
+TOGETHER = 32  # releases whose independent numbers are one draw
+MOST_BANDS = 2**16
+_MOST_LEAVES = 2**20  # so that norms take a second
+_U = 72.0  # e^-72 is half of DITHER_FAILURE
+_DRAWN = 2**15  # numbers that a release may draw by `planned_bands`: a quarter of a millisecond
+_PLANNED = 512  # bands, at most
+
+
+@functools.lru_cache(maxsize=64)
+def coefficients(bands: int) -> np.ndarray:
+    """a_k = 2^17 r_k for k < p, int32; all but the first are negative or 0, and above -2^17.
+
+    The first k + 1 of them add up to the nearest integer to 2^17 binom(2k, k) / 4^k, so all sums of
+    them are as near to the series' as integers can be.
+    """
+    k = np.arange(1, bands)
+    sums = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
+    found = np.diff(np.round(2.0**FRACTION * sums), prepend=0.0).astype(np.int32)
+    found.setflags(write=False)
+    return found
+
+
+class Norms(NamedTuple):
+    """Numbers of a factorisation that the charge is made of, rounded up.
+
+    Attributes:
+      column: length of the sum of the columns of C that one record is in.
+      trace: sum of the squared lengths of all columns.
+      total: sum of c_k, above the norm of C.
+      prefix: deviation of the noise on the last, and noisiest, prefix sum; zeta's is 1.
+      mean_prefix: root of the mean variance of all prefix sums' noise.
+    """
+
+    column: float
+    trace: float
+    total: float
+    prefix: float
+    mean_prefix: float
+
+
+@functools.lru_cache(maxsize=256)
+def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
+    """The norms of that many releases; a record is in one, or in every `apart`-th.
+
+    All terms of the recursion for c are positive, and p of them and their products are rounded in
+    each of at most Q steps of it.
+    """
+    a = coefficients(min(bands, releases)) / 2.0**FRACTION  # exact
+    column = signal.lfilter([1.0], a, np.eye(1, releases)[0])
+    every = min(apart or releases, releases)
+    # column t - every, t - 2 every, ... of the one at t
+    padded = np.pad(column, (0, -releases % every)).reshape(-1, every)
+    together = np.cumsum(padded, 0).ravel()[:releases]
+    above = 1 + 2.0**-51 * (releases * (bands + 2) + 64)
+    sums = np.cumsum(a)
+    squares = np.square(np.concatenate([sums, np.full(releases - len(sums), sums[-1])]))
+    variances = np.cumsum(squares)
+    return Norms(*(float(x) * above for x in (
+        np.sqrt(np.sum(np.square(together))),
+        np.sum(np.arange(releases, 0, -1) * np.square(column)), np.sum(column),
+        np.sqrt(variances[-1]), np.sqrt(np.mean(variances)))))
+
+
+def charged_correlated(z: float, real: float, releases: int, bands: int, parameters: int, *,
+                       smallest: float | None = None, apart: int | None = None) -> float:
+    """The multiplier of real correlated noise that is no more private than integer noise of `z`.
+
+    Args:
+      z: noise over clip norm, players combined.
+      real: `costs.charged` of it, which a release's own rounding is in.
+      releases: Q.
+      bands: p.
+      parameters: d.
+      smallest: the smallest multiplier of a player; None: z.
+      apart: as in `norms`.
+    """
+    if z == 0 or bands == 1:
+        return real
+    known = norms(releases, bands, apart)
+    unit = 2.0 ** grid_bits(z if smallest is None else smallest, parameters)
+    moved = known.column * 2 * unit / real  # H
+    deviation = known.total * math.sqrt(2 * _U) / 2  # n
+    spread = math.sqrt(parameters * known.trace) / 2 + deviation  # m + n
+    if apart is None or apart >= releases:
+        length = math.sqrt(moved * (moved + 2 * deviation) + spread**2)
+    else:
+        length = moved + spread
+    return real * (moved / length) * (1 - 1e-15)
+
+
+def check_bands(bands: int, releases: int, parameters: int) -> None:
+    """Refuses what neither norms nor draws are made for."""
+    checks.count("bands", bands)
+    if bands > MOST_BANDS:
+        raise ValueError(f"bands must be at most {MOST_BANDS}, got {bands}: a release draws as "
+                         "many numbers for each of its own.")
+    if releases > _MOST_LEAVES:
+        raise ValueError(f"Correlated noise is for at most {_MOST_LEAVES} releases, got "
+                         f"{releases}: use TreeSums, or independent noise.")
+    if parameters * TOGETHER >= 2**31 - 32:
+        raise ValueError(f"parameters must be below 2**26 - 1 for correlated noise, got "
+                         f"{parameters}: {TOGETHER} releases draw in one go.")
+
+
+def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands: int,
+                   parameters: int, apart: int) -> Charge:
+    """Of clipped sums whose noise is correlated, a record being in every `apart`-th.
+
+    Args:
+      z: noise over clip norm, players combined.
+      real: as it is charged; everything but the noise's own rounding is in it.
+      smallest: the smallest multiplier of a player.
+      releases: Q.
+      bands: p.
+      parameters: d.
+      apart: n // b of disjoint batches.
+    """
+    moves = norms(releases, bands, apart).column
+    found = charged_correlated(z, real, releases, bands, parameters, smallest=smallest, apart=apart)
+    return costs.gaussian(1, found / moves)._replace(failure=2 * DITHER_FAILURE * releases)
+
+
+def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) -> int:
+    """Bands by public numbers: a power of two up to 512, within a twentieth of the best of these.
+
+    The measure is the root of the mean variance of prefix sums at equal privacy; a release draws
+    about 2^15 numbers at most.
+
+    Args:
+      releases: Q.
+      apart: as in `norms`; n // b for disjoint batches of b records.
+      parameters: numbers of a release.
+    """
+    most = min(_PLANNED, releases, max(1, _DRAWN // parameters))
+    errors = {}
+    for bands in (2**k for k in range(most.bit_length())):
+        known = norms(releases, bands, apart)
+        errors[bands] = known.column * known.mean_prefix
+    best = min(errors.values())
+    return next(bands for bands, error in errors.items() if error <= 1.05 * best)

@@ -1,0 +1,150 @@
+"""The index of the group whose noisy mean loss is largest, and nothing else of the losses."""
+
+import dataclasses
+from typing import Self
+
+import jax
+
+from jaxminimax import noise
+from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism._checks import check_bound, check_multiplier, check_sizes, check_times
+from jaxminimax.mechanism.costs import SCORE, Charge, concrete
+from jaxminimax.mechanism.description import Leaf, own_multiplier, replace_one_only, scaled
+
+
+@pytree_dataclass
+class Selection(Leaf):
+    """`times` releases of argmax_i (mean_i + b G_i), G_i Gumbel numbers: the exponential mechanism.
+
+    The index has the law softmax(mean / b), whose privacy does not depend on the number of groups.
+    One scale, b = noise_multiplier B / min(sizes), is for all groups. A replaced record of group i
+    moves mean_i alone, by at most B / n_i, and so the smallest group decides what it costs: t = 1 /
+    noise_multiplier, and less in the others, whose noise is louder than they need. Where sizes
+    differ by much, `GroupLosses(only_argmax=True)` has noise for each group's own size.
+
+    (Scales that follow each group's size, b_i = B noise_multiplier / n_i, would not be private in
+    this sense: given the best of the other scores, the bit "is it i" is 1 with probability
+    1 - e^-l or 1 - e^(-l e^t), and the loss of a 0, l (e^t - 1), has no bound where the others have
+    hardly any noise. So there is no such option. The noisy losses stay inside: the winner's would
+    be another mechanism.)
+
+    No minibatch may be read, as of `GroupLosses`.
+
+    Attributes:
+      bound: B, losses lie in [0, B].
+      sizes: n_1, ..., n_p, records of each group; public, as is which group a record is in.
+      noise_multiplier: b over B / min(sizes) [dimensionless].
+      times: number of releases. Algorithms set it to their own number of rounds.
+    """
+
+    bound: float | jax.Array
+    sizes: tuple[int, ...] = jax.tree.static()
+    noise_multiplier: float | jax.Array | None = None
+    times: int = jax.tree.static(default=1)
+
+    unit = "Gumbel scale / (B / n of the smallest group)"
+    only_argmax = True  # as of `GroupLosses`
+
+    def check(self) -> None:
+        """The groups, the bound and the noise."""
+        check_times("times (the number of releases)", self.times)
+        check_sizes(self.sizes)
+        check_indices(self.sizes)
+        check_bound("bound", self.bound)
+        check_multiplier("noise_multiplier", self.noise_multiplier)
+
+    def releases(self) -> int:
+        """Told."""
+        return self.times
+
+    def spent_part(self, spent: int) -> "Selection | None":
+        """Fewer of them."""
+        times = min(spent, self.times)
+        return dataclasses.replace(self, times=times) if times else None
+
+    def with_noise(self, scale: float) -> Self:
+        """The one multiplier."""
+        return scaled(self, scale)
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """That of the smallest group: a record of another one moves less."""
+        replace_one_only(neighbours)
+        return (costs.price(self, neighbours),)
+
+    def together(self) -> bool:
+        """Yes: k records move scores by k moves in all, wherever they are.
+
+        The loss of an index is how far its score moved, less one number for all: it stays in an
+        interval as long as the largest move up and down together, at most k t. Masses pushed to the
+        ends of the interval, the mean of e^-loss kept, only raise the mean of what is convex in
+        e^-loss, as the curves are; and then it is one of the bits that are charged, at k t.
+        """
+        return True
+
+    def records(self) -> int:
+        """Of all groups."""
+        return sum(self.sizes)
+
+    def multiplier(self) -> float:
+        """The one multiplier."""
+        return own_multiplier(self)
+
+    def charged(self, neighbours: str) -> float:
+        """A score is rounded to an integer."""
+        return costs.charged(self.multiplier(), SCORE)
+
+    def cost(self, z: float) -> Charge:
+        """Of one score that moves."""
+        return costs.selection(self.times, z)
+
+    def realised(self) -> Charge:
+        """An index of nearly the softmax's law, see `noise.chosen`."""
+        return Charge(law_error=self.times * noise.choice_tail(len(self.sizes)),
+                      ratio=2 * self.times * noise.CHOICE_RATIO)
+
+    def realisation(self, neighbours: str) -> str:
+        """How the index is drawn, and what that costs."""
+        z, counted, cost = self.multiplier(), self.charged(neighbours), self.realised()
+        if z == 0:
+            return "No noise is added."
+        return ("An index of the law of the largest score, drawn from integers; rounding of scores "
+                f"is charged, a multiplier of {z:.6g} as {counted:.6g} "
+                f"({100 * (counted / z - 1):.2g} %); the sampler's law adds {cost.ratio:.2g} to "
+                f"epsilon and {cost.law_error:.2g} (1 + e^epsilon) to delta.")
+
+    def in_words(self) -> str:
+        """How many, of which groups, and what one scale for unequal groups means."""
+        said = (f"{self.times} release(s) of the index of the largest of the groups' mean losses "
+                f"in [0, {concrete(self.bound):g}] with Gumbel noise, "
+                f"{sentences.groups(self.sizes)}.")
+        if max(self.sizes) > 2 * min(self.sizes):
+            said += (" The noise is of one scale, which the smallest group decides: "
+                     "GroupLosses(only_argmax=True) has noise for each group's own size.")
+        return said
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That losses are clipped, and what comes beyond the allowed number."""
+        return (sentences.LOSSES, sentences.INDEX)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """That groups are public."""
+        return (sentences.PUBLIC_GROUPS,)
+
+    def clips(self) -> dict[str, float]:
+        """None: the range is said in words."""
+        return {}
+
+    def is_exact(self) -> bool:
+        """Scores are integers, and the index is drawn from integers."""
+        return True
+
+
+def check_indices(sizes: tuple[int, ...]) -> None:
+    """Refuses more groups than an index is drawn of.
+
+    Raises:
+      ValueError: naming their number.
+    """
+    if len(sizes) > noise.MOST_INDICES:
+        raise ValueError(f"sizes must have at most {noise.MOST_INDICES} groups, got {len(sizes)}.")
