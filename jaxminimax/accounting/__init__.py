@@ -1,15 +1,37 @@
 """The accountant: host only, float64, reads descriptions of mechanisms and nothing else."""
 
+from jaxminimax.accounting._answers import delta, profile
 from jaxminimax.accounting._calibrate import calibrate, calibrate_iterations, calibrate_noise
+from jaxminimax.accounting._entries import RunMark
+from jaxminimax.accounting._entry import Entry
 from jaxminimax.accounting._epsilon import effective_noise_multiplier, epsilon
+from jaxminimax.accounting._ledger import Ledger
+from jaxminimax.accounting._ledger_statement import LedgerStatement
+from jaxminimax.accounting._profile import Profile
 from jaxminimax.accounting._statement import Statement, statement
+from jaxminimax.accounting._tuning import tuned_delta, tuned_epsilon
+from jaxminimax.accounting._tuning_noise import Target, calibrate_search
+from jaxminimax.accounting._tuning_statement import TuningStatement, tuning_statement
 
 __all__ = [
+    "Entry",
+    "Ledger",
+    "LedgerStatement",
+    "Profile",
+    "RunMark",
     "Statement",
+    "Target",
+    "TuningStatement",
     "calibrate",
     "calibrate_iterations",
     "calibrate_noise",
+    "calibrate_search",
+    "delta",
     "effective_noise_multiplier",
     "epsilon",
+    "profile",
     "statement",
+    "tuned_delta",
+    "tuned_epsilon",
+    "tuning_statement",
 ]

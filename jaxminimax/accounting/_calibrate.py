@@ -1,17 +1,15 @@
 """From a privacy target to noise multipliers, or to a number of releases."""
 
 import dataclasses
-import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting import _curves
+from jaxminimax.accounting import _search
 from jaxminimax.accounting._charge import charges
-from jaxminimax.accounting._epsilon import check_delta, check_epsilon, warn_of, worst
+from jaxminimax.accounting._epsilon import check_delta, check_epsilon, warn_of
+from jaxminimax.accounting._people import dearest, together
 from jaxminimax.base import checks
 from jaxminimax.mechanism import (
-    Charge,
     Leaf,
     Mechanism,
     Sequence,
@@ -23,78 +21,42 @@ from jaxminimax.mechanism import (
 from jaxminimax.mechanism.costs import silent
 
 _CACHE: dict[tuple, float] = {}  # answers, by what is charged
-_TOLERANCE = 2e-4  # relative, on the noise multiplier; the private side of the bracket is returned
-
-
-def _bracket(value: Callable[[float], float], target: float, start: float,
-             factor: float) -> tuple[float, float]:
-    """(low, high) around the scale at which a falling `value` reaches `target`, from `start`.
-
-    A step is `factor`, which grows, times what a value that falls like 1 / scale would need, at
-    most 2.
-    """
-    def step(at: float, factor: float) -> float:
-        return factor * min(max(value(at) / target, target / max(value(at), 1e-300)), 2.0)
-
-    low = high = start
-    if value(start) <= target:
-        while value(low) <= target:
-            low, high, factor = low / step(low, factor), low, factor**1.5
-        return low, high
-    while value(high) > target:
-        low, high, factor = high, high * step(high, factor), factor**1.5
-        if high > 1e100:
-            raise ValueError("No noise multiplier up to 1e100 reaches the target.")
-    return low, high
-
-
-def _scale(at: Callable[[float], tuple[Charge, ...]], epsilon: float, delta: float,
-           neighbours: str) -> float:
-    """The factor on noise multipliers at which the charges `at(factor)` reach (epsilon, delta)."""
-    def value(scale: float, coarse: float = 1.0) -> float:
-        return worst(at(scale), delta, neighbours, coarse)[0]
-
-    def guess(scale: float) -> float:
-        return max(_curves.rdp_epsilon(cost, 0.99 * delta, neighbours) for cost in at(scale))
-
-    low, high = _bracket(guess, epsilon, 1.0, 4.0)
-    start = _secant(guess, low, high, epsilon, 0.02)
-    if not any(cost.losses for cost in at(1.0)):  # exact and quick
-        return _secant(value, *_bracket(value, epsilon, start, 1.1), epsilon, 1e-12)
-    # each stage brackets around the answer of the quicker one before it
-    for coarse, factor, tolerance in ((10.0, 1.15, 4e-3), (1.0, 1.002, _TOLERANCE)):
-        stage = functools.partial(value, coarse=coarse)
-        low, high = _bracket(stage, epsilon, start, factor)
-        start = _secant(stage, low, high, epsilon, tolerance)
-    return start
+_EXACT = 1e-12  # relative, on a noise multiplier without sampling
 
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
-           alongside: tuple[Mechanism, ...]) -> float:
+           alongside: tuple[Mechanism, ...], people: int) -> float:
     """The factor at which `describe(factor)` beside `alongside` is (epsilon, delta)-private."""
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
     fixed = Sequence(parts=tuple(alongside))
     alone = charges(describe(1.0), neighbours)
+    whole = together(describe(1.0), alone, people)
     # what is charged, not how it prints: arrays print fewer digits than they have
     # at two factors: some of what is charged may not change with it
     known = (alone, charges(describe(2.0), neighbours), charges(fixed, neighbours), epsilon, delta,
-             neighbours)
+             neighbours, people, whole)
 
-    def at(scale: float) -> tuple[Charge, ...]:
-        return charges(Sequence(parts=(fixed, describe(scale))), neighbours)
+    def value(scale: float, rough: bool = False) -> float:
+        made = Sequence(parts=(fixed, describe(scale)))
+        return dearest(made, delta, neighbours, people, rough=rough).epsilon
 
     # grids of players with other multipliers may be the same at these two factors, and not there
-    if known in _CACHE and worst(at(_CACHE[known]), delta, neighbours)[0] <= epsilon:
+    if known in _CACHE and value(_CACHE[known]) <= epsilon:
         return _CACHE[known]
     if any(map(silent, alone)):
         raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
                          "give the ratio between the players, or leave it None.")
+    if not any(cost.losses or cost.gaussian for cost in alone):
+        raise ValueError("There is nothing to calibrate: the mechanism releases nothing.")
     if alongside:
-        _leave_room(alongside, epsilon, delta, neighbours)
-    scale = _scale(at, epsilon, delta, neighbours)
-    if not worst(at(scale), delta, neighbours)[0] <= epsilon:
+        _leave_room(alongside, epsilon, delta, neighbours, people)
+    if any(cost.losses for cost in (*alone, *charges(fixed, neighbours))):
+        scale = _search.root(value, lambda scale: value(scale, True), epsilon)
+    else:  # exact and quick
+        scale = _search.secant(value, *_search.bracket(value, epsilon, 1.0, 4.0), epsilon, _EXACT)
+    if not value(scale) <= epsilon:
         raise ArithmeticError("calibration ended on the wrong side of the target.")
     if len(_CACHE) > 4096:
         _CACHE.clear()
@@ -103,9 +65,9 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
 
 
 def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
-                neighbours: str) -> None:
+                neighbours: str, people: int) -> None:
     check_delta(delta)
-    already, _ = worst(charges(Sequence(parts=others), neighbours), float(delta), neighbours)
+    already = dearest(Sequence(parts=others), float(delta), neighbours, people).epsilon
     if already >= epsilon:
         raise ValueError(f"The other releases alone cost epsilon = {already:.4g} at delta = "
                          f"{delta:g}, and the target is {epsilon:g}: give them more noise.")
@@ -117,14 +79,14 @@ def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
             if type(leaf) is type(hyper.losses)]
 
 
-def _with_losses(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str) -> Any:
+def _with_losses(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
+                 people: int) -> Any:
     """`hyper` with noise on its groups' losses, if they have none yet."""
     if hyper.losses.noise_multiplier is not None:
         return hyper
     (losses,) = _losses(algorithm, hyper)
-    made = _calibrated(losses, epsilon, delta, neighbours)
-    return dataclasses.replace(hyper, losses=dataclasses.replace(
-        hyper.losses, noise_multiplier=made.noise_multiplier))
+    made = _calibrated(losses, epsilon, delta, neighbours, people=people)
+    return dataclasses.replace(hyper, losses=dataclasses.replace(made, times=hyper.losses.times))
 
 
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
@@ -134,40 +96,14 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
                   for part in disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
     whole = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
-    if not worst(charges(whole, neighbours), float(delta), neighbours)[0] <= epsilon:
+    if not dearest(whole, float(delta), neighbours).epsilon <= epsilon:
         raise ArithmeticError("calibration ended on the wrong side of the target.")
     return hyper
 
 
-def _secant(value: Callable[[float], float], low: float, high: float, target: float,
-            tolerance: float) -> float:
-    """Root of a falling function in log-log coordinates, from its private side.
-
-    False position with a halved weight for an end that stays, so both ends move (Illinois rule).
-    """
-    def gap(scale: float) -> float:
-        return min(math.log(max(value(scale), 1e-300) / target), 50.0)
-
-    gap_low, gap_high = gap(low), gap(high)
-    for _ in range(60):
-        if high / low <= 1 + tolerance or -0.5 * tolerance < gap_high <= 0:
-            break
-        share = gap_low / (gap_low - gap_high)
-        share = min(max(share, 0.02), 0.98)
-        # aim a little to the private side, so that the returned end is the one that converges
-        middle = low * (high / low) ** share * (1 + 0.2 * tolerance)
-        middle = min(middle, high * (1 - 1e-12))
-        g = gap(middle)
-        if g <= 0:
-            high, gap_high, gap_low = middle, g, gap_low / 2
-        else:
-            low, gap_low, gap_high = middle, g, gap_high / 2
-    return high
-
-
 def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
-              share: float = 0.2) -> Any:
+              share: float = 0.2, people: int = 1) -> Any:
     """`hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
 
     The search is on the joint cost of everything the run releases, and the private side of its
@@ -188,37 +124,42 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
       alongside: other mechanisms on the same data that the budget must also pay, with their own
         fixed noise (an estimate of the class prior, say).
       share: of epsilon that groups' losses alone may cost, in (0, 1).
+      people: as in `epsilon`.
 
     Raises:
-      ValueError: for numbers out of range, or a target that no noise reaches.
+      ValueError: for numbers out of range; for a target that no noise reaches, or that is met with
+        next to none; for one that would be missed by more than 0.2 %.
     """
     checks.number("share", share, low=0.0, high=1.0)
     check_epsilon(epsilon)
     check_delta(delta)
-    made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, alongside, share)
+    checks.count("people", people)
+    made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, alongside, share, int(people))
     warn_of(delta, algorithm.mechanism(made))
     return made
 
 
 def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
-               alongside: tuple[Mechanism, ...], share: float) -> Any:
+               alongside: tuple[Mechanism, ...], share: float, people: int) -> Any:
     if disjoint_parts(hyper.query):
-        return _each_part(algorithm, hyper, epsilon, delta, neighbours, alongside)
+        hyper = _each_part(algorithm, hyper, epsilon, delta, neighbours, alongside)
+        if people == 1:
+            return hyper  # one record is in one part; several may be in several, see below
     if getattr(hyper, "losses", None) is not None:
-        hyper = _with_losses(algorithm, hyper, share * epsilon, delta, neighbours)
-        _leave_room((*alongside, *_losses(algorithm, hyper)), epsilon, delta, neighbours)
+        hyper = _with_losses(algorithm, hyper, share * epsilon, delta, neighbours, people)
+        _leave_room((*alongside, *_losses(algorithm, hyper)), epsilon, delta, neighbours, people)
 
     def described(scale: float) -> Any:
         return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
 
     scale = _solve(lambda scale: algorithm.mechanism(described(scale)), epsilon, delta, neighbours,
-                   alongside)
+                   alongside, people)
     return described(scale)
 
 
 def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
                     neighbours: str = "replace_one",
-                    alongside: tuple[Mechanism, ...] = ()) -> Any:
+                    alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
     """`mechanism` with all its noise multipliers times the factor that reaches the target.
 
     For descriptions without an algorithm around them. To split a budget between gradients and group
@@ -227,61 +168,80 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
 
     Args and errors as in `calibrate`; a multiplier that is not set counts as 1.
     """
-    made = _calibrated(mechanism, epsilon, delta, neighbours, alongside)
+    checks.count("people", people)
+    made = _calibrated(mechanism, epsilon, delta, neighbours, alongside, int(people))
     warn_of(delta, made)
     return made
 
 
 def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
-                alongside: tuple[Mechanism, ...] = ()) -> Any:
+                alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
+    choices = mechanism.alternatives() if isinstance(mechanism, Leaf) else ()
+    if len(choices) > 1:
+        return _cheapest(choices, epsilon, delta, neighbours, alongside, people)
     scale = _solve(lambda scale: with_noise(mechanism, scale), epsilon, delta, neighbours,
-                   alongside)
+                   alongside, people)
     return with_noise(mechanism, scale)
+
+
+def _cheapest(choices: tuple[Any, ...], epsilon: float, delta: float, neighbours: str,
+              alongside: tuple[Mechanism, ...], people: int) -> Any:
+    """The one of them that reaches the target with the smallest deviation of its noise."""
+    best = _calibrated(choices[0], epsilon, delta, neighbours, alongside, people)
+    for other in choices[1:]:
+        # as loud as the best so far: if that is private, it is cheaper
+        level = with_noise(other, best.deviation() / with_noise(other, 1.0).deviation())
+        whole = Sequence(parts=(*alongside, level))
+        if dearest(whole, delta, neighbours, people).epsilon <= epsilon:
+            best = _calibrated(other, epsilon, delta, neighbours, alongside, people)
+    return best
 
 
 def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
                          neighbours: str = "replace_one",
-                         alongside: tuple[Mechanism, ...] = ()) -> Any:
+                         alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
     """`hyper` with the largest number of iterations that stays (epsilon, delta)-private.
 
     Args and errors as in `calibrate`; the noise multipliers of `hyper` are kept as they are.
     """
     check_epsilon(epsilon)
     check_delta(delta)
+    checks.count("people", people)
     made = algorithm.mechanism(hyper)
     if parts_of_data(made) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
         raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "
                          "there is no number of iterations to calibrate: use plan(algorithm, ...).")
 
-    def private(iterations: int) -> bool:
+    def private(iterations: int, rough: bool = False) -> bool:
         changed = dataclasses.replace(hyper, iterations=iterations)
         whole = Sequence(parts=(*alongside, algorithm.mechanism(changed)))
-        costs = charges(whole, neighbours)
-        if all(_quickly(cost, epsilon, delta, neighbours) for cost in costs):
-            return True
-        return worst(costs, float(delta), neighbours)[0] <= epsilon
+        return dearest(whole, float(delta), neighbours, int(people), rough=rough).epsilon <= epsilon
 
     if not private(1):
         raise ValueError(f"Even one iteration costs more than epsilon = {epsilon:g} at delta = "
                          f"{delta:g}: raise the noise multipliers.")
-    low, high = 1, 2
+    about = _last(lambda n: private(n, True), 1, 2)
+    step = max(1, about // 1000)
+    low = high = about
+    while not private(low):
+        low, high, step = max(1, low - step), low, 2 * step
+    if low == high:
+        high = low + step
+    best = _last(private, low, high)
+    warn_of(delta, made)
+    return dataclasses.replace(hyper, iterations=best)
+
+
+def _last(private: Callable[[int], bool], low: int, high: int) -> int:
+    """The last number that is private, from one that is, or is taken to be, and a larger one."""
+    step = high - low
     while private(high):
-        low, high = high, 2 * high
+        step *= 2
+        low, high = high, high + step
         if high > 2**40:
             raise ValueError("More than 10^12 iterations would be private: nothing to calibrate.")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if private(middle) else (low, middle)
-    warn_of(delta, made)
-    return dataclasses.replace(hyper, iterations=low)
-
-
-def _quickly(cost: Charge, epsilon: float, delta: float, neighbours: str) -> bool:
-    """Whether the quick bound already shows that a charge meets the target."""
-    if not {loss.kind for loss, _ in cost.losses} <= {"poisson", "laplace"}:
-        return False
-    failures = (math.expm1(cost.ratio) * delta + cost.overflow
-                + (1 + math.exp(min(epsilon, 500.0))) * cost.law_error)
-    return (failures <= 0.01 * delta
-            and _curves.rdp_epsilon(cost, 0.98 * delta, neighbours) + cost.ratio <= epsilon)
+    return low

@@ -1,31 +1,25 @@
 """Epsilon of a mechanism: the number that is promised."""
 
-import functools
-import math
 import warnings
 from collections.abc import Iterable
 
+import jax
+import numpy as np
+
 from jaxminimax.accounting import _curves
 from jaxminimax.accounting._charge import charges, spent_part
+from jaxminimax.accounting._people import dearest
 from jaxminimax.base import checks
-from jaxminimax.mechanism import NEIGHBOURS, Charge, Description, OneRelease, Repeat, check
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism import (
+    NEIGHBOURS,
+    Charge,
+    Description,
+    OneRelease,
+    Repeat,
+    check,
+    concrete,
+)
 from jaxminimax.mechanism.description import known
-
-_LONGEST_PLD = 10**7  # releases
-
-
-def _rounding(cost: Charge) -> float:
-    """What a composed distribution may be off by in delta.
-
-    The library truncates 1e-15 of tail mass a convolution; powers of Fourier coefficients lose
-    about one rounding error a release. Against the same distributions composed with exponential
-    tilting, which keeps relative accuracy in the tail, a quarter of the allowance was the most that
-    was needed (3.2e-14 after 80 draws with replacement). The loss does not shrink with delta: after
-    10^6 releases 3e-11 too little was seen far in the tail, so delta = 1e-10 is left to Renyi
-    divergences there.
-    """
-    return 1e-13 + 5e-16 * sum(times for _, times in cost.losses)
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -34,7 +28,9 @@ def check_epsilon(epsilon: float) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
+    _plain("epsilon", epsilon)
     checks.number("epsilon", epsilon, low=0.0, high=1e6)
+    concrete(epsilon)
 
 
 def check_delta(delta: float) -> None:
@@ -43,7 +39,15 @@ def check_delta(delta: float) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
+    _plain("delta", delta)
     checks.number("delta", delta, low=0.0, high=1.0)
+    concrete(delta)
+
+
+def _plain(name: str, value: float) -> None:
+    if isinstance(value, jax.core.Tracer) or np.ndim(value):
+        raise ValueError(f"{name} must be one plain number, got {value!r}: account outside of jit "
+                         "and vmap, for one target at a time.")
 
 
 def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
@@ -59,66 +63,16 @@ def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
                       "below 1/n.", UserWarning, stacklevel=stacklevel)
 
 
-def upper_bounds(cost: Charge, delta: float, neighbours: str,
-                 coarse: float = 1.0) -> dict[str, float]:
-    """Epsilon of a charge by every bound that applies to it, the sampler's own failures left out.
-
-    `gaussian` alone, and exact, if nothing else is released. Otherwise `pld`, with the brackets
-    `rdp`, which fixed-size samples do not have, and `unsampled` (the same Gaussian releases as if
-    every record took part in all of them), which draws with replacement do not have.
-    """
-    factor = _curves.shift(neighbours)
-    if not cost.losses:
-        return {"gaussian": _curves.gaussian_epsilon(factor * math.sqrt(cost.gaussian), delta)}
-    if silent(cost):
-        return {"gaussian": math.inf}
-    bounds = {}
-    kinds = {loss.kind for loss, _ in cost.losses}
-    if kinds <= {"poisson", "fixed"}:
-        squares = cost.gaussian + sum(times / loss.z**2 for loss, times in cost.losses)
-        bounds["unsampled"] = _curves.gaussian_epsilon(factor * math.sqrt(squares), delta)
-    guess = _curves.rdp_epsilon(cost, delta, neighbours)
-    if kinds <= {"poisson", "laplace"}:
-        bounds["rdp"] = guess
-    slack = _rounding(cost)
-    if slack <= delta / 2 and all(times <= _LONGEST_PLD for _, times in cost.losses):
-        bracket = min([*bounds.values(), 4 * guess])
-        bounds["pld"] = _curves.pld_epsilon(cost, delta - slack, neighbours, bracket, coarse)
-    return bounds or {"pld": math.inf}
-
-
-@functools.lru_cache(maxsize=4096)
 def charged_epsilon(cost: Charge, delta: float, neighbours: str,
-                    coarse: float = 1.0) -> tuple[float, str]:
-    """Epsilon of a charge with the sampler's failures paid out of delta, and the bound it is from.
-
-    Raises:
-      ValueError: if overflows would take more than half of delta.
-    """
-    reserved = 0.0
-    for _ in range(50):
-        bounds = upper_bounds(cost, delta - reserved, neighbours, coarse)
-        name = min(bounds, key=lambda bound: bounds[bound])
-        value = bounds[name] + cost.ratio
-        # the exponent is capped only to keep exp finite: at such an epsilon the answer is infinity
-        need = (math.expm1(cost.ratio) * delta + math.exp(cost.ratio) * cost.overflow
-                + (1 + math.exp(min(value, 500.0))) * cost.law_error)
-        if need <= reserved:
-            return value, name
-        if cost.overflow > delta / 2:
-            raise ValueError(
-                f"Samples outgrow their capacity with probability {cost.overflow:.3g} in all, "
-                f"which delta = {delta:g} cannot pay: give Poisson(...) a larger capacity.")
-        if need > delta / 2:
-            return math.inf, name
-        reserved = 1.05 * need
-    return math.inf, name
+                    people: int = 1) -> tuple[float, str]:
+    """Epsilon of a charge, failures paid out of delta, and the bound it is from."""
+    return _curves.named_epsilon(cost, delta, neighbours, people)
 
 
 def worst(costs: Iterable[Charge], delta: float, neighbours: str,
-          coarse: float = 1.0) -> tuple[float, str]:
+          people: int = 1) -> tuple[float, str]:
     """The largest epsilon over the alternatives, and the bound it is from."""
-    return max(charged_epsilon(cost, delta, neighbours, coarse) for cost in costs)
+    return max(charged_epsilon(cost, delta, neighbours, people) for cost in costs)
 
 
 def effective_noise_multiplier(query: OneRelease) -> float:
@@ -138,13 +92,13 @@ def effective_noise_multiplier(query: OneRelease) -> float:
 
 
 def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
-            neighbours: str = "replace_one") -> float:
+            neighbours: str = "replace_one", people: int = 1) -> float:
     """The epsilon of (epsilon, delta)-differential privacy of a mechanism.
 
     That is the cost of everything that the mechanism allows, and so of a run that stops earlier by
-    whatever rule. Without sampling the exact Gaussian value; for Poisson sampling the composed
-    privacy loss distribution, rounded pessimistically, or a Renyi bound where that is smaller.
-    Always an upper bound for what the code does: failures of the sampler are charged to delta.
+    whatever rule. Without sampling it is the exact Gaussian value, else that of the composed
+    privacy loss distribution, rounded pessimistically, some ten-thousandths above it. Always an
+    upper bound for what the code does: failures of samplers and noise are charged to delta.
 
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
@@ -154,17 +108,17 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
         what it had spent then does not hold, only that of all that is allowed.
       neighbours: "replace_one" (one record is exchanged, n is public) or "add_or_remove_one" (one
         record is there or counts as absent; n is a declared constant).
+      people: k, if any k records of one person may differ instead of one.
 
     Returns:
-      Epsilon; infinity without noise, 0 if nothing was released. Sampled releases are infinite from
-      about 40 on: there delta can no longer pay for the sampler's departure from its law, of about
-      1e-25 a release, times e^epsilon.
+      Epsilon; infinity without noise, 0 if nothing was released.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
     """
     check_delta(delta)
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
+    checks.count("people", people)
     charges(mechanism, neighbours)  # refuses what is not valid, even if nothing was spent
     warn_of(delta, mechanism)
     if spent is not None:
@@ -173,4 +127,4 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
         if done is None:
             return 0.0
         mechanism = done
-    return worst(charges(mechanism, neighbours), float(delta), neighbours)[0]
+    return dearest(mechanism, float(delta), neighbours, int(people)).epsilon

@@ -41,124 +41,143 @@ import math
 import numpy as np
 from scipy import special, stats
 
-from jaxminimax.accounting._pld import LARGEST_LOSS, MAX_CELLS, PLD, TAIL, connect_the_dots
-
-_MULTIPLICITY_TAIL = 1e-19  # probability of multiplicities left out, charged in full
-_MOST_WORK = 6_000_000  # cells times multiplicities, about two seconds
-
-
-def _log_delta(mu: float, log_g: np.ndarray) -> np.ndarray:
-    """Ln H_g(N(mu, 1) || N(0, 1)) for g = exp(log_g) >= 1."""
-    a = special.log_ndtr(mu / 2 - log_g / mu)
-    b = log_g + special.log_ndtr(-mu / 2 - log_g / mu)
-    return a + np.log(-np.expm1(np.minimum(b - a, -1e-300)))
+_MULTIPLICITY_TAIL = 1e-30  # probability of multiplicities left out, charged in full
+_ROUNDING = 32 * 2.0**-53
+_TABLE = 2000  # places at which the water level is solved from afar; between them from nearby
 
 
-def multiplicities(population: int, batch: int, replacement: bool, tail: float = _MULTIPLICITY_TAIL,
+def _gaussian(mu: float, log_g: np.ndarray) -> np.ndarray:
+    """H_g(N(mu, 1) || N(0, 1)) for g = exp(log_g) >= 1, rounding included."""
+    x, y = mu / 2 - log_g / mu, -mu / 2 - log_g / mu
+    a, b = special.log_ndtr(x), special.log_ndtr(y)
+    share = -np.expm1(np.minimum(log_g + b - a, 0.0)) + _ROUNDING * (1 + x * x + y * y + log_g)
+    return np.where(a > -670.0, np.exp(a) * share, 1e-290)
+
+
+def multiplicities(population: int, batch: int, replacement: bool, people: int = 1,
+                   rate: float | None = None, tail: float = _MULTIPLICITY_TAIL,
                    ) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """How often a record is drawn: k and P[k] for k >= 1, P[0], and at most `tail` left out."""
-    if not replacement:
-        rate = batch / population
-        return np.array([1.0]), np.array([rate]), 1.0 - rate, 0.0
-    k = np.arange(1, batch + 1)
-    law = stats.binom(batch, 1.0 / population)
-    w, beyond = law.pmf(k), law.sf(k)
-    last = int(np.argmax(beyond <= tail)) + 1  # sf falls, and is 0 at the last k
+    """How many slots k records take: j and P[j] for j >= 1, P[0], and at most `tail` left out.
+
+    `rate` is of a sampler, `PrivacyLoss.rate`; None: as described, m / n or, a draw, 1 / n. Without
+    replacement it is for one record.
+    """
+    if replacement:
+        one = 1.0 / population if rate is None else rate
+        law, most = stats.binom(batch, min(1.0, people * one)), batch
+    elif people == 1:
+        law, most = stats.binom(1, batch / population if rate is None else rate), 1
+    else:
+        law, most = stats.hypergeom(population, people, batch), min(people, batch)
+    j = np.arange(1, most + 1)
+    if most > 4096:
+        j = j[: max(4096, int(8 * batch * people / population) + 100)]
+    w, beyond = law.pmf(j), law.sf(j)
+    last = int(np.argmax(beyond <= tail)) + 1 if np.any(beyond <= tail) else len(j)
     none, left_out = float(law.pmf(0)), float(beyond[last - 1])
-    k, w = k[:last].astype(float), w[:last]
-    k, w = k[w > 0], w[w > 0]
+    j, w = j[:last].astype(float), w[:last]
+    j, w = j[w > 0], w[w > 0]
     if not abs(w.sum() + none + left_out - 1) < 1e-9:
         raise ArithmeticError("the law of multiplicities does not add up")
-    return k, w, none, left_out
+    return j, w, none, left_out
 
 
-def _water_level(epsilon: np.ndarray, mu: np.ndarray, w: np.ndarray,
-                 mass: np.ndarray) -> np.ndarray:
-    """The x at which the multiplicities use up the mass, from below: never more than it.
+class Profile:
+    """The bound on H at e^eps, eps >= 0, for k records of one person; see the module's docstring.
 
-    What they use is convex and grows with x, so Newton's steps from above stay above the root. One
-    multiplicity with all of the mass bounds x from above, all with equal shares from below.
+    Args:
+      population: n.
+      batch: m, at most n without replacement.
+      z: noise over the replace-one sensitivity of one slot: sigma / (2 C) for clipped sums.
+      replacement: which sampler.
+      people: k, at most n - m without replacement; else all k count as hit.
+      rate: as in `multiplicities`.
+
+    Raises:
+      ValueError: for numbers that describe no such sampler.
     """
-    def used(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+
+    def __init__(self, population: int, batch: int, z: float, replacement: bool, people: int = 1,
+                 rate: float | None = None) -> None:
+        if not (population >= 1 and batch >= 1 and (replacement or batch <= population)):
+            raise ValueError(f"no sample of {batch} of {population} records"
+                             f"{'' if replacement else ' without replacement'} exists.")
+        if not (z > 0 and math.isfinite(z)):
+            raise ValueError(f"z must lie in (0, inf), got {z!r}.")
+        if people > population or (not replacement and people > 1
+                                   and batch > population - people):
+            most = min(people, population) if not replacement else batch
+            law = np.array([float(most)]), np.ones(1), 0.0, 0.0  # all of them hit
+        else:
+            law = multiplicities(population, batch, replacement, people, rate)
+        j, self.w, self.none, self.left_out = law
+        self.mu = j / z
+        self.at = np.concatenate([[0.0], np.geomspace(1e-12, 1.0, _TABLE)])
+        self.table: dict[float, np.ndarray] = {}
+
+    def __call__(self, eps: np.ndarray) -> np.ndarray:
+        """The profile, rounding included."""
+        eps = np.asarray(eps, np.float64)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            low = self._water_level(eps)
+            value = np.full_like(eps, self.left_out)
+            for p, m in zip(self.w, self.mu, strict=True):
+                value += p * _gaussian(m, np.maximum(m * low - m * m / 2, eps))
+        return np.minimum(1.0, value * (1 + _ROUNDING))
+
+    def _mass(self, eps: np.ndarray) -> np.ndarray:
+        """What is shared among the multiplicities, over e^eps."""
+        return -np.expm1(-eps) * self.none
+
+    def _used(self, x: np.ndarray, eps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What they use at level x, over e^eps; and its derivative."""
         total, slope = np.zeros_like(x), np.zeros_like(x)
-        for p, m in zip(w, mu, strict=True):
-            more = p * np.maximum(np.expm1(m * x - m * m / 2 - epsilon), 0.0)
+        for p, m in zip(self.w, self.mu, strict=True):
+            more = p * np.maximum(np.expm1(np.minimum(m * x - m * m / 2 - eps, 700.0)), 0.0)
             total += more
             slope += m * (more + p * (more > 0))
         return total, slope
 
-    def level(share: np.ndarray) -> np.ndarray:
-        x = np.full_like(epsilon, np.inf)
-        for p, m in zip(w, mu, strict=True):
-            x = np.minimum(x, (epsilon + m * m / 2 + np.log1p(share / p)) / m)
+    def _level(self, eps: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """Where the first multiplicity alone uses that share."""
+        x = np.full_like(eps, np.inf)
+        for p, m in zip(self.w, self.mu, strict=True):
+            x = np.minimum(x, (eps + m * m / 2 + np.log1p(share / p)) / m)
         return x
 
-    x = level(mass)
-    for _ in range(60):
-        total, slope = used(x)
-        step = (total - mass) / np.maximum(slope, 1e-300)
-        x = np.where(total > mass, x - step, x)
-        if np.all(step * mu[0] <= 1e-11):
-            break
-    x = x - 1e-11 / mu[0]
-    return np.where(used(x)[0] <= mass, x, level(mass / len(w)))
+    def _newton(self, x: np.ndarray, eps: np.ndarray, mass: np.ndarray, steps: int) -> np.ndarray:
+        for _ in range(steps):
+            total, slope = self._used(x, eps)
+            step = (total - mass) / np.maximum(slope, 1e-300)
+            x = np.where(slope > 0, x - step, x)
+            if np.all(np.abs(step) * self.mu[0] <= 1e-13):
+                break
+        return x
+
+    def _water_level(self, eps: np.ndarray) -> np.ndarray:
+        """The x at which the multiplicities use up the mass, from below: never more than it.
+
+        What they use is convex and grows with x, so Newton's steps from above stay above the root.
+        One multiplicity with all of the mass bounds x from above, all with equal shares from below.
+        Any x that does not overspend makes a bound.
+        """
+        mass = self._mass(eps)
+        if len(eps) <= 2 * _TABLE:
+            x = self._newton(self._level(eps, mass), eps, mass, 60)
+        else:
+            top = max(float(eps[-1]), 1e-300)
+            if top not in self.table:
+                at = self.at * top
+                self.table[top] = self._newton(self._level(at, self._mass(at)), at, self._mass(at),
+                                               60)
+            x = self._newton(np.interp(eps, self.at * top, self.table[top]), eps, mass, 4)
+        x = x - 1e-12 * np.maximum(np.abs(x), 1 / self.mu[0])
+        return np.where(self._used(x, eps)[0] <= mass, x, self._level(eps, mass / len(self.w)))
 
 
 def profile(epsilon: np.ndarray, population: int, batch: int, z: float, replacement: bool,
-            tail: float = _MULTIPLICITY_TAIL) -> np.ndarray:
-    """The bound on H at e^epsilon, epsilon >= 0; see the module's docstring.
-
-    Args:
-      epsilon: any shape.
-      population: n.
-      batch: m, at most n without replacement.
-      z: noise over the replace-one sensitivity of one slot.
-      replacement: which sampler.
-      tail: probability of multiplicities that may be left out and is charged in full.
-    """
-    k, w, none, left_out = multiplicities(population, batch, replacement, tail)
-    epsilon, mu = np.asarray(epsilon, np.float64), k / z
-    mass = -np.expm1(-epsilon) * none  # what is shared among the multiplicities, over e^epsilon
-    low = _water_level(epsilon, mu, w, mass)
-    # `low` never overspends the mass, so rounding leaves a bound
-    value = np.full_like(epsilon, left_out)
-    for p, m in zip(w, mu, strict=True):
-        value += p * np.exp(_log_delta(m, np.maximum(m * low - m * m / 2, epsilon)))
-    return np.minimum(1.0, value)
-
-
-def fixed_size_gaussian(population: int, batch: int, z: float, replacement: bool, grid: float,
-                        tail: float = TAIL) -> PLD:
-    """The privacy loss distribution of one release on a fixed-size sample, replace-one.
-
-    Args:
-      population: n.
-      batch: m.
-      z: noise over the replace-one sensitivity of one slot: sigma / (2 C) for clipped sums.
-      replacement: whether records may be drawn several times.
-      grid: width of a cell.
-      tail: divergence beyond the grid, charged as mass at infinity.
-
-    Raises:
-      ValueError: for numbers that describe no such sampler.
-      MemoryError: if the noise is so small that the grid would need too many cells.
-    """
-    if not (population >= 1 and batch >= 1 and (replacement or batch <= population)):
-        raise ValueError(f"no sample of {batch} of {population} records"
-                         f"{'' if replacement else ' without replacement'} exists.")
-    if not (z > 0 and math.isfinite(z)):
-        raise ValueError(f"z must lie in (0, inf), got {z!r}.")
-    rare = max(tail, _MULTIPLICITY_TAIL)
-    k, _, _, left_out = multiplicities(population, batch, replacement, rare)
-    top = max(0.01, 16 * grid)
-    while top <= LARGEST_LOSS and (profile(np.array([top]), population, batch, z, replacement,
-                                           rare)[0] > 1.01 * (tail + left_out)):
-        top *= 1.25
-    if top > LARGEST_LOSS or top / grid > MAX_CELLS or top / grid * len(k) > _MOST_WORK:
-        raise MemoryError(f"noise multiplier {z:g} is too small for cells of width {grid:g}")
-    cells = math.ceil(top / grid)
-    epsilon = np.arange(cells + 1) * grid
-    right = np.minimum.accumulate(profile(epsilon, population, batch, z, replacement, rare))
-    back = epsilon[:0:-1]
-    left = -np.expm1(-back) + np.exp(-back) * right[:0:-1]
-    return PLD(connect_the_dots(np.concatenate([left, right]), grid))
+            people: int = 1, rate: float | None = None) -> np.ndarray:
+    """The bound on H at e^epsilon, of any shape; arguments as of `Profile`."""
+    epsilon = np.asarray(epsilon, np.float64)
+    made = Profile(population, batch, z, replacement, people, rate)
+    return made(epsilon.ravel()).reshape(epsilon.shape)

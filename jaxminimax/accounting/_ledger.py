@@ -1,0 +1,376 @@
+"""A ledger: one budget for all that is released about the same data, in a file."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from jaxminimax.accounting import _calibrate
+from jaxminimax.accounting import _entries as entries
+from jaxminimax.accounting._books import Books
+from jaxminimax.accounting._charge import charges, spent_part
+from jaxminimax.accounting._entry import Entry, Remaining
+from jaxminimax.accounting._epsilon import check_delta, warn_of
+from jaxminimax.accounting._filters import Amounts, Basic, Plan
+from jaxminimax.accounting._ledger_statement import LedgerStatement, statement_of
+from jaxminimax.accounting._statement import Statement, assumed_by, enforced_by
+from jaxminimax.base import checks
+from jaxminimax.mechanism import Description, check, releases, with_noise
+
+_TOLERANCE = 1e-4  # relative, of calibrated noise
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+_STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
+
+
+class Ledger:
+    """A budget for several runs on the same data, each chosen and stopped by looking at the others.
+
+        ledger = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6)
+        hyper = ledger.calibrate(jmm.sgda, hyper, share=0.5)  # half of what is left
+        done = jmm.fit(..., ledger=ledger, name="first")
+        print(ledger.statement())
+
+    What a run may release is charged before it reads data, in a file that is changed under a lock
+    and is on disk before the run begins: two processes cannot spend the same budget, a restart
+    finds what was spent, and a run that crashed stays charged. A run beyond the budget is refused.
+
+    How runs are added up is decided when the ledger is opened; proofs are in `_filters` and
+    `_renyi_filter`.
+
+    * "renyi": Renyi divergences at one order. The usual choice: k equal runs cost noise of about
+      sqrt(k), not k, and what a stopped run did not release is given back. A single run costs some
+      per cent more noise than it would without a ledger.
+    * "basic": epsilons and deltas of the runs. Any run; other statements at their full strength.
+    * "plan": the runs are all named at opening, `plan={"name": description, ...}`, and charged by
+      one composition of privacy losses, which is the least noise. Their order and their ends may be
+      chosen by looking, nothing else may.
+
+    Args:
+      path: the file; made if it is not there.
+      epsilon: of everything together; None to open a ledger that is there.
+      delta: of everything together.
+      neighbours: as in `epsilon`; None: "replace_one".
+      people: k, how many records of one person may differ; None: 1.
+      unit: what one record is; None: "one record", or "any 3 records" for three of them.
+      filter: see above; None: "plan" if a plan is given, else "renyi".
+      order: of the Renyi divergences; None: the best one for `typical`.
+      typical: a description like the ones that are to come, for `order`; None: Gaussian noise
+        without sampling.
+      plan: descriptions by name.
+
+    Raises:
+      ValueError: for numbers out of range, settings other than those of the ledger that is there,
+        or a file that is no ledger.
+    """
+
+    def __init__(self, path: str | os.PathLike, *, epsilon: float | None = None,
+                 delta: float | None = None, neighbours: str | None = None,
+                 people: int | None = None, unit: str | None = None, filter: str | None = None,
+                 order: float | None = None, typical: Description | None = None,
+                 plan: Mapping[str, Description] | None = None) -> None:
+        self._books = Books(path)
+        given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours,
+                                 "people": people, "unit": unit}
+        kind = filter or ("renyi" if plan is None else "plan")
+        if not self._books.exists():
+            content = entries.opened(given, kind, order, typical, plan)
+            with self._books.locked():
+                if not self._books.exists():
+                    self._books.write(content)
+        content = self._books.read()
+        self._rule = entries.rule_of(content)
+        self.epsilon, self.delta = content["epsilon"], content["delta"]
+        self.neighbours, self.people = content["neighbours"], content["people"]
+        self.unit, self.filter = content["unit"], self._rule.kind
+        given["filter"] = filter if plan is None else kind
+        given["order"] = order
+        found = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
+        if plan is not None and self._rule.kind == "plan":
+            given["plan"] = {n: repr(charges(x, self.neighbours)) for n, x in plan.items()}
+            found["plan"] = self._rule.details["charges"]
+        for name, value in given.items():
+            if value is not None and value != found[name]:
+                raise ValueError(f"The ledger at {self._books.path} has {name} = {found[name]!r}, "
+                                 f"not {value!r}: give the settings it was opened with, or none.")
+
+    # --- spending ---
+
+    def reserve(self, described: Any, hyper: Any = None, *, name: str | None = None,
+                delta: float | None = None, run: entries.RunMark | None = None) -> Entry:
+        """Charges a run, or refuses it; call it before the run reads data.
+
+        Args:
+          described: a description, or with `hyper` the algorithm it is of.
+          hyper: the algorithm's `Hyper`, calibrated.
+          name: of the run; None: "run 1" and so on. A plan needs it.
+          delta: with filter="basic", the part of the ledger's delta for this run; None: a tenth of
+            it, or what is left.
+          run: how the run is known again if it goes on after a crash; see `fit`.
+
+        Raises:
+          ValueError: if the ledger cannot pay for it, saying what is left; for a name or a key that
+            was used before; for a description that is not valid.
+        """
+        mechanism = described if hyper is None else described.mechanism(hyper)
+        check(mechanism)
+        told = repr(charges(mechanism, self.neighbours))
+        warn_of(self.delta, mechanism)
+        if run is not None:
+            with self._books.locked():
+                if (known := self._known(run, told)) is not None:
+                    return Entry(self, known, mechanism)
+        charge = self._rule.charge(mechanism, name or "", self._delta(delta), self.neighbours,
+                                   self.people)
+        entry = {
+            "words": mechanism.in_words(), "charges": told, "charge": charge,
+            "releases": releases(mechanism), "spent": None,
+            "enforced": enforced_by(mechanism), "assumed": assumed_by(mechanism),
+            "run": None if run is None else {**run._asdict(), "of": None}}
+        with self._books.locked():
+            # once more, as another process may have begun it in the meantime
+            if (known := self._known(run, told)) is not None:
+                return Entry(self, known, mechanism)
+            return Entry(self, self._enter(name, entry), mechanism, fresh=True)
+
+    def add(self, statement: Statement | Any, *, name: str | None = None) -> None:
+        """Charges releases that were made without this ledger, by what their statement says.
+
+        Their epsilon of all releases and their delta are added, as of any mechanism that is
+        (epsilon, delta)-private. `Statement.from_json` reads a statement back. Another kind of
+        statement needs epsilon, delta, neighbours, unit, sampling, enforced and assumed.
+
+        Raises:
+          ValueError: if the ledger cannot pay for it, or if it is for other neighbours or another
+            unit.
+        """
+        if not all(hasattr(statement, what) for what in _STATED):
+            raise ValueError(f"{type(statement).__name__} is no statement of one mechanism: it "
+                             f"needs {', '.join(_STATED)}. A ledger's own runs are added by its "
+                             "reservations.")
+        for what in ("neighbours", "unit", "people"):
+            theirs = getattr(statement, what, 1) if what == "people" else getattr(statement, what)
+            if theirs != getattr(self, what):
+                raise ValueError(f"The statement is for {what} = {theirs!r}, and the ledger for "
+                                 f"{getattr(self, what)!r}: they cannot be added.")
+        if not (statement.epsilon >= 0 and 0 <= statement.delta <= 1):
+            raise ValueError(f"The statement has epsilon = {statement.epsilon!r} and delta = "
+                             f"{statement.delta!r}, which no mechanism has: read it back anew.")
+        entry = {
+            "words": f"({statement.epsilon:.6g}, {statement.delta:g})-private by its statement, "
+                     "and charged as any such mechanism: " + " ".join(statement.sampling),
+            "charges": None, "charge": self._rule.foreign(statement.epsilon, statement.delta),
+            "releases": getattr(statement, "allowed", None),
+            "spent": getattr(statement, "spent", None),
+            "enforced": list(statement.enforced), "assumed": list(statement.assumed),
+            "closed": entries.now(), "run": None}
+        with self._books.locked():
+            self._enter(name, entry)
+
+    def calibrate(self, algorithm: Any, hyper: Any, *, share: float = 1.0,
+                  delta: float | None = None) -> Any:
+        """`hyper` with the noise at which the whole run takes `share` of what is left.
+
+        The ratio between the players' multipliers is kept. Nothing is reserved by it.
+
+        Args:
+          algorithm: a module such as `sgda`.
+          hyper: its `Hyper`.
+          share: in (0, 1].
+          delta: as in `reserve`.
+
+        Raises:
+          ValueError: if nothing is left, or for a plan; for losses whose noise is not set.
+        """
+        checks.number("share", share, low=0.0, high=1.0 + 1e-12)
+        left = self._left()
+        if isinstance(self._rule, Plan):
+            raise ValueError("A plan's noise is fixed when the ledger is opened: calibrate(..., "
+                             "alongside=...) before that.")
+        aim = share * left[self._rule.main]
+        if not aim > 0:
+            raise ValueError("Nothing is left in this ledger.")
+        if isinstance(self._rule, Basic):
+            return _calibrate.calibrate(algorithm, hyper, aim, self._delta(delta),
+                                        neighbours=self.neighbours, people=self.people)
+        losses = getattr(hyper, "losses", None)
+        if losses is not None and losses.noise_multiplier is None:
+            raise ValueError("The noise of the groups' losses is not set: dataclasses.replace("
+                             "hyper, losses=...) with a noise_multiplier first.")
+
+        def scaled(factor: float) -> Any:
+            return dataclasses.replace(hyper, query=with_noise(hyper.query, factor))
+
+        def cost(factor: float) -> float:
+            return self._rule.charge(algorithm.mechanism(scaled(factor)), "", self.delta,
+                                     self.neighbours, self.people)[self._rule.main]
+
+        return scaled(_least(cost, aim))
+
+    # --- reading ---
+
+    def remaining(self) -> Remaining:
+        """What is left."""
+        left = self._left()
+        limits = self._rule.limits
+        planned = tuple(left) if isinstance(self._rule, Plan) else ()
+        planned = tuple(name for name in planned if left[name] > 0)
+        share = (len(planned) / len(limits) if isinstance(self._rule, Plan)
+                 else left[self._rule.main] / limits[self._rule.main])
+        return Remaining(share, *self._rule.statement_that_fits(left), planned)
+
+    @property
+    def odometer(self) -> float:
+        """Epsilon of what is charged now, if nothing more is reserved; see `statement`."""
+        return self._rule.odometer(entries.spent(self._read(), self._rule))
+
+    def statement(self) -> LedgerStatement:
+        """The privacy statement of everything in this ledger."""
+        content = self._read()
+        return statement_of(content, self._rule, entries.spent(content, self._rule))
+
+    def entry(self, name: str, described: Any, hyper: Any = None) -> Entry:
+        """A reservation that is in the file, after a restart.
+
+        Args:
+          name: of the run.
+          described: as it was reserved.
+          hyper: as it was reserved.
+
+        Raises:
+          ValueError: if there is none, or it was of another description.
+        """
+        mechanism = described if hyper is None else described.mechanism(hyper)
+        if self._find(name)["charges"] != repr(charges(mechanism, self.neighbours)):
+            raise ValueError(f"{name!r} was reserved for another description: give its own.")
+        return Entry(self, name, mechanism)
+
+    # --- the file ---
+
+    def _read(self) -> dict[str, Any]:
+        content = self._books.read()
+        if entries.rule_of(content) != self._rule:
+            raise ValueError(f"{self._books.path} is another ledger than the one that was opened: "
+                             "open it again.")
+        return content
+
+    def _left(self) -> Amounts:
+        spent = entries.spent(self._read(), self._rule)
+        return {name: max(limit - spent[name], 0.0) * (1 - 1e-15)
+                for name, limit in self._rule.limits.items()}
+
+    def _delta(self, delta: float | None) -> float:
+        if not isinstance(self._rule, Basic):
+            if delta is not None:
+                raise ValueError(f"delta={delta!r} is of filter='basic'; this ledger has one delta "
+                                 "for all runs: leave it out.")
+            return self.delta
+        left = self._left()["delta"]
+        delta = min(0.1 * self.delta, left) if delta is None else delta
+        if not left > 0:
+            raise ValueError(f"Nothing is left of delta = {self.delta:g}: give the runs smaller "
+                             "parts of it.")
+        check_delta(delta)
+        return float(delta)
+
+    def _find(self, name: str) -> dict[str, Any]:
+        return entries.named(self._read(), name)
+
+    def _known(self, run: entries.RunMark | None, told: str) -> str | None:
+        """The name of a run that goes on, under the lock; from then on nobody may cancel it."""
+        if run is None:
+            return None
+        content = self._read()
+        name = entries.known(content, run, told)
+        if name is not None:
+            entries.named(content, name)["run"]["again"] = True
+            self._books.write(content)
+        return name
+
+    def bind(self, entry: Entry, marks: dict[str, str], kept: Mapping[str, str] = _NONE) -> None:
+        """Writes down what a run reads and computes, or compares it with what was written before.
+
+        Args:
+          entry: of the run.
+          marks: keyed hashes by what they are of, before its first release.
+          kept: further ones, which are written down with them, but not compared yet.
+
+        Raises:
+          ValueError: naming what is another one.
+        """
+        with self._books.locked():
+            content = self._read()
+            run = entries.named(content, entry.name)["run"]
+            if run["of"] is None:
+                run["of"] = {**marks, **kept}
+                self._books.write(content)
+            for name, value in marks.items():
+                if run["of"].get(name) != value:
+                    raise ValueError(f"{entry.name!r} was begun with another {name}: the same key "
+                                     "would give the data away. Begin anew with another key.")
+
+    def _enter(self, name: str | None, entry: dict[str, Any]) -> str:
+        """Adds a charge under the lock, if there is room for it; the name it got."""
+        content = self._read()
+        name = entries.add(content, self._rule, name, entry)
+        self._books.write(content)
+        return name
+
+    def _cancel(self, entry: Entry) -> None:
+        with self._books.locked():
+            content = self._read()
+            found = entries.named(content, entry.name)
+            # another process that goes on with it may have released something by now
+            again = found["run"] is not None and found["run"].get("again", False)
+            if not entry.fresh or again or found["closed"] is not None:
+                raise ValueError(f"{entry.name!r} may have released something: close it.")
+            content["entries"].remove(found)
+            self._books.write(content)
+
+    def _close(self, entry: Entry, spent: int | None) -> None:
+        part, charge = None, None
+        if spent is not None:
+            checks.count("spent", spent, low=0)
+            if self._rule.gives_back() and spent < releases(entry.mechanism):
+                part = spent_part(entry.mechanism, spent)
+                charge = {name: 0.0 for name in self._rule.limits} if part is None else (
+                    self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
+        with self._books.locked():
+            content = self._read()
+            found = entries.named(content, entry.name)
+            if found["closed"] is not None:
+                before, every = found["spent"], (None, found["releases"])
+                kept = before in every or not self._rule.gives_back()
+                if spent == before or (kept and spent in every):
+                    return
+                raise ValueError(f"{entry.name!r} was closed with {before} releases: what "
+                                 "was given back cannot be spent.")
+            found |= {"closed": entries.now(), "spent": spent}
+            if charge is not None:
+                found["charge"] = {name: min(x, found["charge"][name])
+                                   for name, x in charge.items()}
+            self._books.write(content)
+
+
+def _least(cost: Callable[[float], float], aim: float) -> float:
+    """The least factor on noise at which a falling cost is at most `aim`, from above.
+
+    Raises:
+      ValueError: if no noise up to 1e15 reaches it.
+    """
+    low = high = 1.0
+    while cost(high) > aim:
+        low, high = high, 2 * high
+        if high > 1e15:
+            raise ValueError("No noise multiplier reaches that share of what is left.")
+    while low == high or cost(low) <= aim:
+        low, high = low / 2, low
+        if low < 1e-15:
+            raise ValueError("The run costs next to nothing without noise: nothing to calibrate.")
+    while high / low > 1 + _TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if cost(middle) <= aim else (middle, high)
+    return high

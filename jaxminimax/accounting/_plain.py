@@ -1,0 +1,57 @@
+"""A statement in plain words, for whoever has to decide whether it is good enough."""
+
+import math
+import textwrap
+
+from jaxminimax.accounting._profile import Profile
+from jaxminimax.accounting._statement import Statement, relation_in_words
+
+_WIDTH = 92
+
+
+def in_plain_words(said: Statement, profile: Profile) -> str:
+    """What is released, whom the guarantee is for, what its numbers mean, and what it rests on.
+
+    Args:
+      said: the statement.
+      profile: of the same description, relation and number of records, with the rate .001 of false
+        positives among what it answers well.
+    """
+    several = said.people > 1
+    those = f"any {said.people} records" if several else "one record"
+    whom = ("A person is taken to have at most "
+            f"{said.people} records; for one with more it is weaker." if several else
+            "A person with several records is protected less: epsilon grows about in proportion "
+            "to their number, which --people counts.")
+    blocks = [
+        ("What is released", " ".join((*said.sampling, "Whatever is computed from that is covered "
+                                       "too, and so is publishing all of it."))),
+        ("Whom the guarantee is for",
+         f"The unit is {said.unit}. Two worlds are compared: the data as they are, and the data "
+         f"where {relation_in_words(said.neighbours, said.people)}. What is published is nearly "
+         f"as likely in both. {whom} What the data as a whole tell about people like them is not "
+         "hidden; that is what the run is for."),
+        ("What the numbers mean", _numbers(said, profile, those)),
+        ("What it rests on", "Enforced by the code: noise, sampling and bounds on what a record "
+         "moves. Not checked by the code, and for somebody to answer: the list 'Assumed' below; "
+         "above all, that settings were not chosen by looking at these data, that the key of the "
+         "random numbers is secret, and that all other releases of these data are added up."),
+    ]
+    return "\n\n".join(f"{title}.\n{textwrap.fill(text, _WIDTH)}" for title, text in blocks)
+
+
+def _numbers(said: Statement, profile: Profile, those: str) -> str:
+    if math.isinf(said.epsilon):
+        return "There is no guarantee: epsilon is infinite."
+    factor = math.exp(min(said.epsilon, 700.0))
+    right = 50 * (1 + profile.advantage)
+    strong = (f"epsilon = {said.epsilon:.4g}: no conclusion that anybody draws from what is "
+              f"published becomes more than {factor:.4g} times as likely by {those}, but for a "
+              f"part of all cases of at most delta = {said.delta:g}.")
+    if factor > 1000:
+        strong += " By itself such a factor says little; the next sentences say more."
+    found = profile.true_positives(1e-3)
+    return (f"{strong} Somebody who knows everything else, and who is to tell the two worlds "
+            f"apart with even odds, is right in at most {right:.4g} % of cases, where guessing is "
+            "right in 50 %. If he may accuse wrongly once in a thousand, he is right about at "
+            f"most {100 * found:.3g} % of those whom he looks for.")

@@ -1,0 +1,199 @@
+"""What the composed privacy loss says beyond one (epsilon, delta): for whoever has to judge a run.
+
+With P and Q the laws of everything that is released on two neighbouring data sets, and
+
+    delta(e) = sup over neighbours of H_{e^e}(P || Q),     H_a(P || Q) = integral of (P - a Q)_+,
+
+every number here is an upper bound for the adversary who is to tell P from Q, and knows all but the
+records that differ:
+
+* His advantage, true less false positives, is at most delta(0).
+* If he is right about P at a rate of at least b and wrong about Q at a rate of at most a, then for
+  every e >= 0, with the divergences of P against Q and of Q against P,
+
+      b <= min( delta_PQ(e) + e^e a,  1 - e^-e (1 - delta_QP(e) - a) ),
+
+  by the definition of the first for the event "he says P", and of the second for its complement.
+  Each e of a finite set gives a bound, so the smallest of finitely many is one. Which of the two is
+  P is not known either: the larger of both ways round is printed, each with its own two curves.
+* mu is the largest, over the printed epsilons, of the mu for which Gaussians mu apart have that
+  delta. The curve is below theirs at these epsilons; that is no Gaussian differential privacy,
+  which would be a statement on all epsilons, and which a release that may fail does not have.
+* Renyi divergences and zCDP's rho come from exact pairs alone (`_renyi`), with the orders that they
+  hold for, and apart from failures whose probability is printed beside them.
+
+Between printed epsilons delta is below its chord in e^e, being convex there.
+
+Source for the second: Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, Proposition
+6; the two curves of a pair that is not its own mirror image are kept apart here.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+
+from jaxminimax.accounting import _gaussian, _renyi
+from jaxminimax.base import checks
+
+RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
+STATED = (1e-3, 0.01, 0.1)  # of them in statements
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Upper bounds for who tells neighbouring data sets apart; `str` for words, `to_json` for JSON.
+
+    Attributes:
+      neighbours: the relation.
+      people: how many records of one unit differ.
+      epsilons: increasing, from 0.
+      deltas: of them, the largest over everything that the adversary may choose.
+      curves: (delta_PQ, delta_QP) of every pair that dominates the mechanism; one pair for each
+        place where the records may be.
+      zcdp: rho and the largest order that it holds for; None without an exact pair.
+      renyi: orders and divergences; None without an exact pair.
+      apart_from: probability of the failures that `zcdp` and `renyi` leave out.
+    """
+
+    neighbours: str
+    people: int
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+    curves: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+    zcdp: _renyi.Concentrated | None
+    renyi: tuple[tuple[float, ...], tuple[float, ...]] | None
+    apart_from: float
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on delta at any epsilon >= 0; `jmm.delta` computes it at that one."""
+        checks.number("epsilon", epsilon, low=0.0, closed=True)
+        at = np.asarray(self.epsilons)
+        right = int(np.searchsorted(at, epsilon))
+        if right == len(at) or at[right] == epsilon:
+            return self.deltas[min(right, len(at) - 1)]
+        left = right - 1
+        # (e^epsilon - e^left) / (e^right - e^left), which may be large each
+        share = (math.exp(epsilon - at[right]) * math.expm1(at[left] - epsilon)
+                 / math.expm1(at[left] - at[right]))
+        return self.deltas[left] + share * (self.deltas[right] - self.deltas[left])
+
+    @property
+    def advantage(self) -> float:
+        """Of membership inference: true less false positives, at most; total variation."""
+        return self.deltas[0]
+
+    def true_positives(self, rate: float) -> float:
+        """The most true positives at that rate of false ones."""
+        checks.number("rate", rate, low=0.0, high=1.0, closed=True)
+        at = np.asarray(self.epsilons)
+        return max(_power(at, np.asarray(one), np.asarray(two), rate)
+                   for pair in self.curves for one, two in (pair, pair[::-1]))
+
+    @property
+    def mu(self) -> float:
+        """The closest Gaussian from above on the printed epsilons; no statement beyond them."""
+        return max(map(_gaussian.closest_mu, self.epsilons, self.deltas))
+
+    def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
+        """What statements print of it."""
+        return {
+            "advantage": self.advantage,
+            "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
+            "closest_gaussian": {"mu": _word(self.mu), "epsilon_up_to": self.epsilons[-1]},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain Python values; infinity becomes None."""
+        return dict(json.loads(json.dumps({
+            "neighbours": self.neighbours, "people": self.people,
+            **self.answers(),
+            "epsilon": self.epsilons, "delta": self.deltas, "curves": self.curves,
+            "zcdp": None if self.zcdp is None else {
+                "rho": self.zcdp.rho, "up_to_order": _word(self.zcdp.up_to)},
+            "renyi": None if self.renyi is None else {
+                "order": self.renyi[0], "divergence": self.renyi[1]},
+            "apart_from": self.apart_from,
+        }, allow_nan=False)))
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Self:
+        """The profile that `to_json` made a record of."""
+        zcdp, renyi = record["zcdp"], record["renyi"]
+        order = zcdp and zcdp["up_to_order"]
+        return cls(
+            record["neighbours"], record["people"], tuple(record["epsilon"]),
+            tuple(record["delta"]),
+            tuple((tuple(one), tuple(two)) for one, two in record["curves"]),
+            None if zcdp is None else _renyi.Concentrated(
+                zcdp["rho"], math.inf if order is None else order),
+            None if renyi is None else (tuple(renyi["order"]), tuple(renyi["divergence"])),
+            record["apart_from"])
+
+    def __str__(self) -> str:
+        who = "one record" if self.people == 1 else f"any {self.people} records"
+        lines = [
+            f"Who knows everything but {who}, and sees all releases, is bounded as follows.",
+            f"Advantage in telling whether {'they were' if self.people > 1 else 'it was'} as "
+            f"suspected: at most {self.advantage:.4g} (0 is guessing, 1 is certainty).",
+            "False positives, and true positives at most:",
+            *(f"  {rate:<8g} {self.true_positives(rate):.4g}" for rate in RATES),
+            "epsilon, and delta at most:",
+            *(f"  {e:<8.4g} {self.delta(e):.4g}" for e in _few(self.epsilons)),
+            f"Closest Gaussian from above at epsilons in [0, {self.epsilons[-1]:.4g}]: mu = "
+            f"{self.mu:.5g}; that says nothing beyond them.",
+        ]
+        if self.zcdp is None:
+            return "\n".join([*lines, "Renyi divergences: none, there is no exact pair for some "
+                                      "of the releases."])
+        orders = ("all orders" if math.isinf(self.zcdp.up_to)
+                  else f"orders up to {self.zcdp.up_to:.4g}, not beyond")
+        apart = (f", apart from failures of probability {self.apart_from:.2g}"
+                 if self.apart_from else "")
+        return "\n".join([*lines, f"Concentrated privacy: rho = {self.zcdp.rho:.5g} for "
+                                  f"{orders}{apart}."])
+
+    def plot(self, path: Any) -> None:
+        """Draws the trade-off curve and delta(epsilon) into a file.
+
+        Raises:
+          ValueError: without matplotlib.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ValueError("plots need matplotlib: python -m pip install matplotlib.") from error
+        figure = Figure(figsize=(9, 4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        rates = np.geomspace(1e-6, 1.0, 121)
+        left.loglog(rates, [self.true_positives(x) for x in rates], label="at most")
+        left.loglog(rates, rates, "--", color="0.6", label="guessing")
+        left.set(xlabel="false positive rate", ylabel="true positive rate",
+                 title="who tells neighbouring data sets apart")
+        left.legend()
+        known = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
+        if known:
+            right.semilogy(*zip(*known, strict=True))
+        right.set(xlabel="epsilon", ylabel="delta, at most", title="(epsilon, delta)")
+        figure.savefig(path)
+
+
+def _word(x: float) -> float | None:
+    """JSON has no word for infinity."""
+    return x if math.isfinite(x) else None
+
+
+def _few(epsilons: tuple[float, ...]) -> list[float]:
+    """Nine of them, evenly."""
+    return sorted({epsilons[0] + (epsilons[-1] - epsilons[0]) * k / 8 for k in range(9)})
+
+
+def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate: float) -> float:
+    with np.errstate(over="ignore"):
+        one = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
+    # a sum of positive numbers: a difference from 1 would lose small rates
+    two = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
+    return min(1.0, float(min(one.min(), two.min())) * (1 + 1e-14))

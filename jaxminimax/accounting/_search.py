@@ -1,0 +1,119 @@
+"""Roots of falling functions of a scale, in logarithms, ending on the side where they are below."""
+
+import math
+from collections.abc import Callable
+
+_LEAST_SCALE = 1e-4
+_NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
+_FAR = 50.0  # of the logarithm of epsilon: as good as infinite
+_MISSED = 2e-3  # how far at most, or calibration has failed
+
+Falling = Callable[[float], float]
+
+
+def bracket(value: Falling, target: float, start: float, factor: float) -> tuple[float, float]:
+    """(low, high) around the scale at which a falling `value` reaches `target`, from `start`.
+
+    A step is `factor`, which grows, times what a value that falls like 1 / scale would need, at
+    most 2.
+
+    Raises:
+      ValueError: if no scale within reason is on the other side.
+    """
+    def step(at: float, factor: float) -> float:
+        return factor * min(max(value(at) / target, target / max(value(at), 1e-300)), 2.0)
+
+    low = high = start
+    if value(start) <= target:
+        while value(low) <= target:
+            low, high, factor = low / step(low, factor), low, factor**1.5
+            if high < _LEAST_SCALE:
+                raise _needless(value(high), target)
+        return low, high
+    while value(high) > target:
+        low, high, factor = high, high * step(high, factor), factor**1.5
+        if low > 1e4 * start and value(low) > 0.999 * value(low / 10):
+            raise ValueError(f"No noise multiplier reaches epsilon = {target:g}: it stays at "
+                             f"{value(low):.4g} however much noise there is, as rounding to the "
+                             "grid, other releases and samplers cost what they cost. Choose a "
+                             "larger epsilon or delta or fewer releases, or give the release's "
+                             "`parameters`, if it has far fewer numbers than it is charged for.")
+    return low, high
+
+
+def _needless(value: float, target: float) -> ValueError:
+    return ValueError(f"epsilon = {value:.4g} holds with next to no noise, below the target "
+                      f"{target:g}: delta pays for publishing the records that are sampled. Choose "
+                      "a smaller delta.")
+
+
+def secant(value: Falling, low: float, high: float, target: float, tolerance: float) -> float:
+    """Root of a falling function in log-log coordinates, from its private side.
+
+    False position with a halved weight for an end that stays, so both ends move (Illinois rule).
+    """
+    def gap(scale: float) -> float:
+        return min(math.log(max(value(scale), 1e-300) / target), 50.0)
+
+    gap_low, gap_high = gap(low), gap(high)
+    for _ in range(60):
+        if high / low <= 1 + tolerance or -0.5 * tolerance < gap_high <= 0:
+            break
+        share = gap_low / (gap_low - gap_high)
+        share = min(max(share, 0.02), 0.98)
+        # aim a little to the private side, so that the returned end is the one that converges
+        middle = low * (high / low) ** share * (1 + 0.2 * tolerance)
+        middle = min(middle, high * (1 - 1e-12))
+        g = gap(middle)
+        if g <= 0:
+            high, gap_high, gap_low = middle, g, gap_low / 2
+        else:
+            low, gap_low, gap_high = middle, g, gap_high / 2
+    return high
+
+
+def root(value: Falling, guess: Falling, target: float) -> float:
+    """Where `value`, which costs much, falls to just below `target`; `guess` is like it and quick.
+
+    Raises:
+      ValueError: if the value ends further below than calibration promises.
+    """
+    start = secant(guess, *bracket(guess, target, 1.0, 4.0), target, 1e-3)
+    slope = -max(abs(math.log(max(guess(start * 1.01), 1e-300) / max(guess(start), 1e-300)))
+                 / math.log(1.01), 0.1)
+    low: tuple[float, float] | None = None
+    high: tuple[float, float] | None = None
+    at, farthest = math.log(start), 0.5
+    for _ in range(60):
+        gap = min(max(math.log(max(value(math.exp(at)), 1e-300) / target), -_FAR), _FAR)
+        if gap > 0:
+            low = at, gap
+        else:
+            high = at, gap
+            if gap >= -_NEAR:
+                break
+        if low and high:
+            width = high[0] - low[0]
+            if width < (1e-4 if low[1] == _FAR else 1e-9):
+                break
+            slope = min((high[1] - low[1]) / width, -1e-3)
+            if max(low[1], -high[1]) > 1:  # far from a straight line
+                at = (low[0] + high[0]) / 2
+                continue
+        new = at + min(max((gap + _NEAR / 2) / -slope, -farthest), farthest)
+        farthest *= 2
+        if high and not low and new < math.log(_LEAST_SCALE):
+            raise _needless(math.exp(gap) * target, target)
+        if low and high:
+            new = min(max(new, low[0] + 0.02 * width), high[0] - 0.02 * width)
+        at = new
+    if high is None:
+        raise ValueError(f"No noise multiplier was found that reaches epsilon = {target:g}.")
+    if high[1] < -_MISSED:
+        raise ValueError(
+            f"epsilon = {target:g} cannot be met closely: with the noise multiplier that reaches "
+            f"it, it is {target * math.exp(high[1]):.6g}, and with a little less of it "
+            f"{target * math.exp(low[1]) if low and low[1] < _FAR else math.inf:.6g}, as delta "
+            "must pay for what samplers and noise depart from their laws by, too. Choose a "
+            "smaller epsilon or a larger delta.")
+    return math.exp(high[0])
