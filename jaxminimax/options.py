@@ -14,6 +14,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import (
     PARAMETERS,
+    CorrelatedSums,
     Disjoint,
     FixedSize,
     Full,
@@ -21,6 +22,7 @@ from jaxminimax.mechanism import (
     GroupLosses,
     GroupSolution,
     Poisson,
+    PrefixSums,
     Query,
     Resolvent,
     TreeSums,
@@ -30,29 +32,39 @@ from jaxminimax.mechanism.resolvent import ASSUMES
 WHOLE = ("gda", "recursive", "recursive_sgda")  # these read all records of a part by default
 SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
-_SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multiplier")
-# the options that go with each class of descriptions, and no others; the first one is needed
+_SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multiplier",
+            "losses_noise")
+# the options that go with each class of descriptions, and no others; the first one is needed, but
+# for `bands`
 OPTIONS: dict[type, tuple[str, ...]] = {
-    Query: (*_SAMPLED, "share_w", "joint_clip"),
+    Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
     Resolvent: _SAMPLED,
     GroupGradients: ("group_sizes", *_SAMPLED[1:]),
     GroupSolution: ("group_sizes",),
-    TreeSums: (),
+    TreeSums: ("bands",),
 }
 
 
-def parser(what: str | None) -> argparse.ArgumentParser:
-    """The parser of the three commands; `what` they are for."""
-    made = argparse.ArgumentParser(prog="python -m jaxminimax", description=what)
-    commands = made.add_subparsers(dest="command", required=True)
+def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentParser:
+    """The parser of the commands, and of those that `more` adds; `what` they are for."""
+    made = argparse.ArgumentParser(
+        prog="python -m jaxminimax", description=what, epilog=_examples(),
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND",
+                                   help="what to do; each has its own --help")
     for name, text in (("calibrate", "noise multipliers for a target epsilon"),
                        ("epsilon", "epsilon of given noise"),
-                       ("explain", "privacy statement of given noise, in words")):
-        command = commands.add_parser(name, help=text, description=text)
+                       ("explain", "what given noise means, in plain words, and its privacy "
+                                   "statement"),
+                       ("profile", "what given noise says at every epsilon: delta, membership "
+                                   "inference, the closest Gaussian, Renyi divergences")):
+        command = commands.add_parser(name, help=text, description=text, epilog=_examples(),
+                                      formatter_class=argparse.RawDescriptionHelpFormatter)
         add = command.add_argument
-        add("algorithm", choices=sorted(ALGORITHMS))
+        add("algorithm", choices=sorted(ALGORITHMS), metavar="ALGORITHM",
+            help="one of " + ", ".join(sorted(ALGORITHMS)))
         if name == "calibrate":
-            add("--epsilon", type=float, required=True)
+            add("--epsilon", type=float, required=True, help="the target, positive")
             add("--share-w", type=float,
                 help="player w's share of the budget (default: equal noise)")
             add("--joint-clip", action="store_true",
@@ -66,11 +78,29 @@ def parser(what: str | None) -> argparse.ArgumentParser:
                      "combined")
             add("--laplace-noise-multiplier", type=float, metavar="Z",
                 help="release all groups' mean losses in every iteration too; Laplace scale over "
-                     "(loss bound / group size)")
+                     "(loss bound / group size); of active_groups the scale of Gumbel noise on all "
+                     "of them over (loss bound / size of the smallest group)")
             add("--spent", type=int,
-                help="releases made, if their number was fixed beforehand; printed beside the "
-                     "epsilon of all")
-        add("--delta", type=float, required=True)
+                help="releases made, if their number was fixed beforehand; "
+                     + ("only these are profiled" if name == "profile" else
+                        "printed beside the epsilon of all"))
+        if name == "profile":
+            add("--plot", metavar="FILE",
+                help="draw the trade-off curve and delta(epsilon) into this file (.png, .pdf, "
+                     ".svg); needs matplotlib")
+        else:
+            add("--delta", type=float, required=True,
+                help="of (epsilon, delta), in (0, 1); well below 1/n")
+        if name == "explain":
+            add("--unit", metavar="WORDS",
+                help="what one record is, or with --people whose they are, to print; for example "
+                     "'one visit'")
+        add("--people", type=int, default=1, metavar="K",
+            help="records that one person has, at most: the guarantee is for any K of them "
+                 "(default: 1)")
+        add("--losses-noise", choices=("laplace", "gaussian"),
+            help="the noise on losses (default: the one of smaller deviation to calibrate, else "
+                 "laplace; of active_groups Gumbel noise)")
         add("--population", type=int, help="n, public; needed unless --group-sizes is given")
         add("--group-sizes", type=int, nargs="+", metavar="N",
             help=f"{_those('group_sizes')}: records of every group, public; --batch is then that "
@@ -85,19 +115,53 @@ def parser(what: str | None) -> argparse.ArgumentParser:
             help=f"of the data, {_those('parts')} only (default 1)")
         point = command.add_argument_group("proximal and recursive, where noise is over a "
                                            "displacement")
-        point.add_argument("--bound", type=float, default=1.0, help="M, on a record's operator")
-        point.add_argument("--prox", type=float, default=1.0, help="lambda")
-        point.add_argument("--lipschitz", type=float, default=0.0, help="L")
-        point.add_argument("--diameter", type=float, default=1.0, help="D, of the feasible set")
-        point.add_argument("--assumes", choices=ASSUMES, default="monotone")
+        point.add_argument("--bound", type=float, default=1.0,
+                           help="M, on the norm of a record's operator (default: 1)")
+        point.add_argument("--prox", type=float, default=1.0,
+                           help="lambda, weight of the proximal term (default: 1)")
+        point.add_argument("--lipschitz", type=float, default=0.0,
+                           help="L, of a record's operator (default: 0, constant operators)")
+        point.add_argument("--diameter", type=float, default=1.0,
+                           help="D, of the feasible set (default: 1)")
+        point.add_argument("--assumes", choices=ASSUMES, default="monotone",
+                           help="what is known of every record's operator (default: monotone)")
+        add("--bands", type=int, metavar="P",
+            help="correlated noise by P bands of the inverse square root: for disjoint batches, "
+                 "and instead of a tree for ftrl and group_oco")
         add("--sampling", choices=SAMPLINGS,
             help="default: full for gda and groups, poisson for the others")
         add("--parameters", type=int, default=PARAMETERS, metavar="D",
             help="most numbers of a release, which the grid is charged for "
                  f"(default: {PARAMETERS})")
-        add("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one")
+        add("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one",
+            help="what neighbouring data sets differ by: one record is replaced by another, or is "
+                 "present or counts as absent (default: replace_one, the stronger one)")
         add("--json", action="store_true", help="print JSON only")
+    text = "privacy statement of all runs in a ledger, in words"
+    ledger = commands.add_parser("ledger", help=text, description=text)
+    ledger.add_argument("file", help="where Ledger(...) keeps its books")
+    ledger.add_argument("--json", action="store_true", help="print JSON only")
+    for others in more:
+        others(commands)
     return made
+
+
+def example_of(name: str) -> list[str]:
+    """A command for one algorithm, without `python -m jaxminimax`; the fewest options it needs."""
+    needs = OPTIONS[described_by(ALGORITHMS[name])][:1]
+    words = ["calibrate", name, "--epsilon", "1", "--delta", "1e-6", "--iterations", "20"]
+    if needs == ("group_sizes",):
+        return [*words, "--group-sizes", "5000", "8000"]
+    if needs == ("population",):
+        words += ["--population", "10000"]
+        return words if name in WHOLE else [*words, "--batch", "100"]
+    return words
+
+
+def _examples() -> str:
+    """One command for each algorithm."""
+    lines = [f"  python -m jaxminimax {' '.join(example_of(name))}" for name in sorted(ALGORITHMS)]
+    return "\n".join(["examples:", *lines])
 
 
 def _goes_with(option: str, algorithm: Any) -> bool:
@@ -111,15 +175,21 @@ def _goes_with(option: str, algorithm: Any) -> bool:
 def _those(option: str) -> str:
     """The algorithms that an option is about: it is their own argument, or they need it."""
     return ", ".join(name for name, x in ALGORITHMS.items() if _goes_with(option, x) and (
-        takes(x, option) or option in OPTIONS[described_by(x)][:1]))
+        takes(x, option) or option == _needed(x)))
+
+
+def _needed(algorithm: Any) -> str | None:
+    """The option that an algorithm needs."""
+    first = OPTIONS[described_by(algorithm)][0]
+    return None if first == "bands" else first
 
 
 def check_options(args: argparse.Namespace) -> None:
     """Refuses options that the algorithm has no use for, and misses those that it needs."""
     algorithm = ALGORITHMS[args.algorithm]
-    for option in OPTIONS[described_by(algorithm)][:1]:
-        if getattr(args, option) is None:
-            raise ValueError(f"{args.algorithm} needs --{option.replace('_', '-')}.")
+    needed = _needed(algorithm)
+    if needed is not None and getattr(args, needed) is None:
+        raise ValueError(f"{args.algorithm} needs --{needed.replace('_', '-')}.")
     if args.command != "calibrate" and takes(algorithm, "laplace") and (
             args.laplace_noise_multiplier is None):
         raise ValueError(f"{args.algorithm} needs --laplace-noise-multiplier: it releases losses "
@@ -146,7 +216,7 @@ def hyper_of(args: argparse.Namespace, z: Any, laplace: float | None = None) -> 
     """
     algorithm = ALGORITHMS[args.algorithm]
     describe = _DESCRIBE[described_by(algorithm)]
-    more = {"parts": args.parts, "laplace": laplace}
+    more = {"parts": args.parts, "laplace": laplace, "losses_noise": args.losses_noise}
     more = {name: x for name, x in more.items() if takes(algorithm, name)}
 
     def of(records: int) -> Any:
@@ -168,7 +238,7 @@ def _query(args: argparse.Namespace, z: Any, records: int) -> Query:
         clip, z = Saddle(1.0, None), Saddle(z, None)
     return Query(clip=clip, noise_multiplier=z, sampling=_sampling(args, records),
                  population=records, joint=getattr(args, "joint_clip", False),
-                 parameters=args.parameters)
+                 parameters=args.parameters, bands=1 if args.bands is None else args.bands)
 
 
 def _resolvent(args: argparse.Namespace, z: Any, records: int) -> Resolvent:
@@ -190,14 +260,17 @@ def _solution(args: argparse.Namespace, z: Any, records: int) -> GroupSolution:
                          phases=args.iterations, parameters=args.parameters)
 
 
-def _tree(args: argparse.Namespace, z: Any, records: int) -> TreeSums:
+def _sums(args: argparse.Namespace, z: Any, records: int) -> PrefixSums:
+    if args.bands is not None:
+        return CorrelatedSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
+                              bands=args.bands, parameters=args.parameters)
     return TreeSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
                     parameters=args.parameters)
 
 
 _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
     Query: _query, Resolvent: _resolvent, GroupGradients: _groups, GroupSolution: _solution,
-    TreeSums: _tree}
+    TreeSums: _sums}
 
 
 def _sampling(args: argparse.Namespace, records: int) -> Full | Poisson | FixedSize | Disjoint:
@@ -225,4 +298,4 @@ def losses_beside(args: argparse.Namespace, laplace: float | None) -> GroupLosse
     """The losses that are released beside an algorithm that has none of its own."""
     # the cost depends on the noise multiplier alone, not on the bound or the groups' size
     return GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=laplace,
-                       times=args.iterations)
+                       times=args.iterations, noise=args.losses_noise)

@@ -7,7 +7,8 @@ and the benchmarks find it in `ALGORITHMS` and ask its `example` how a `Hyper` i
 
 the smallest legal settings around a description, which is of the class that `query` is annotated
 with. An algorithm that cuts the data takes the number of `parts` too, and one that also releases
-losses the noise multiplier of these, `laplace`.
+losses the noise multiplier of these, `laplace`, and, where there is a choice, which noise it is,
+`losses_noise`.
 """
 
 import sys

@@ -1,14 +1,16 @@
 """Noisy SGD on the group whose noisy loss is largest.
 
-    i_t     = argmax_i (L_i(w_t) + Laplace)
+    i_t     = argmax_i (L_i(w_t) + noise)
     w_{t+1} = P_W(w_t - step (noisy mean of clip(grad loss(w_t, z)) over a sample of group i_t)),
 
 t = 1, ..., T, output the mean of w_1, ..., w_{T+1}; w_1 reads no data.
 
 Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437,
 Algorithm 5 (Noisy-SGD-AGS). Departures as in `group_sgd`; the step is that of Theorem 14. Only the
-index of the largest loss leaves the door, which is charged like all losses. A baseline: its rate
-has a term that the weights of `group_sgd` avoid.
+index of the largest loss leaves the door: with Gumbel noise of one scale (`Selection`), which is
+charged as the exponential mechanism, or with the paper's Laplace or Gaussian noise for each group's
+own size (`GroupLosses(only_argmax=True)`), charged like all losses. A baseline: its rate has a term
+that the weights of `group_sgd` avoid.
 """
 
 import dataclasses
@@ -26,7 +28,7 @@ from jaxminimax.algorithms.group_sgd import gradient_step
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.groups import release_group_gradient
-from jaxminimax.door.losses import release_group_losses
+from jaxminimax.door.losses import release_group_index
 from jaxminimax.mechanism import (
     FixedSize,
     Full,
@@ -34,6 +36,7 @@ from jaxminimax.mechanism import (
     GroupLosses,
     Poisson,
     Repeat,
+    Selection,
     Sequence,
 )
 
@@ -44,15 +47,15 @@ class Hyper:
 
     Attributes:
       query: clip norm, noise multiplier, sampling, sizes.
-      losses: bound, noise multiplier, the same sizes, `only_argmax=True`; its `times` is replaced
-        by `iterations`.
+      losses: bound, noise multiplier, the same sizes: a `Selection`, or `GroupLosses` with
+        `only_argmax=True`; its `times` is replaced by `iterations`.
       step: a number or a schedule `t -> step` [parameter units / gradient units].
       iterations: T, rounds of two releases.
       averaging: weights of w_1, ..., w_{T+1} in the average.
     """
 
     query: GroupGradients
-    losses: GroupLosses
+    losses: Selection | GroupLosses
     step: Any
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
@@ -89,18 +92,20 @@ def mechanism(hyper: Hyper) -> Sequence:
         raise ValueError(f"query has sizes {hyper.query.sizes}, but losses has "
                          f"{hyper.losses.sizes}: they read the same groups.")
     if not hyper.losses.only_argmax:
-        raise ValueError("losses.only_argmax must be True: only the index of the largest loss is "
-                         "released.")
+        raise ValueError("losses must be a Selection, or GroupLosses with only_argmax=True: only "
+                         "the index of the largest loss is released.")
     return Sequence(parts=(dataclasses.replace(hyper.losses, times=hyper.iterations),
                            Repeat(query=hyper.query, times=hyper.iterations)),
                     in_turn=True)
 
 
 def example(query: GroupGradients, iterations: int,
-            laplace: float | None = None) -> Hyper:
+            laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
     """The smallest legal settings around a description: for accounting and audits."""
-    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
-                         only_argmax=True)
+    losses: Any = Selection(bound=1.0, noise_multiplier=laplace, sizes=query.sizes)
+    if losses_noise is not None:
+        losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
+                             only_argmax=True, noise=losses_noise)
     return Hyper(query=query, losses=losses, step=1.0, iterations=iterations)
 
 
@@ -148,7 +153,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     done = state.spent // 2
     t = done + 1
     w, active = state.z
-    group = release_group_losses(key, losses, done, problem, w, data)  # i_t
+    group = release_group_index(key, losses, done, problem, w, data)  # i_t
     g = release_group_gradient(key, gradients, done, problem, w, data, group)
     w = stepped(w, g, hyper.step, t, problem)  # w_{t+1}
     active = active + jax.nn.one_hot(group, active.shape[0], dtype=active.dtype)
@@ -163,7 +168,7 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
         iterations = rounds(sizes=sizes, epsilon=epsilon, delta=target.delta, bound=problem.bound,
                             diameter=problem.diameter, lipschitz=problem.lipschitz)
     query = GroupGradients(clip=problem.lipschitz, sizes=tuple(sizes), sampling=sampling or Full())
-    losses = GroupLosses(bound=problem.bound, sizes=tuple(sizes), only_argmax=True)
+    losses = Selection(bound=problem.bound, sizes=tuple(sizes))
     hyper = target.noise(Hyper(query=query, losses=losses, step=1.0, iterations=iterations))
     return Plan(scheduled(hyper, dim=dim, diameter=problem.diameter), None, False, (
         "The excess worst-group risk by Theorem 14 of Zhou and Bassily (2024), a rate.",

@@ -1,22 +1,23 @@
-"""Private online optimisation by follow-the-regularised-leader on tree-aggregated gradients.
+"""Private online optimisation by follow-the-regularised-leader on noisy prefix sums of gradients.
 
 One record a round, each read once. With G_t the noisy sum of the clipped operators so far,
 
     z_{t+1} = P(z_1 - step G_t),   G_t = G_{t-1} + release_leaf(t),                t = 1, ..., T,
 
-the minimiser of <G_t, z> + ||z - z_1||^2 / (2 step). The sums' noise is that of a binary tree:
-O(log t) nodes instead of t, no sampling, and so no assumption on the order of the records. Output
-the average of z_1 ... z_T.
+the minimiser of <G_t, z> + ||z - z_1||^2 / (2 step). The sums' noise is that of a binary tree
+(`TreeSums`: O(log t) nodes instead of t) or of a matrix factorisation (`CorrelatedSums`: less by
+half); no sampling, and so no assumption on the order of the records. Output the average of
+z_1 ... z_T.
 
 An `OnlineOptimiser`: `update` feeds it the records of a data set in their order, `observe_record`
-any record that its caller has not used before. It holds two vectors and works O(d log T) a round
-at most, O(d) on average.
+any record that its caller has not used before. It holds two vectors; a round draws two vectors of
+noise on average from a tree, and as many as there are bands of correlated noise.
 
 Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning
 without sampling or shuffling", arXiv:2103.00039, as the optimiser that Zhou and Bassily,
 arXiv:2402.19437, leave open in Algorithm 2. Departures: replacing a record moves a node by twice
 the clip norm (their guarantee is for a record replaced by zero), which the accountant charges; the
-state holds noisy sums only.
+state holds noisy sums only; `plan` takes the noise of a factorisation where it is less.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ from jaxminimax.algorithms.common.steps import stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.stream import release_leaf
-from jaxminimax.mechanism import TreeSums, concrete
+from jaxminimax.mechanism import PrefixSums, TreeSums, concrete, sums_for
 
 
 @pytree_dataclass
@@ -45,7 +46,7 @@ class Hyper:
       step: [parameter units / gradient units]; see `theorem_step`.
     """
 
-    query: TreeSums
+    query: PrefixSums
     step: float | jax.Array
 
     @property
@@ -77,7 +78,7 @@ class State(NamedTuple):
         return tree.cast_like(self.mean.value, self.z)
 
 
-def mechanism(hyper: Hyper) -> TreeSums:
+def mechanism(hyper: Hyper) -> PrefixSums:
     """What a run does to the data: one leaf a round. The accountant reads nothing else."""
     return hyper.query
 
@@ -157,22 +158,22 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
       ValueError: for numbers out of range.
     """
     checks.count("population", population)
-    query = TreeSums(clip=bound, leaves=population)
+    query = sums_for(bound, population, dim)
     hyper = target.noise(Hyper(query=query, step=1.0))
     step = theorem_step(hyper.query, dim=dim, diameter=diameter)
     regret = regret_bound(hyper.query, dim=dim, diameter=diameter)
     return Plan(dataclasses.replace(hyper, step=step), regret, regret >= bound * diameter, (
-        "The average regret for convex losses of follow-the-regularised-leader on the sums of a "
-        "noisy tree, Kairouz et al. (2021).",
+        "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
+        "Kairouz et al. (2021), with the deviation of their noise.",
         "The noise is that of a replaced record, twice the published sensitivity."))
 
 
-def theorem_step(query: TreeSums, *, dim: int, diameter: float,
+def theorem_step(query: PrefixSums, *, dim: int, diameter: float,
                  noise_multiplier: Any = None) -> float:
     """The step that minimises the bound on the regret; see `regret_bound`.
 
-    M / (2 T (C^2 / 2 + C sigma (d h)^(1/2)))^(1/2), sigma = C noise_multiplier the noise of a node
-    and h = ceil(log2(T + 1)).
+    M / (2 T (C^2 / 2 + C sigma (d h)^(1/2)))^(1/2), sigma = C noise_multiplier and sigma h^(1/2)
+    above the deviation of every prefix sum's noise: h = ceil(log2(T + 1)) for a tree's nodes.
 
     Args:
       query: clip norm C and leaves T.
@@ -187,11 +188,11 @@ def theorem_step(query: TreeSums, *, dim: int, diameter: float,
     checks.number("diameter", diameter, low=0.0)
     z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
     checks.number("noise_multiplier", z, low=0.0, closed=True)
-    noise = concrete(z) * math.sqrt(dim * query.leaves.bit_length())
+    noise = concrete(z) * math.sqrt(dim) * query.spread()
     return diameter / (concrete(query.clip) * math.sqrt(query.leaves * (1 + 2 * noise)))
 
 
-def regret_bound(query: TreeSums, *, dim: int, diameter: float) -> float:
+def regret_bound(query: PrefixSums, *, dim: int, diameter: float) -> float:
     """Bound on the average regret of `theorem_step`, for convex losses with gradients up to C.
 
     M C ((1 + 2 z (d h)^(1/2)) / T)^(1/2), z the noise multiplier: follow-the-leader without noise
@@ -199,5 +200,5 @@ def regret_bound(query: TreeSums, *, dim: int, diameter: float) -> float:
     sigma (d h)^(1/2), moves a point by step times it and the regret by C times that.
     """
     z = concrete(query.noise_multiplier)
-    noise = z * math.sqrt(dim * query.leaves.bit_length())
+    noise = z * math.sqrt(dim) * query.spread()
     return diameter * concrete(query.clip) * math.sqrt((1 + 2 * noise) / query.leaves)

@@ -20,7 +20,7 @@ numbers.
 
 Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437,
 Algorithm 2, with `ftrl` for the optimiser that it leaves open. Departures: records of finite groups
-in a fixed order for a sampling oracle; a tree's sensitivity to a replaced record, which is twice
+in a fixed order for a sampling oracle; the sums' sensitivity to a replaced record, which is twice
 the published one; noise that is private against records chosen by looking at earlier answers, which
 their Definition 5 does not ask for and the proof needs; losses are clipped to [0, B].
 """
@@ -39,7 +39,14 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.losses import release_loss
 from jaxminimax.door.stream import next_pair
-from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, check_noise
+from jaxminimax.mechanism import (
+    Parallel,
+    PrefixSums,
+    RecordLosses,
+    TreeSums,
+    check_noise,
+    sums_for,
+)
 
 _DRAW = 0x647261  # what a run's key is folded with for the draws of groups
 
@@ -104,15 +111,17 @@ def mechanism(hyper: Hyper) -> Parallel:
     return hyper.query
 
 
-def releases(*, clip: float, bound: float, iterations: int) -> Parallel:
-    """The description of a run: a tree of clipped gradients beside single losses.
+def releases(*, clip: float, bound: float, iterations: int,
+             sums: PrefixSums | None = None) -> Parallel:
+    """The description of a run: prefix sums of clipped gradients beside single losses.
 
     Args:
       clip: C, on the norm of a record's gradient.
       bound: B, losses are clipped to [0, B].
       iterations: T.
+      sums: of T leaves with that clip norm; None for a tree.
     """
-    return Parallel(parts=(TreeSums(clip=clip, leaves=iterations),
+    return Parallel(parts=(sums or TreeSums(clip=clip, leaves=iterations),
                            RecordLosses(bound=bound, times=iterations)), in_turn=True)
 
 
@@ -210,7 +219,7 @@ def weight_step(losses: RecordLosses, groups: int) -> float:
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None) -> Plan:
+         iterations: int | None = None, tree: bool = False) -> Plan:
     """One pass with the paper's steps, for a problem with known constants.
 
     Args:
@@ -219,6 +228,8 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
       sizes: records of each group.
       dim: d, of w.
       iterations: T; None for half of all records, as in the paper.
+      tree: whether sums have the paper's tree of noise where correlated noise would be less, too; a
+        round then draws two numbers for each of its own instead of one for each band.
 
     Raises:
       ValueError: for numbers out of range.
@@ -227,14 +238,14 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
     checks.count("iterations", rounds)
     checks.number("epsilon", target.epsilon, low=0.0)
     epsilon: float = target.epsilon  # type: ignore[assignment]  # just checked
-    query = releases(clip=problem.lipschitz, bound=problem.bound, iterations=rounds)
-    tree = query.parts[0]
-    z = 2 * math.sqrt(tree.leaves.bit_length()) * schedules.gaussian_multiplier(epsilon,
-                                                                                target.delta)
+    sums = (TreeSums(clip=problem.lipschitz, leaves=rounds) if tree
+            else sums_for(problem.lipschitz, rounds, dim))
+    query = releases(clip=problem.lipschitz, bound=problem.bound, iterations=rounds, sums=sums)
+    z = 2 * sums.moves() * schedules.gaussian_multiplier(epsilon, target.delta)
     losses = RecordLosses(bound=problem.bound, noise_multiplier=1 / epsilon, times=rounds)
-    hyper = Hyper(query=query, step=ftrl.theorem_step(tree, dim=dim, diameter=problem.diameter,
+    hyper = Hyper(query=query, step=ftrl.theorem_step(sums, dim=dim, diameter=problem.diameter,
                                                       noise_multiplier=z),
                   weight_step=weight_step(losses, len(sizes)), sizes=tuple(sizes))
     return Plan(target.noise(hyper), None, False, (
         "The excess worst-group risk by Zhou and Bassily (2024), Algorithm 2, a rate.",
-        "The optimiser is tree-aggregated follow-the-leader, whose step is for its own noise."))
+        "The optimiser is follow-the-leader on noisy sums, whose step is for its own noise."))

@@ -107,9 +107,10 @@ def mechanism(hyper: Hyper) -> Sequence:
 
 
 def example(query: GroupGradients, iterations: int,
-            laplace: float | None = None) -> Hyper:
+            laplace: float | None = None, losses_noise: str | None = None) -> Hyper:
     """The smallest legal settings around a description: for accounting and audits."""
-    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes)
+    losses = GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=query.sizes,
+                         noise=losses_noise)
     return Hyper(query=query, losses=losses, step=1.0, weight_step=1.0, iterations=iterations)
 
 
@@ -236,6 +237,7 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
 def weight_step(losses: GroupLosses, iterations: int) -> float:
     """sqrt(2 ln p / T) / U with U = B + tau ln(p n T), a bound on all noisy losses but seldom.
 
+    (2 ln(p n T))^(1/2) in the place of the logarithm if tau is the deviation of Gaussian noise.
     tau and n are those of the smallest group. One group counts as two: its weight stays 1.
 
     Raises:
@@ -244,7 +246,8 @@ def weight_step(losses: GroupLosses, iterations: int) -> float:
     p, n = len(losses.sizes), min(losses.sizes)
     bound = concrete(losses.bound)
     scale = bound * concrete(check_noise(losses)) / n
-    most = bound + scale * math.log(p * n * iterations)
+    reach = math.log(p * n * iterations)
+    most = bound + scale * (math.sqrt(2 * reach) if losses.gaussian else reach)
     return math.sqrt(2 * math.log(max(p, 2)) / iterations) / most
 
 

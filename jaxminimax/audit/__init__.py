@@ -34,6 +34,7 @@ import numpy as np
 from jaxminimax.accounting import epsilon
 from jaxminimax.audit._bound import clopper_pearson, linear, lower_bound
 from jaxminimax.audit._grid import coarse, coarse_scores, scale
+from jaxminimax.audit._index import index_signal
 from jaxminimax.audit._pairs import (
     PAIRS,
     PLAIN,
@@ -56,6 +57,7 @@ from jaxminimax.audit._signal import Signal, charged_signal, signal, signal_of
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
 from jaxminimax.mechanism import (
+    CorrelatedSums,
     GroupSolution,
     Query,
     Repeat,
@@ -65,8 +67,9 @@ from jaxminimax.mechanism import (
 )
 
 __all__ = ["PAIRS", "PLAIN", "PROBLEM", "Audit", "Rounds", "Signal", "audit", "charged_signal",
-           "clopper_pearson", "coarse", "likelihood_ratio", "linear", "lower_bound", "random_pair",
-           "releases", "rounds", "rounds_of_both", "signal", "signal_of", "worst_pair"]
+           "clopper_pearson", "coarse", "index_signal", "likelihood_ratio", "linear", "lower_bound",
+           "random_pair", "releases", "rounds", "rounds_of_both", "signal", "signal_of",
+           "worst_pair"]
 
 _ENOUGH = 4000  # runs that the signal is measured on
 _FEW = 1000  # with fewer it is not
@@ -215,7 +218,7 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
     if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
         seen = dataclasses.replace(made, times=hyper.iterations)  # the first release of each round
     gauge = None
-    if runs >= _FEW and isinstance(made, Repeat | TreeSums | GroupSolution):
+    if runs >= _FEW and isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution):
         gauge = signal_of(found[0], seen, neighbours=neighbours, confidence=confidence)
     return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
                  gauge)

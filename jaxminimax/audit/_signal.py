@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.signal import lfilter
 
 from jaxminimax.accounting import _charge, _curves
 from jaxminimax.audit._bound import clopper_pearson
@@ -20,7 +21,7 @@ from jaxminimax.audit._distance import gaussian_signal, laplace_signal, shared_n
 from jaxminimax.audit._rounds import Rounds, first_points, rounds
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
-from jaxminimax.mechanism import Full, OneRelease, TreeSums
+from jaxminimax.mechanism import Full, OneRelease, TreeSums, coefficients
 
 LAWS = ("gaussian", "laplace")
 
@@ -31,7 +32,8 @@ class Signal:
 
     For Gaussian noise the distance of the two means in the metric of the noise's covariance, over
     all rounds that are looked at, given samples that hold the record; a run is the Gaussian
-    mechanism of this parameter. For Laplace noise the sum of distances over scales.
+    mechanism of this parameter. For Laplace noise the sum of distances over scales. For the index
+    of the largest of scores with Gumbel noise the change of its log odds, see `index_signal`.
 
     Attributes:
       attained: the estimate.
@@ -41,8 +43,9 @@ class Signal:
       read: share of the releases that read the record, from below; 0 where samples are public.
       read_charged: the share that the description says; 1 where samples are public.
       shared: largest correlation of two released numbers' noise, or of noise with whether a sample
-        holds the record, from below; 0 unless it is there beyond doubt. Of a tree the nodes' noise.
-      law: "gaussian" or "laplace".
+        holds the record, from below; 0 unless it is there beyond doubt. Of a tree the nodes' noise,
+        of correlated noise what it is made of.
+      law: "gaussian", "laplace" or "gumbel".
       confidence: of each bound.
       runs: that it was measured on.
     """
@@ -81,15 +84,17 @@ def _unsampled(described: Any) -> Any:
 def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
     """What the accountant takes the signal for, given samples that hold the record.
 
-    A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z.
+    A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z, and
+    for Gumbel noise ("gumbel") too, of the indices that it decides.
     """
+    kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
     most = 0.0
     for charge in _charge.charges(_unsampled(mechanism), neighbours):
         if law == "gaussian":
             most = max(most, _curves.shift(neighbours) * math.sqrt(charge.gaussian))
         else:
             most = max(most, sum(times / loss.z if loss.z else math.inf
-                                 for loss, times in charge.losses if loss.kind == "laplace"))
+                                 for loss, times in charge.losses if loss.kind == kind))
     return most
 
 
@@ -138,6 +143,14 @@ def _nodes(steps: np.ndarray) -> np.ndarray:
     return nodes
 
 
+def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
+    """What correlated noise is made of, `[runs, rounds, k]`, and how far a record moves it."""
+    if bands == 1:
+        return steps
+    a = coefficients(bands)
+    return np.asarray(lfilter([1.0], a / a[0], steps, axis=1))
+
+
 def _there(found: Rounds, gap: np.ndarray) -> list[np.ndarray]:
     """Whether each release of a round read the record, `[runs, rounds]` each."""
     sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(found)]
@@ -168,6 +181,11 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)
     query: Any = getattr(mechanism, "query", None)
+    bands = getattr(mechanism if query is None else query, "bands", 1)
+    if bands > 1 and len(found.leaves) > 1:
+        raise ValueError("The signal of correlated noise is that of one release a round, and "
+                         f"{len(found.leaves)} are looked at: audit another algorithm.")
+    noise, gap = (_innovations(x, bands) for x in (noise, gap))
     sampling = getattr(query, "sampling", None)
     n = getattr(query, "population", None) or min(getattr(query, "sizes", (1,)))
     case = None if sampling is None else sampling.worst_case(n)
@@ -212,7 +230,8 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
       mechanism: what is charged for the numbers that are looked at; None: all of the run.
 
     Raises:
-      ValueError: for numbers out of range, or runs that are too few.
+      ValueError: for numbers out of range, runs that are too few, or several releases a round with
+        correlated noise.
     """
     checks.count("runs", runs, low=4)
     checks.one_of("law", law, LAWS)

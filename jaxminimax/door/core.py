@@ -38,6 +38,10 @@ class Kind(enum.IntEnum):
     LEAF = 4  # the rounding of a tree's leaf
     NODE = 5  # the noise of a tree's node
     RECORD_LOSS = 6
+    SELECTION = 7
+    # what correlated noise is made of, blocks of numbers, and how it is rounded:
+    INNOVATION = 8  # that of leaves
+    MEAN_INNOVATION = 9  # that of clipped sums
 
 
 class Keys(NamedTuple):

@@ -1,30 +1,36 @@
-"""The doors that losses leave by: every group's mean, or that of one record.
+"""The doors that losses leave by: every group's mean, the largest one's index, or one record's.
 
-Losses are clipped to [0, B], added and blurred by Laplace noise, all in integers (`noising`).
+Losses are clipped to [0, B], added and blurred by noise, all in integers (`noising`), or the index
+is drawn from integers (`noise.chosen`).
 """
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.door import core, noising, own_record
 from jaxminimax.door.samples import Place, check_groups, record_at
-from jaxminimax.mechanism import GroupLosses, RecordLosses, check_noise
+from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
+from jaxminimax.noise import chosen
+from jaxminimax.noise.floats import ROUNDING_MARGIN
+
+_LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
 
 
 def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Array,
                          problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """Every group's noisy mean loss at w, or the number of the group where it is largest.
 
-        y_i = (sum_j clip(loss(w, z_ij), 0, B) + B noise_multiplier Lap_i) / n_i,
+        y_i = (sum_j clip(loss(w, z_ij), 0, B) + B noise_multiplier X_i) / n_i,
 
-    with Lap_1, ..., Lap_p independent Laplace numbers of scale 1. A loss that is not a number
-    counts as B. Losses are rounded to a grid one by one, and sum and noise are integers, so that
-    the order of the additions decides nothing.
+    with X_1, ..., X_p independent Laplace numbers of scale 1, or standard Gaussian ones. A loss
+    that is not a number counts as B. Losses are rounded to a grid one by one, and sum and noise are
+    integers, so that the order of the additions decides nothing.
 
     Args:
       key: root key of the run, a secret; as in `release`.
@@ -45,19 +51,63 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     if not isinstance(mechanism, GroupLosses):
         raise ValueError(f"release_group_losses answers GroupLosses, got "
                          f"{type(mechanism).__name__}.")
-    checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
-    w, data = jax.tree.map(jnp.asarray, (w, data))
-    check_groups(data, mechanism.sizes)
-    own_record.check(problem.loss, w, data, 2, sum(mechanism.sizes))
-    each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
-    if each.shape != (len(mechanism.sizes), max(mechanism.sizes)):
-        raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
+    each = _losses(mechanism, problem, w, data)
     allowed = core.is_left(spent, mechanism.times)
     keys = core.keys_of_release(key, core.Kind.GROUP_LOSSES, spent)
-    noisy = _noisy_means(keys.noise, mechanism, each, mechanism.sizes, float_dtype(w))
+    dtype = float_dtype(jax.tree.map(jnp.asarray, w))
+    noisy = _noisy_means(keys.noise, mechanism, each, mechanism.sizes, dtype)
     if mechanism.only_argmax:
         return jnp.where(allowed, jnp.argmax(noisy), -1).astype(jnp.int32)
     return core.nan_unless(allowed, noisy)
+
+
+def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spent: jax.Array,
+                        problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
+    """The number of the group whose noisy mean loss at w is largest, and nothing else.
+
+        argmax_i (mean_j clip(loss(w, z_ij), 0, B) + b G_i),    b = noise_multiplier B / min_i n_i,
+
+    with G_1, ..., G_p independent Gumbel numbers. A loss that is not a number counts as B. What is
+    drawn is the index, from integers, and G never is.
+
+    Losses are rounded one by one to integers, 2^20 in B, and group i's score is the integer next to
+    c_i I_i, I_i their sum, c_i = 2^22 / 2^20 min_i n_i / (n_i noise_multiplier): that is
+    mean_i / b in units of 2^-22. I_i is below 2^52 and a record moves it by at most 2^20, so it
+    moves the product, whose rounding is a part 2^-52 of it, by at most 2^22 / noise_multiplier
+    (1 + n_i 2^-51), and the score by one more: `costs.charged` has both. Groups of equal scores are
+    equally likely, whatever their order.
+
+    Args:
+      key: root key of the run, a secret; as in `release`.
+      mechanism: what was promised to the accountant; of `GroupLosses`, with `only_argmax`, see
+        `release_group_losses`.
+      spent: number of releases already made of this mechanism, int32 `[]`.
+      problem: only `problem.loss` is used.
+      w: the point.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+
+    Returns:
+      int32 `[]`; -1, which no door takes for a group, if `mechanism.times` releases were made
+      before.
+
+    Raises:
+      ValueError: while tracing, as `release_group_losses`; for all losses instead of the index.
+    """
+    if isinstance(mechanism, GroupLosses) and mechanism.only_argmax:
+        return release_group_losses(key, mechanism, spent, problem, w, data)
+    if not isinstance(mechanism, Selection):
+        raise ValueError("release_group_index answers a Selection, or GroupLosses("
+                         f"only_argmax=True), got {type(mechanism).__name__}.")
+    each = _losses(mechanism, problem, w, data)
+    allowed = core.is_left(spent, mechanism.times)
+    keys = core.keys_of_release(key, core.Kind.SELECTION, spent)
+    allowed &= jnp.asarray(check_noise(mechanism)) >= 0  # not NaN, which no comparison is true of
+    below, plain = core.with_key_in_float64(
+        lambda _, *numbers: _scores(mechanism.sizes, *numbers), keys.noise, each, mechanism.bound,
+        check_noise(mechanism))
+    # without noise the index is what it is
+    index = jnp.where(plain >= 0, plain, chosen(keys.noise, below))
+    return jnp.where(allowed, index, -1).astype(jnp.int32)
 
 
 def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, problem: GroupProblem,
@@ -97,6 +147,54 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     return core.nan_unless(allowed, noisy[0])
 
 
+def _losses(mechanism: GroupLosses | Selection, problem: GroupProblem, w: PyTree,
+            data: PyTree) -> jax.Array:
+    """Every record's loss, `[p, n_max]`, once everything is as described.
+
+    Raises:
+      ValueError: as the doors.
+    """
+    checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
+    w, data = jax.tree.map(jnp.asarray, (w, data))
+    check_groups(data, mechanism.sizes)
+    own_record.check(problem.loss, w, data, 2, sum(mechanism.sizes))
+    each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
+    if each.shape != (len(mechanism.sizes), max(mechanism.sizes)):
+        raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
+    refuse_complex(each, "the loss")
+    return each
+
+
+def _present(each: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+    """Which rows are records, and not padding."""
+    return jnp.arange(each.shape[1])[None] < np.array(sizes)[:, None]
+
+
+def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
+            z: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """How far each group's score is below the largest, int32 `[p]`; the argmax, or -1 with noise.
+
+    To be called with 64-bit types.
+    """
+    each, bound, z = core.widened((each, bound, z))
+    losses = jnp.where(_present(each, sizes), _clipped_parts(each, bound), 0.0)
+    whole = jnp.round(losses * 2.0**_LOSS_BITS)
+    quiet = z == 0
+    share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
+    unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(quiet, 1.0, z) * ROUNDING_MARGIN)
+    score = jnp.round(jnp.sum(whole, -1) * (share * unit))
+    below = jnp.minimum(jnp.max(score) - score, 2.0**30).astype(jnp.int32)
+    means = jnp.sum(losses, -1) / np.array(sizes, np.float64)
+    largest = jnp.where(means == jnp.max(means), np.arange(len(sizes), dtype=np.int32), len(sizes))
+    return below, jnp.where(quiet, jnp.min(largest), -1)
+
+
+def _clipped_parts(each: jax.Array, bound: jax.Array) -> jax.Array:
+    """Losses over B, in [0, 1] whatever B is; one that is not a number counts as 1."""
+    part = each / bound
+    return jnp.where(part < 1, jnp.maximum(part, 0.0), 1.0)
+
+
 def _clipped(each: jax.Array, bound: jax.Array) -> jax.Array:
     """Losses in [0, B]; one that is not a number counts as B."""
     return jnp.where(jnp.isnan(each), bound, jnp.clip(each, 0.0, bound))
@@ -104,7 +202,7 @@ def _clipped(each: jax.Array, bound: jax.Array) -> jax.Array:
 
 def _noisy_means(key: jax.Array, mechanism: GroupLosses | RecordLosses, each: jax.Array,
                  sizes: tuple[int, ...], dtype: Any) -> jax.Array:
-    """(sum_j clip(loss_j, 0, B) + B noise_multiplier Lap) / n of every group.
+    """(sum_j clip(loss_j, 0, B) + B noise_multiplier X) / n of every group.
 
     Args:
       key: of the noise.
@@ -121,9 +219,9 @@ def _noisy_means(key: jax.Array, mechanism: GroupLosses | RecordLosses, each: ja
     def means(key: jax.Array, each: jax.Array, bound: jax.Array, z: jax.Array) -> jax.Array:
         each, bound, z = core.widened((each, bound, z))
         n = jnp.asarray(sizes, jnp.float64)
-        present = jnp.arange(each.shape[1])[None] < n[:, None]
-        clipped = jnp.where(present, _clipped(each, bound), 0.0)
-        noisy = noising.add_noise_to_losses(key, clipped, bound, z, mechanism.exact)
+        clipped = jnp.where(_present(each, sizes), _clipped(each, bound), 0.0)
+        gaussian = isinstance(mechanism, GroupLosses) and mechanism.gaussian
+        noisy = noising.add_noise_to_losses(key, clipped, bound, z, mechanism.exact, gaussian)
         # to float32 always: the last bits of a float64 would tell which sums are possible
         return (noisy / n).astype(jnp.float32).astype(dtype)
 

@@ -9,6 +9,7 @@ for what float32 descriptions lose: the noise multiplier, the product, its own p
 and 1 / g are four roundings of 2^-24.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -21,7 +22,12 @@ from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dith
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import MOST_BITS, PARAMETERS, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
-from jaxminimax.noise.floats import ROUNDING_MARGIN, gaussian, standard_laplace
+from jaxminimax.noise.floats import (
+    ROUNDING_MARGIN,
+    gaussian,
+    standard_laplace,
+    standard_normal,
+)
 
 _NOISE, _DITHER = 0, 1  # what the key of a release's noise is folded with
 
@@ -57,6 +63,11 @@ def scales(clip: Saddle, noise_multiplier: Saddle, parameters: int) -> Saddle:
     """A `Scale` for each player with a clip norm, None for the other."""
     return Saddle(*(None if c is None else Scale(std(c, z), jnp.asarray(
         grid_bits(z, parameters), jnp.int32)) for c, z in zip(clip, noise_multiplier, strict=True)))
+
+
+def finest(scale: Saddle) -> jax.Array:
+    """The largest L of both players."""
+    return jnp.max(jnp.stack([s.bits for s in scale if s is not None]))
 
 
 def check_size(like: PyTree, parameters: int) -> None:
@@ -127,12 +138,12 @@ def added(sums: Sums, noise: Saddle, scale: Saddle, exact: bool,
 def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
     """floor(2^L G) for every number, each player with its own L: floors of floors nest."""
     known = [s for s in scale if s is not None]
-    finest = jnp.max(jnp.stack([s.bits for s in known]))
     leaves, treedef = jax.tree.flatten(like)
-    drawn = floored_normal(key, sum(x.size for x in leaves), finest,
+    most = finest(scale)
+    drawn = floored_normal(key, sum(x.size for x in leaves), most,
                            jnp.any(jnp.stack([s.std != 0 for s in known])))
     shifts = jax.tree.leaves(Saddle(*(None if s is None else jax.tree.map(
-        lambda _, s=s: finest - s.bits, x) for s, x in zip(scale, like, strict=True))))
+        lambda _, s=s: most - s.bits, x) for s, x in zip(scale, like, strict=True))))
     noise, first = [], 0
     for x, shift in zip(leaves, shifts, strict=True):
         noise.append((drawn[first: first + x.size] >> shift).reshape(x.shape))
@@ -184,8 +195,8 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
 
 
 def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: jax.Array,
-                        exact: bool) -> jax.Array:
-    """Sums along the last axis of losses in [0, B], plus Laplace noise of scale B z, float64.
+                        exact: bool, gaussian: bool = False) -> jax.Array:
+    """Sums along the last axis of losses in [0, B], plus noise of scale B z, float64.
 
     To be called with 64-bit types. Each loss is rounded to a multiple of g = B z / 2^L; integers
     below 2^52 are float64 numbers, and their sums are exact.
@@ -196,14 +207,18 @@ def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: 
       bound: B, float64 `[]`.
       z: noise multiplier, float64 `[]`; 0: the plain sum.
       exact: whether the noise is made of integers.
+      gaussian: whether it is Gaussian, of standard deviation B z, instead of Laplace.
     """
-    width = bound * z * ROUNDING_MARGIN
+    width, shape = bound * z * ROUNDING_MARGIN, losses.shape[:-1]
     if not exact:
-        drawn = standard_laplace(key, losses.shape[:-1], losses.dtype)
+        drawn = (standard_normal if gaussian else standard_laplace)(key, shape, losses.dtype)
         return jnp.sum(losses, -1) + width * drawn
     bits = jnp.asarray(grid_bits(z, PARAMETERS), jnp.int32)
     unit = Scale(width, bits).unit
     total = jnp.sum(jnp.round(jnp.minimum(losses / unit, 2.0**20)), -1)
-    noise = floored_laplace(key, losses.shape[:-1]) >> (MOST_BITS - bits)
+    if gaussian:
+        noise = floored_normal(key, math.prod(shape), bits, width != 0).reshape(shape)
+    else:
+        noise = floored_laplace(key, shape) >> (MOST_BITS - bits)
     loud = (total + noise + 0.5) * unit
     return jnp.where(width == 0, jnp.sum(losses, -1), loud)

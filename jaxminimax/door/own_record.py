@@ -67,6 +67,23 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
         _check_closed_over(x, rows, lengths, axes)
 
 
+def check_constants(program: Any, data: PyTree) -> None:
+    """Refuses a traced program that closes over one of the data's own arrays.
+
+    For programs that are kept: `check` saw the data of the call that traced them, or their shapes.
+
+    Args:
+      program: a traced release, or a run of them.
+      data: leaves whose numbers are known, or on a mesh.
+
+    Raises:
+      ValueError: naming the array's shape and the way out.
+    """
+    rows, _ = _records(data, 1)
+    for x in programs.constants(program):
+        _check_closed_over(x, rows, set(), 1)
+
+
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
     """The rows that are there, and how many of their leading axes number them."""
     if isinstance(data, Window):

@@ -1,4 +1,4 @@
-"""The door to records that are read one at a time and once: gradients by a tree.
+"""The door to records that are read one at a time and once: gradients in noisy prefix sums.
 
 That no record is read twice is decided here too: `next_pair` hands out the records of a group in
 their order, the first of a pair for its gradient and the second for its loss.
@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core, noising, own_record
+from jaxminimax.door import core, correlated, noising, own_record
 from jaxminimax.door.samples import Place, check_groups, record_at
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import TreeSums, check_noise
+from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
 
 
 def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
@@ -57,9 +57,12 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
     return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z, scale))
 
 
-def release_leaf(key: jax.Array, mechanism: TreeSums, spent: jax.Array, problem: Problem, z: Saddle,
-                 data: PyTree, place: Place, present: jax.Array | None = None) -> Saddle:
+def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, problem: Problem,
+                 z: Saddle, data: PyTree, place: Place,
+                 present: jax.Array | None = None) -> Saddle:
     """How much the noisy sum of all leaves so far grows by the next one.
+
+    For `CorrelatedSums` it is g_t plus the noise of `door.correlated`. For `TreeSums` it is
 
         g_t + N_t - N_{t-1},   g_t = clip(g(z; x), C),   N_t = sum of E_{l, t >> l} over bits l of t
 
@@ -93,8 +96,9 @@ def release_leaf(key: jax.Array, mechanism: TreeSums, spent: jax.Array, problem:
       ValueError: while tracing, if the noise multiplier was never set, for a `spent` that is no
         integer, or for arrays of different lengths.
     """
-    if not isinstance(mechanism, TreeSums):
-        raise ValueError(f"release_leaf answers TreeSums, got {type(mechanism).__name__}.")
+    if not isinstance(mechanism, TreeSums | CorrelatedSums):
+        raise ValueError("release_leaf answers TreeSums and CorrelatedSums, got "
+                         f"{type(mechanism).__name__}.")
     noise_multiplier = check_noise(mechanism)
     checks.scalars(clip=mechanism.clip, noise_multiplier=noise_multiplier)
     record, inside = record_at(data, place)
@@ -110,6 +114,10 @@ def release_leaf(key: jax.Array, mechanism: TreeSums, spent: jax.Array, problem:
     total = clipped_sum(problem.operator, clip, joint=True).sums(
         z, jax.tree.map(lambda x: x[None], record), mask[None], rounding)
     # g_t + N_t - N_{t-1}
-    leaf = jnp.asarray(spent, jnp.int32) + 1
-    noise = _noise_step(key, leaf, mechanism, total.floats, scale.w)
+    if isinstance(mechanism, CorrelatedSums):
+        noise = correlated.noise(key, core.Kind.INNOVATION, spent, mechanism.bands, total.floats,
+                                 scale, mechanism.exact)
+    else:
+        leaf = jnp.asarray(spent, jnp.int32) + 1
+        noise = _noise_step(key, leaf, mechanism, total.floats, scale.w)
     return core.nan_unless(allowed, noising.added(total, noise, scale, mechanism.exact, 1.0))

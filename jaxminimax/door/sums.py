@@ -10,10 +10,17 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core, noising, own_record
+from jaxminimax.door import core, correlated, noising, own_record
 from jaxminimax.door.samples import check_parts, sample_on_mesh, sampled_records
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import Query, Repeat, batch_size, check_noise, rows_read
+from jaxminimax.mechanism import (
+    Query,
+    Repeat,
+    batch_size,
+    check_correlated,
+    check_noise,
+    rows_read,
+)
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import Sharded, arrays
 
@@ -56,6 +63,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     if not isinstance(query, Query):
         raise ValueError(f"release answers a Query, got {type(query).__name__}: use the algorithm "
                          "that this mechanism belongs to.")
+    check_correlated(mechanism)
     noise_multiplier = check_noise(query)
     for name, *numbers in zip(Saddle._fields, query.clip, noise_multiplier, strict=True):
         checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
@@ -79,7 +87,12 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         total = clipped.sums(z, data, sample.valid, rounding)
 
     # (I + X) g / m; a player without a clip norm releases nothing
-    g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)
+    if query.bands > 1:
+        drawn = correlated.noise(key, core.Kind.MEAN_INNOVATION, spent, query.bands, total.floats,
+                                 scale, query.exact)
+        g = noising.added(total, drawn, scale, query.exact, batch_size(query))
+    else:
+        g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if clip is None else a
                  for clip, x, a in zip(query.clip, z, g, strict=True)))
     return core.nan_unless(allowed & sample.fits, g)
