@@ -1,7 +1,9 @@
 """Whole runs of an algorithm."""
 
-from jaxminimax.drivers.long_runs import Fit as Fit
 from jaxminimax.drivers.long_runs import fit as fit
+from jaxminimax.drivers.many_runs import stack as stack
+from jaxminimax.drivers.many_runs import sweep as sweep
+from jaxminimax.drivers.result import Run as Run
 from jaxminimax.drivers.scan import run as run
-from jaxminimax.drivers.scan import stack as stack
-from jaxminimax.drivers.scan import sweep as sweep
+from jaxminimax.drivers.tuning import Tuned as Tuned
+from jaxminimax.drivers.tuning import tune as tune

@@ -56,11 +56,12 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
     own = secret(key)
     return {"data set, or order of its rows": of_rows(own, data),
             **_of_problem(own, z, data, problem),
-            "optimiser, schedule or other function": _mark(own, _told(
+            "optimiser, schedule or other function": mark(own, _told(
                 jax.tree.map(lambda _: None, hyper), set()).encode())}
 
 
-def _mark(own: bytes, *parts: bytes) -> str:
+def mark(own: bytes, *parts: bytes) -> str:
+    """128 bits of bytes that only who knows `own` can compute."""
     made = hashlib.blake2b(key=own, digest_size=16)
     for part in parts:
         made.update(len(part).to_bytes(8, "little") + part)
@@ -88,7 +89,7 @@ def of_rows(own: bytes, data: PyTree) -> str:
             total += _sums(piece.astype(dtype, copy=False), first, each, start)
     if isinstance(data, Sharded):
         total = _over_processes(data, total)
-    return _mark(own, total.tobytes(), *(x.encode() for x in told))
+    return mark(own, total.tobytes(), *(x.encode() for x in told))
 
 
 def _dtype(x: Any) -> np.dtype:
@@ -176,7 +177,7 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
         return {"operator": _program(own, problem.operator, Saddle(z.w, ()), record),
                 "loss": _program(own, problem.loss, z.w, record),
                 "projection": _program(own, problem.project, z.w),
-                "constant of the loss": _mark(own, repr(known).encode())}
+                "constant of the loss": mark(own, repr(known).encode())}
     return {"operator": _program(own, problem.operator, z, record),
             "public term": "" if problem.public is None else _program(own, problem.public, z),
             "projection": _program(own, problem.project, z)}
@@ -185,7 +186,7 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
 def _program(own: bytes, function: Callable, *arguments: Any) -> str:
     """Of a traced function: its equations, and the values of what it closes over."""
     traced = jax.make_jaxpr(function)(*arguments)
-    return _mark(own, _plain(str(traced)).encode(), *(
+    return mark(own, _plain(str(traced)).encode(), *(
         _told(x, set()).encode() for x in programs.constants(traced)))
 
 

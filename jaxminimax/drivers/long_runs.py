@@ -6,29 +6,23 @@ import json
 import os
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Statement, statement
+from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base import arithmetic, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.door import core
-from jaxminimax.drivers import fingerprint, progress_bar
+from jaxminimax.drivers import bookings, fingerprint, progress_bar
 from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.drivers.result import Run
 from jaxminimax.mechanism import Mechanism, check, releases
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData
-
-
-class Fit(NamedTuple):
-    """What `fit` returns: the last state and what it cost."""
-
-    state: Any
-    statement: Statement
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
@@ -48,9 +42,10 @@ def _advance(state: Any, key: jax.Array, data: PyTree, hyper: Any, rounds: jax.A
 
 def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm, problem: Problem,
         *, delta: float, neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
-        unit: str = "one record", checkpoint: str | os.PathLike | None = None,
+        unit: str | None = None, checkpoint: str | os.PathLike | None = None,
         every: int | None = None, callback: Callable[[Any], None] | None = None,
-        progress: bool = True, mesh: Mesh | None = None) -> Fit:
+        progress: bool = True, mesh: Mesh | None = None, people: int = 1,
+        ledger: Ledger | None = None, name: str | None = None) -> Run:
     """A run in jitted pieces of `every` rounds, the same run as `drivers.run`.
 
     With `checkpoint`, the state is saved after every piece, and a run that finds a saved state goes
@@ -71,6 +66,11 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     mesh spans several processes, all call `fit` with equal arguments but for their rows, and need a
     `checkpoint` folder that all of them see.
 
+    With `ledger`, the run is charged before it reads data, or refused. A run that goes on after a
+    crash, with its checkpoint, its key and all that it began with, is not charged again, nor is one
+    that lost its checkpoint and begins anew on the same device; what crashed and does not go on
+    stays charged.
+
     Args:
       key: root key of the run, a secret.
       z: initial point; must not depend on the data.
@@ -82,23 +82,28 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
       problem: operator, public terms, projection.
       delta: for the statement.
       neighbours: for the statement.
-      alongside: for the statement: other mechanisms run on the same data.
+      alongside: for the statement: other mechanisms run on the same data; not charged to `ledger`.
       unit: for the statement: what one record is.
       checkpoint: folder for the saved states; needs orbax-checkpoint.
       every: rounds in a piece; None for a hundredth of the run.
       callback: called with a host copy of the state after every piece; never sees the data.
       progress: whether to show a progress bar, if tqdm is installed.
       mesh: devices, with an axis "data"; None: one device, or where the data are.
+      people: for the statement: the most records that one unit has.
+      ledger: the budget of everything that is released about these data; see `Ledger`. With
+        filter="basic" the run is charged at `delta`, if that is below the ledger's.
+      name: of the run in the ledger.
 
     Returns:
-      The last state, and the privacy statement of the run.
+      The last state, and in `statement` what the run cost.
 
     Raises:
       ValueError: for a description that is not valid or does not fit the data, a folder of
         another run, a mesh with an algorithm that does not release clipped sums over a `Query`,
         processes that do not agree, or `HostData` for an algorithm that reads all records, or
         chooses them, or together with a mesh; for a checkpoint of a key of another generator than
-        threefry2x32; for arithmetic in which NaN is no number like others.
+        threefry2x32; for arithmetic in which NaN is no number like others; if the ledger refuses
+        the run.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
     """
     arithmetic.check()
@@ -107,6 +112,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     total = hyper.iterations
     every = max(1, total // 100) if every is None else every
     checks.count("every", every)
+    checks.count("people", people)
     if checkpoint is not None and jax.random.key_impl(key) != "threefry2x32":
         raise ValueError(f"A checkpoint needs a key of threefry2x32, got {jax.random.key_impl(key)}"
                          ": rounds that are repeated after a crash must repeat their noise on any "
@@ -114,40 +120,47 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     # a copy: the state is donated to each piece, and the caller's z must outlive that
     state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
     promise = _promise(key, described, hyper, algorithm)
-    placed = sharding.on_mesh(data, mesh)
-    if not isinstance(placed, HostData):
-        placed = sharding.arrays(placed)
-    mesh, places = getattr(placed, "mesh", None), None
-    if mesh is not None:
-        sharding.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
-            [promise, every, checkpoint is not None]).encode())
-        state = sharding.replicated(state, mesh)
-        places = tuple(x.sharding for x in jax.tree.leaves(state))
-    if checkpoint is not None:
-        promise |= fingerprint.of_run(key, sharding.arrays(z), placed, hyper, problem)
+    with bookings.Booking(ledger, key, described, promise, name, checkpoint is not None,
+                          delta=delta, neighbours=neighbours, people=people) as booking:
+        placed = sharding.on_mesh(data, mesh)
+        if not isinstance(placed, HostData):
+            placed = sharding.arrays(placed)
+        mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:
-            sharding.agree(mesh, problem=json.dumps(promise).encode())
-    per_round = releases(described) // total
-    with _Folder(checkpoint, promise) as folder:
-        state = folder.latest(state)
-        if mesh is not None:
-            sharding.agree(mesh, **{"the saved state": state})
-        done = int(state.spent) // per_round
-        pieces = [min(every, total - start) for start in range(done, total, every)]
-        with (progress_bar.Bar(total, done, progress and jax.process_index() == 0) as bar,
-              Supply(key, described, placed, pieces, done, total) as supply):
-            for rounds in pieces:
-                for share, count in supply.piece(rounds):
-                    supply.wait(state)
-                    state = _advance(state, key, share, hyper, jnp.int32(count), algorithm, problem,
-                                     places)
-                done += rounds
-                folder.save(done, state)
-                bar.update(rounds)
-                if callback is not None:
-                    callback(jax.device_get(state))
-    return Fit(state, statement(algorithm, hyper, state, delta=delta, neighbours=neighbours,
-                                alongside=alongside, unit=unit))
+            sharding.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
+                [promise, every, checkpoint is not None]).encode())
+            state = sharding.replicated(state, mesh)
+            places = tuple(x.sharding for x in jax.tree.leaves(state))
+        if checkpoint is not None:
+            marks = fingerprint.of_run(key, sharding.arrays(z), placed, hyper, problem)
+            booking.bind(z, marks, mesh)
+            promise |= marks
+            if mesh is not None:
+                sharding.agree(mesh, problem=json.dumps(promise).encode())
+        per_round = releases(described) // total
+        with _Folder(checkpoint, promise) as folder:
+            state = folder.latest(state)
+            if mesh is not None:
+                sharding.agree(mesh, **{"the saved state": state})
+            done = int(state.spent) // per_round
+            if checkpoint is not None and done == 0:
+                booking.bind_place(mesh)
+            pieces = [min(every, total - start) for start in range(done, total, every)]
+            with (progress_bar.Bar(total, done, progress and jax.process_index() == 0) as bar,
+                  Supply(key, described, placed, pieces, done, total) as supply):
+                for rounds in pieces:
+                    for share, count in supply.piece(rounds):
+                        supply.wait(state)
+                        state = _advance(state, key, share, hyper, jnp.int32(count), algorithm,
+                                         problem, places)
+                    done += rounds
+                    booking.begin()
+                    folder.save(done, state)
+                    bar.update(rounds)
+                    if callback is not None:
+                        callback(jax.device_get(state))
+    return Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
+                                       neighbours=neighbours, alongside=alongside, people=people))
 
 
 def _promise(key: jax.Array, described: Mechanism, hyper: Any,

@@ -1,29 +1,34 @@
-"""Whole runs as one program: `run` scans, `sweep` maps runs over seeds and budgets."""
+"""A whole run as one program."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxminimax.base import arithmetic, checks
+from jaxminimax.base import arithmetic
+from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
-from jaxminimax.drivers import progress_bar
-from jaxminimax.mechanism import Repeat, check
+from jaxminimax.door import own_record
+from jaxminimax.drivers.result import Run
+from jaxminimax.mechanism import check
 from jaxminimax.placement.sharding import arrays
 
 
-def _nothing(state: Any) -> tuple[()]:
+def nothing(state: Any) -> tuple[()]:
+    """What is kept of a round unless somebody asks for more."""
     return ()
 
 
 def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm, problem: Problem,
-        observe: Callable[[Any], PyTree] = _nothing) -> tuple[Any, PyTree]:
-    """All `hyper.iterations` rounds of an algorithm in one scan; jit it at the edge.
+        observe: Callable[[Any], PyTree] = nothing) -> Run:
+    """All `hyper.iterations` rounds of an algorithm in one compiled scan.
 
-        jax.jit(run, static_argnames=("algorithm", "problem", "observe"))
+    It compiles itself, once for each algorithm, problem, `observe` and set of shapes: use the same
+    functions again, not new ones that do the same. Inside `jit` or `vmap` of one's own it is a part
+    of that program; what an operator closes over is then compared with the data's lengths, but not
+    with their numbers, which are not known there.
 
     Args:
       key: root key of the run, a secret: drawn for this run, never printed or stored.
@@ -39,12 +44,24 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
       The last state, and the observations with a leading axis of rounds.
 
     Raises:
-      ValueError: for a description that is not valid or does not fit the data; for arithmetic in
-        which NaN is no number like others.
+      ValueError: for a description that is not valid or does not fit the data; for an operator that
+        reads more than one record; for arithmetic in which NaN is no number like others.
     """
     arithmetic.check()
     check(algorithm.mechanism(hyper))
-    return _rounds(key, arrays(z), arrays(data), hyper, algorithm, problem, observe)
+    return Run(*_whole(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
+
+
+def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
+           problem: Problem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
+    """All rounds: a program of its own, or a part of the one that is being traced."""
+    if is_traced(key, z, data, hyper):
+        return _rounds(key, z, data, hyper, algorithm, problem, observe)
+    jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
+    program = _compiled.trace(key, z, data, hyper, algorithm, problem, observe)
+    # it may have been traced for other data of the same shapes: what it closes over is compared
+    own_record.check_constants(program.jaxpr, data)
+    return _compiled(key, z, data, hyper, algorithm, problem, observe)
 
 
 def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
@@ -56,178 +73,36 @@ def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algo
     return jax.lax.scan(step, algorithm.init(z, hyper), length=hyper.iterations)
 
 
-def stack(hypers: Sequence[Any]) -> Any:
-    """Records as one record with a leading axis on every number, for `sweep`.
-
-    Static fields must be equal, but for `iterations`: where they differ, the stacked record has the
-    tuple of them, which `sweep` alone understands. Each record is calibrated for its own, so put
-    the records in order before: the numbers of a stacked one must not be permuted.
-
-    Raises:
-      ValueError: if there are none, or other static fields (population, sampling, optimisers, ...)
-        differ: they would be different programs.
-    """
-    lengths = tuple(getattr(h, "iterations", None) for h in hypers)
-    if len(set(lengths)) > 1 and all(_has_iterations(h) for h in hypers):
-        hypers = [dataclasses.replace(h, iterations=lengths) for h in hypers]
-    structures = {jax.tree.structure(h) for h in hypers}
-    if len(structures) != 1:
-        raise ValueError("stack needs records that differ in their numbers and iterations only, "
-                         f"got {len(structures)} different structures among {len(hypers)} records: "
-                         "population, sampling and optimisers must be equal.")
-    return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *hypers)
+_compiled = jax.jit(_rounds, static_argnames=("algorithm", "problem", "observe"))
 
 
-def _has_iterations(hyper: Any) -> bool:
-    return dataclasses.is_dataclass(hyper) and any(
-        field.name == "iterations" for field in dataclasses.fields(hyper))
-
-
-def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm,
-          problem: Problem, observe: Callable[[Any], PyTree] = _nothing, *,
-          at_once: int | None = None, progress: bool = False) -> tuple[Any, PyTree]:
-    """Every budget with every seed, in one compiled program.
-
-    Noise is calibrated on the host, a budget at a time: `hypers = stack([calibrate(...), ...])`;
-    the records may differ in any number, and in their iterations. A run that is shorter than others
-    keeps its last state once its own rounds are done: it makes no further release, and what it has
-    spent is told by its own record. Runs on the same data add up: `statement` is for one of them.
-
-    Runs of about equal length are taken together, so that little is computed in vain. On a CPU and
-    with large batches, one run at a time is fastest: what it works on stays in the caches.
+def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
+              problem: Problem, lengths: tuple[int, ...], number: jax.Array,
+              hide_time: bool = False) -> Any:
+    """The last state of a run whose iterations are `lengths[number]`; all else is as in `run`.
 
     Args:
-      keys: `[budgets, seeds]` typed keys, all different: two budgets with the same noise would
-        give the data away by their difference. `jax.random.split(key, (budgets, seeds))`. Equal
-        ones are refused where their numbers are known: under jit they are not.
+      key: as in `run`.
       z: as in `run`.
-      data: as in `run`, shared by all runs.
-      hypers: records stacked by `stack`, leading axis `[budgets]`.
+      data: as in `run`.
+      hyper: one of several, with the iterations of the longest; see `lengths_of`.
       algorithm: as in `run`.
       problem: as in `run`.
-      observe: as in `run`.
-      at_once: most runs that go on at the same time, which bounds the memory; the others wait.
-        None: all of them.
-      progress: whether to show a bar, which moves whenever `at_once` runs have ended, if tqdm is
-        installed. Static under jit, like `at_once`.
-
-    Returns:
-      As `run`, with leading axes `[budgets, seeds]`; observations of shorter runs repeat their
-      last one up to the number of rounds of the longest.
-
-    Raises:
-      ValueError: as `run`; for keys of another shape, or two equal ones; for different iterations
-        of an algorithm whose description is more than one repeated query.
+      lengths: iterations of each of them.
+      number: which one it is.
+      hide_time: whether to make the rounds of the longest always, the last ones for nothing.
     """
-    budgets = {x.shape[:1] for x in jax.tree.leaves(hypers)}
-    if keys.ndim != 2 or budgets != {keys.shape[:1]}:
-        raise ValueError(f"keys must have shape [budgets, seeds], got {keys.shape} for {budgets} "
-                         "budgets: use jax.random.split(key, (budgets, seeds)).")
-    _check_different(keys)
-    arithmetic.check()
-    if at_once is not None:
-        checks.count("at_once", at_once)
-    if isinstance(hypers.iterations, tuple) or at_once is not None or progress:
-        return _in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem, observe, at_once,
-                        progress)
+    if len(set(lengths)) == 1:
+        return run(key, z, data, hyper, algorithm, problem)[0]
+    length = jnp.asarray(lengths, jnp.int32)[number]
+    own = dataclasses.replace(hyper, iterations=length)  # decides averages, and the end
 
-    def one(key: jax.Array, hyper: Any) -> tuple[Any, PyTree]:
-        return run(key, z, data, hyper, algorithm, problem, observe)
+    def step(t: jax.Array, state: Any) -> Any:
+        new = algorithm.update(key, state, data, own, problem)
+        return jax.tree.map(lambda a, b: jnp.where(t < length, a, b), new, state)
 
-    return jax.vmap(jax.vmap(one, (0, None)), (0, 0))(keys, hypers)
-
-
-def _check_different(keys: jax.Array) -> None:
-    """Refuses two equal keys, if their numbers are known."""
-    if isinstance(keys, jax.core.Tracer) or not keys.is_fully_addressable:
-        return
-    with jax.ensure_compile_time_eval():
-        words = np.asarray(jax.random.key_data(keys)).reshape(keys.size, -1)
-    first: dict[bytes, int] = {}
-    for k, row in enumerate(words):
-        same = first.setdefault(row.tobytes(), k)
-        if same != k:
-            at, other = (tuple(map(int, np.unravel_index(x, keys.shape))) for x in (same, k))
-            raise ValueError(f"keys {at} and {other} are equal: two runs with the same noise give "
-                             "the data away by their difference. Use jax.random.split(key, "
-                             "(budgets, seeds)).")
-
-
-def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm,
-             problem: Problem, observe: Callable[[Any], PyTree], at_once: int | None,
-             progress: bool) -> tuple[Any, PyTree]:
-    """Every run, in shares of equal width, the longest first; each share ends with its longest."""
-    budgets, seeds = keys.shape
-    hypers, lengths = _lengths(hypers, budgets, algorithm)
-    longest, differ = max(lengths), len(set(lengths)) > 1
-    shares = -(-keys.size // min(at_once or keys.size, keys.size))
-    width = -(-keys.size // shares)
-    # run i has budget i // seeds; the last place is filled up with copies, whose result is unused
-    order: np.ndarray = np.argsort([-lengths[i // seeds] for i in range(keys.size)], kind="stable")
-    place = np.argsort(order).reshape(budgets, seeds)
-    order = np.pad(order, (0, shares * width - keys.size), mode="edge").reshape(shares, width)
-    rounds: np.ndarray = np.asarray(lengths, np.int32)[order // seeds]
-    mixed = bool(np.any(rounds.min(1) != rounds.max(1)))
-    # a single run is not mapped over: its conditions stay conditions
-    over = jax.vmap if width > 1 else lambda f: f
-    if width == 1:
-        order, rounds = order[:, 0], rounds[:, 0]
-    lead = order.ndim
-    ticks = progress_bar.Ticks(keys.size) if progress and progress_bar.possible() else None
-
-    def share(these: tuple[jax.Array, Any, jax.Array]) -> tuple[Any, PyTree]:
-        keys, hypers, rounds = these
-
-        def advance(key: jax.Array, state: Any, hyper: Any, length: jax.Array) -> Any:
-            if differ:  # a run's own number decides its averages, and when its releases are spent
-                hyper = dataclasses.replace(hyper, iterations=length)
-            return algorithm.update(key, state, data, hyper, problem)
-
-        def step(t: jax.Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
-            states, seen = carry
-            new = over(advance)(keys, states, hypers, rounds)
-            states = _where(t < rounds, new, states) if mixed else new
-            return states, jax.tree.map(lambda all_, x: all_.at[t].set(x), seen,
-                                        over(observe)(states))
-
-        states = over(lambda hyper: algorithm.init(z, hyper))(hypers)
-        seen = jax.tree.map(lambda x: jnp.zeros((longest, *x.shape), x.dtype),
-                            jax.eval_shape(over(observe), states))
-        most = jnp.max(rounds) if differ else longest
-        states, seen = jax.lax.fori_loop(0, most, step, (states, seen))
-        if differ:
-            kept = jnp.minimum(jnp.arange(longest), most - 1)
-            seen = jax.tree.map(lambda x: x[kept], seen)
-        if ticks is not None:  # told by the states' counter, so not before they are there
-            jax.debug.callback(ticks, jnp.sum(states.spent > 0))
-        return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, lead - 1), seen)
-
-    found = jax.lax.map(share, (keys.reshape(-1)[order],
-                                jax.tree.map(lambda x: x[order // seeds], hypers),
-                                jnp.asarray(rounds)))
-    return jax.tree.map(lambda x: x.reshape((shares * width, *x.shape[lead:]))[place], found)
-
-
-def _lengths(hypers: Any, budgets: int, algorithm: Algorithm) -> tuple[Any, tuple[int, ...]]:
-    """Stacked records with the iterations of the longest, and the iterations of each."""
-    lengths = hypers.iterations
-    if not isinstance(lengths, tuple):
-        check(algorithm.mechanism(hypers))
-        return hypers, (lengths,) * budgets
-    described = []
-    for length in sorted(set(lengths)):
-        described.append(algorithm.mechanism(dataclasses.replace(hypers, iterations=length)))
-        check(described[-1])
-    alike = {jax.tree.structure(dataclasses.replace(m, times=1)) if isinstance(m, Repeat) else None
-             for m in described}
-    if len(lengths) != budgets or len(alike) != 1 or None in alike:
-        raise ValueError("Runs of different iterations need an algorithm that repeats one query: "
-                         f"got iterations {lengths} for {budgets} budgets of "
-                         f"{type(described[0]).__name__}. Sweep each number of them on its own.")
-    return dataclasses.replace(hypers, iterations=max(lengths)), lengths
-
-
-def _where(going: jax.Array, new: Any, old: Any) -> Any:
-    """The new state of runs that go on, the old one of the others."""
-    return jax.tree.map(
-        lambda a, b: jnp.where(going.reshape(going.shape + (1,) * (a.ndim - 1)), a, b), new, old)
+    if hide_time:
+        return jax.lax.fori_loop(0, max(lengths), step, algorithm.init(z, hyper))
+    return jax.lax.fori_loop(
+        0, length, lambda _, state: algorithm.update(key, state, data, own, problem),
+        algorithm.init(z, hyper))

@@ -1,0 +1,127 @@
+"""How a run of `fit` is charged to a ledger, once, however often it goes on after a crash.
+
+A run is known again by two marks that only the owner of its key can make: of the key, and of the
+key with everything that decides what is released, but for the data. The charge is on disk before
+data are read. Then, before the first release, keyed hashes of the rows, the problem and the initial
+point are written down too. A run that goes on must agree with all of them, so that it repeats what
+it had released, bit for bit, also where its checkpoint was lost: nothing new is released, and
+nothing is charged. Another device, mesh or version of JAX rounds otherwise, so a run may go on
+there from a saved state, but not begin anew: equal noise at other points would give the data away.
+Without a checkpoint the rows are not hashed, and a key is good for one start.
+"""
+
+import contextlib
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxminimax.accounting import Entry, Ledger, RunMark
+from jaxminimax.base.types import PyTree
+from jaxminimax.drivers import fingerprint
+from jaxminimax.mechanism import Mechanism
+
+
+class Booking:
+    """A run in a ledger, as a context: closed at its end, cancelled if it was refused before.
+
+    An exception of another kind leaves it charged: it might have been made by what records contain.
+
+    Args:
+      ledger: None: no ledger, and nothing is done.
+      key: root key of the run.
+      described: its description.
+      promise: what decides what is released, but the data.
+      name: of the run.
+      resumable: whether it has a checkpoint.
+      stated: delta, neighbours and people of the statement of `fit`.
+
+    Raises:
+      ValueError: if the ledger refuses it, or is for other neighbours or people; where several
+        processes run.
+    """
+
+    def __init__(self, ledger: Ledger | None, key: jax.Array, described: Mechanism,
+                 promise: dict[str, Any], name: str | None, resumable: bool,
+                 **stated: Any) -> None:
+        self._entry: Entry | None = None
+        self._key, self._begun = key, False
+        if ledger is None:
+            if name is not None:
+                raise ValueError(f"name = {name!r} is that of a run in a ledger: give ledger=... "
+                                 "too.")
+            return
+        for what in ("neighbours", "people"):
+            if stated[what] != getattr(ledger, what):
+                raise ValueError(f"{what} = {stated[what]!r}, and the ledger is for "
+                                 f"{getattr(ledger, what)!r}: they must be the same.")
+        if jax.process_count() > 1:
+            raise ValueError("Several processes would each charge the run: reserve it in one of "
+                             "them before, by ledger.reserve(algorithm, hyper, name=...), and "
+                             "leave out ledger=... here.")
+        own = fingerprint.secret(key)
+        marks = RunMark(
+            key=fingerprint.mark(own, b"a key in a ledger"),
+            run=fingerprint.mark(own, b"a run in a ledger", json.dumps(promise).encode()),
+            resumable=resumable)
+        own_delta = ledger.filter == "basic" and stated["delta"] < ledger.delta
+        self._entry = ledger.reserve(described, name=name, run=marks,
+                                     delta=stated["delta"] if own_delta else None)
+
+    def bind(self, z: PyTree, marks: dict[str, str], mesh: Mesh | None = None) -> None:
+        """Writes down what a run reads and computes, or compares it with what it began with.
+
+        Args:
+          z: initial point.
+          marks: of `fingerprint.of_run`.
+          mesh: where it runs.
+
+        Raises:
+          ValueError: naming what is another one.
+        """
+        if self._entry is None:
+            return
+        start = [np.asarray(x) for x in jax.tree.leaves(z)]
+        told = [part for x in start for part in (repr((x.shape, x.dtype.name)).encode(),
+                                                 x.tobytes())]
+        self._entry.ledger.bind(self._entry, {**marks, "initial point": fingerprint.mark(
+            fingerprint.secret(self._key), *told)}, self._place(mesh))
+
+    def bind_place(self, mesh: Mesh | None) -> None:
+        """Compares where a run begins, of which no state is saved, with where it began before.
+
+        Raises:
+          ValueError: if it is another place.
+        """
+        if self._entry is not None:
+            self._entry.ledger.bind(self._entry, self._place(mesh))
+
+    def _place(self, mesh: Mesh | None) -> dict[str, str]:
+        """What decides how numbers are rounded."""
+        device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+        widest = jnp.result_type(float).name
+        told = (jax.__version__, device.platform, device.device_kind, widest,
+                None if mesh is None else dict(mesh.shape))
+        return {"device, mesh or version of JAX": fingerprint.mark(
+            fingerprint.secret(self._key), repr(told).encode())}
+
+    def begin(self) -> None:
+        """From here on others may see a state."""
+        self._begun = True
+
+    def __enter__(self) -> "Booking":
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if self._entry is None:
+            return
+        if kind is None:
+            self._entry.close()
+        elif self._entry.fresh and not self._begun and issubclass(kind, ValueError | TypeError):
+            # shapes, descriptions or settings do not fit, and nobody has seen a state; where
+            # another process goes on with the run, it stays charged
+            with contextlib.suppress(ValueError):
+                self._entry.cancel()

@@ -1,0 +1,193 @@
+"""The best of several settings, found and paid for: a private search in one compiled program.
+
+A random number of runs, each with settings drawn among the candidates, each with a score that is
+released too; the run with the best score leaves, and nothing else does. What that costs is proved
+in `mechanism.repetitions`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxminimax.accounting import (
+    Target,
+    TuningStatement,
+    calibrate_search,
+    tuning_statement,
+)
+from jaxminimax.base import arithmetic, checks
+from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.drivers import many_runs
+from jaxminimax.drivers.private_search import cumulative, score_problem, search
+from jaxminimax.mechanism import Full, Query, Repeat, check, with_noise
+from jaxminimax.mechanism.repetitions import Repetitions
+from jaxminimax.placement.sharding import Sharded, arrays
+
+_PADDING = 6  # times the expected number of runs, where the largest one is always made
+
+
+class Tuned(NamedTuple):
+    """What a search publishes; all of it is private output.
+
+    Attributes:
+      state: the winner's last state.
+      score: its released score, noisy, float32 `[]`.
+      candidate: the number of its settings.
+      hyper: its settings, with the noise that they were run with.
+      statement: for everything above together.
+    """
+
+    state: Any
+    score: jax.Array
+    candidate: int
+    hyper: Any
+    statement: TuningStatement
+
+
+def average(state: Any) -> PyTree:
+    """The averaged iterate of a state."""
+    return state.average
+
+
+def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], algorithm: Algorithm,
+         problem: Problem, *, score: Callable[[PyTree, PyTree], jax.Array],
+         score_range: tuple[float, float], epsilon: float, delta: float,
+         held_out: PyTree | None = None, expected: float = 10.0, eta: float = 0.0,
+         most: int | None = None, hide_time: bool = False, share: float = 0.2,
+         neighbours: str = "replace_one", point: Callable[[Any], PyTree] = average,
+         at_once: int = 1, unit: str = "one record", assumed: tuple[str, ...] = ()) -> Tuned:
+    """The best of a random number of runs, with candidates drawn for them, all of it paid for.
+
+        tuned = jmm.tune(key, start, rows, candidates, jmm.sgda, problem, score=accuracy,
+                         score_range=(0.0, 1.0), epsilon=1.0, delta=1e-6)
+
+    A run draws one of the candidates, trains, and releases the mean of its score over the records,
+    each record's clipped to the range, with Gaussian noise. The number of runs is drawn first. The
+    winner is the run with the largest released score; a score that is NaN is the least. Noise is
+    calibrated here, so that winner, score and choice together are (epsilon, delta)-private.
+
+    Args:
+      key: root key of the search, a secret, used for nothing else.
+      z: initial point of every run; must not depend on the data.
+      data: leaves `[n, ...]`, as in `run`.
+      candidates: the algorithm's `Hyper`s, a public list; they may differ in numbers, as for
+        `stack`, and in iterations. Their noise multipliers are set here, but for ratios.
+      algorithm: a module such as `sgda`.
+      problem: operator, public terms, projection.
+      score: `(point, record) -> []`, larger is better; reads that record only. One that is not
+        finite counts as the least of the range.
+      score_range: (low, high), public. A narrow one needs less noise: it has standard deviation
+        (high - low) / 2 times the noise multiplier over n.
+      epsilon: of the whole search, in (0, 1e6).
+      delta: of the whole search, in (0, 1).
+      held_out: records that the score reads instead, none of which is among `data`. A record is
+        then in one of both, so neither training nor score pays for the other.
+      expected: mean number of runs, above 1.
+      eta: shape of its law, see `mechanism.repetitions.Repetitions`.
+      most: the largest number of runs. None: where 1e-9 of probability is left, or with
+        `hide_time` six times the expected number.
+      hide_time: whether to make the largest number of runs always, each as long as the longest,
+        so that time does not tell how many count, nor which candidates they drew. If not, the
+        statement assumes that nobody learns how long the search took.
+      share: of epsilon, what a search would cost that released the scores alone, if they read the
+        training records.
+      neighbours: as in `epsilon`.
+      point: `state -> point`, what of a run's last state is scored and used.
+      at_once: runs that go on at the same time; more than one is quicker on a GPU.
+      unit: what one record is, for the statement.
+      assumed: further assumptions to print.
+
+    Returns:
+      The winner and its statement; see `Tuned`.
+
+    Raises:
+      ValueError: for candidates that are none or differ in more than numbers, numbers out of range,
+        data of another shape, a target that no noise reaches; before any record is read.
+    """
+    arithmetic.check()
+    checks.count("at_once", at_once)
+    if most is None and hide_time:
+        checks.number("expected (number of runs)", expected, low=1.0, high=1e4)
+        most = math.ceil(_PADDING * expected)
+    runs = Repetitions(expected=expected, eta=eta, most=most)
+    runs.check()
+    candidates = list(candidates)
+    apart = held_out is not None
+    rows = _read_by_score(data, held_out)
+    scored = score_mechanism(score_range, _rows(rows, "the score"))
+    _check(candidates, algorithm)
+    if apart:
+        _check_apart(data, held_out)
+    else:
+        _check_flat(candidates, algorithm, data)
+    target = Target(epsilon, delta, runs, neighbours)
+    made, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
+    promised = tuning_statement(algorithm, made, scored, score_range, target, unit=unit,
+                                padded=hide_time, apart=apart, assumed=assumed)
+    low, high = score_range
+    winner, best, number = search(
+        key, arrays(z), arrays(data), arrays(rows), many_runs.stack(made), scored, cumulative(runs),
+        algorithm=algorithm, problem=problem, scored=score_problem(score, float(low), float(high)),
+        point=point, at_once=at_once, hide_time=hide_time)
+    number = int(number)
+    return Tuned(winner, best + (low + high) / 2, number, made[number], promised)
+
+
+# --- on the host, before any record is read ---
+
+
+def _check(candidates: list[Any], algorithm: Algorithm) -> None:
+    """Refuses candidates that are none, or differ in more than numbers and iterations."""
+    if not candidates:
+        raise ValueError("candidates is empty: give at least one Hyper.")
+    for hyper in candidates:
+        check(algorithm.mechanism(hyper))
+    alike = [dataclasses.replace(h, query=with_noise(h.query, 1.0)) for h in candidates]
+    many_runs.lengths_of(many_runs.stack(alike), len(alike), algorithm)
+
+
+def _check_flat(candidates: list[Any], algorithm: Algorithm, data: PyTree) -> None:
+    """Refuses training records that are not all rows of the data."""
+    n, described = _rows(data, "data"), algorithm.mechanism(candidates[0]).records()
+    if described > n:
+        raise ValueError(f"Without held_out the score reads the {n} rows of data, but the runs are "
+                         f"described for {described} records: give held_out rows.")
+
+
+def _read_by_score(data: PyTree, held_out: PyTree | None) -> PyTree:
+    """The records of which the score is a mean."""
+    return data if held_out is None else held_out
+
+
+def _rows(data: PyTree, name: str) -> int:
+    """How many records there are, of leaves `[n, ...]`."""
+    if isinstance(data, Sharded):
+        return data.population
+    found = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
+    if len(found) != 1 or found == {()}:
+        raise ValueError(f"The arrays of {name} must have one row a record, and the same number of "
+                         f"rows, got leading axes {found}.")
+    return int(found.pop()[0])
+
+
+def score_mechanism(score_range: tuple[float, float], population: int) -> Repeat:
+    """The description of the release of a run's score."""
+    low, high = score_range
+    checks.number("score_range[0]", low, low=-1e6, high=1e6)
+    checks.number("score_range[1]", high, low=float(low), high=1e6)
+    query = Query(clip=Saddle((high - low) / 2, None), population=population, sampling=Full(),
+                  parameters=1)
+    return Repeat(query=query, times=1)
+
+
+def _check_apart(data: PyTree, held_out: PyTree) -> None:
+    """Refuses held-out arrays that are the training's own."""
+    own = [x for x in jax.tree.leaves(data) if np.size(x)]
+    if any(x is y for x in own for y in jax.tree.leaves(held_out)):
+        raise ValueError("held_out holds an array of data: its records must be others, because "
+                         "training and score are charged as reading disjoint data. Leave held_out "
+                         "out to score the training records.")
