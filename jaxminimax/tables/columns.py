@@ -1,0 +1,185 @@
+"""How a column of a table becomes numbers: by declared values alone, each cell on its own.
+
+Nothing here is found in the data: ranges and categories are public, and what lies outside of them
+is put inside by a fixed rule. So row i of what comes out is a function of row i of the table, and
+of public words.
+"""
+
+import dataclasses
+import math
+import numbers
+import re
+from typing import Any, Protocol
+
+import numpy as np
+
+_WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
+
+
+def as_numbers(cells: Any) -> np.ndarray:
+    """Cells as float64 `[n]`; NaN where a cell is no number."""
+    array = np.asarray(cells)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    return np.array([_number(x) for x in array.tolist()], np.float64)
+
+
+def _number(cell: Any) -> float:
+    if cell is None:
+        return math.nan
+    words: Any = cell if isinstance(cell, bool | numbers.Real) else str(cell).strip()
+    try:
+        return float(words)
+    except OverflowError:  # of an integer
+        return math.inf if words > 0 else -math.inf
+    except ValueError:
+        return math.nan
+
+
+def as_words(cells: Any) -> np.ndarray:
+    """Cells as text `[n]`: stripped, whole numbers without a point, "" where there is nothing."""
+    return np.array([word(x) for x in np.asarray(cells, object).tolist()], object)
+
+
+def word(cell: Any) -> str:
+    """One cell as text, so that 1, 1.0, "1" and " 1.0 " are the same value."""
+    try:
+        if cell is None or cell != cell:  # NaN, NaT
+            return ""
+    except (TypeError, ValueError):  # NA of pandas, which is neither equal nor different
+        return ""
+    if isinstance(cell, bool | np.bool_):
+        return "1" if cell else "0"
+    if isinstance(cell, numbers.Real):
+        value = _number(cell)
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+    text = str(cell).strip()
+    whole = _WHOLE.fullmatch(text)
+    return {"True": "1", "False": "0"}.get(text, whole[1] if whole else text)
+
+
+class Column(Protocol):
+    """A declared column."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that a cell becomes."""
+
+    @property
+    def length(self) -> float:
+        """A bound on |psi|^2, see `moments.py`."""
+
+    @property
+    def squares(self) -> tuple[bool, ...]:
+        """Which of these numbers' squares are other numbers."""
+
+    def encode(self, cells: Any) -> np.ndarray:
+        """`[n]` cells as `[n, width]` numbers in [-1, 1]."""
+
+    def declared(self) -> dict[str, Any]:
+        """What was declared, as a record."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A number with a public range, mapped linearly from [low, high] to [-1, 1].
+
+    What lies outside is clipped; what is missing, or is no number, becomes the middle of the range.
+
+    Attributes:
+      low: lower end of the range.
+      high: upper end.
+      log: whether log(1 + x) is taken first; the range must not begin below 0.
+      missing: whether a number of its own, 0 or 1, says that the cell is missing.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    missing: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
+                    math.isfinite(value)):
+                raise ValueError(f"range must be two finite numbers, got {name} = {value!r}.")
+        if not self.low < self.high:
+            raise ValueError(f"range must have low < high, got [{self.low!r}, {self.high!r}].")
+        if self.log and self.low < 0:
+            raise ValueError(f"log = true needs a range of numbers from 0 on, got low = "
+                             f"{self.low!r}: log(1 + x) is taken.")
+
+    @property
+    def width(self) -> int:
+        """One number, and one more that says whether it is missing."""
+        return 1 + self.missing
+
+    @property
+    def length(self) -> float:
+        """x^2 + (x^2 - 1/2)^2 <= 5/4 on [-1, 1], and 1/4 for what is 0 or 1."""
+        return 1.25 + 0.25 * self.missing
+
+    @property
+    def squares(self) -> tuple[bool, ...]:
+        """The number's square is another number; that of 0 or 1 is not."""
+        return (True, False)[: self.width]
+
+    def encode(self, cells: Any) -> np.ndarray:
+        """`[n]` cells as `[n, width]` numbers."""
+        x = as_numbers(cells)
+        absent = np.isnan(x)
+        low, high = (math.log1p(e) if self.log else float(e) for e in (self.low, self.high))
+        x = np.clip(np.where(absent, self.low, x), self.low, self.high)
+        x = np.log1p(x) if self.log else x
+        x = np.where(absent, 0.0, np.clip(2 * (x - low) / (high - low) - 1, -1.0, 1.0))
+        return np.stack([x, absent] if self.missing else [x], 1).astype(np.float32)
+
+    def declared(self) -> dict[str, Any]:
+        """`range`, and what differs from the default."""
+        more = {name: True for name in ("log", "missing") if getattr(self, name)}
+        return {"range": [self.low, self.high], **more}
+
+
+@dataclasses.dataclass(frozen=True)
+class Category:
+    """One of declared values: a 1 in the place of the value, zeros where it is none of them.
+
+    Attributes:
+      values: all different; compared as text, whole numbers without a point.
+    """
+
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        words = tuple(word(v) for v in self.values)
+        if not words:
+            raise ValueError("categories must have a value at least, got none.")
+        twice = sorted({w for w in words if words.count(w) > 1})
+        if twice:
+            raise ValueError(f"categories must be different from each other, got {twice} twice: a "
+                             "record would be counted in two places.")
+        object.__setattr__(self, "values", words)
+
+    @property
+    def width(self) -> int:
+        """A place for each value."""
+        return len(self.values)
+
+    @property
+    def length(self) -> float:
+        """One place of a record is 1, the others are 0."""
+        return 1.0
+
+    @property
+    def squares(self) -> tuple[bool, ...]:
+        """The squares of 0 and 1 are 0 and 1."""
+        return (False,) * self.width
+
+    def encode(self, cells: Any) -> np.ndarray:
+        """`[n]` cells as `[n, width]` zeros and ones."""
+        return (as_words(cells)[:, None] == np.array(self.values, object)).astype(np.float32)
+
+    def declared(self) -> dict[str, Any]:
+        """`categories`."""
+        return {"categories": list(self.values)}

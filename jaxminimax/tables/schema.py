@@ -1,0 +1,236 @@
+"""What is public about a table: its columns with their ranges or values, label, owner, groups."""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from jaxminimax.base import checks
+from jaxminimax.tables.columns import Category, Column, Number, as_words, word
+
+_COLUMN = {"range", "log", "missing", "categories"}
+_TABLES = {"label": {"name", "positive"}, "owner": {"name", "most"}, "groups": {"name", "values"}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """The public description of a table, in TOML or as a record.
+
+        [label]
+        name = "income"
+        positive = ">50K"
+
+        [columns.age]
+        range = [17, 90]          # years; what lies outside is clipped
+
+        [columns.gain]
+        range = [0, 99999]
+        log = true                # log(1 + x) is taken first
+        missing = true            # a number of its own says where the cell is missing
+
+        [columns.sex]
+        categories = ["Female", "Male"]
+
+        [owner]                   # a record is a person, not a row
+        name = "person"
+        most = 5                  # rows of a person that are read, the first ones
+
+        [groups]                  # public: who is in which group is known
+        name = "sex"
+        values = ["Female", "Male"]
+
+    Columns of the table that are not declared are not read. Whatever is declared must be known
+    without these data: from a codebook, a form, a law of nature.
+
+    Attributes:
+      columns: name -> `Number` or `Category`.
+      label: name of the label's column.
+      positive: the value that counts as positive, every other one as negative.
+      owner: name of the column that says whose row it is; None: every row is a record of its own.
+      most: rows of one owner that are read.
+      groups: name of the column with the group; None: no groups.
+      group_values: the groups.
+    """
+
+    columns: Mapping[str, Column]
+    label: str
+    positive: str
+    owner: str | None = None
+    most: int = 1
+    groups: str | None = None
+    group_values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise ValueError("schema must declare a column at least: [columns.NAME] with range = "
+                             "[low, high] or categories = [...].")
+        for name, kind in self.columns.items():
+            if not isinstance(kind, Number | Category):
+                raise ValueError(f"column {name!r} must be a Number or a Category, got {kind!r}.")
+        for role in (self.label, self.owner):
+            if role in self.columns:
+                raise ValueError(f"column {role!r} is declared as a feature and as label or owner: "
+                                 "take it out of [columns].")
+        checks.count("most", self.most)
+        if self.owner is None and self.most != 1:
+            raise ValueError(f"most = {self.most} rows are those of an owner: say [owner] name.")
+        if (self.groups is None) != (not self.group_values):
+            raise ValueError("groups must have a name and values: [groups] name, values = [...].")
+        object.__setattr__(self, "positive", word(self.positive))
+
+    @property
+    def width(self) -> int:
+        """d, the numbers that a row becomes."""
+        return sum(column.width for column in self.columns.values())
+
+    @classmethod
+    def from_toml(cls, path: Any) -> Self:
+        """Reads a file.
+
+        Raises:
+          ValueError: for a file that is not there or no TOML, and as `from_dict`.
+        """
+        try:
+            with open(path, "rb") as file:
+                record = tomllib.load(file)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read as TOML: {error}.") from None
+        return cls.from_dict(record)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """From the record that a TOML file holds.
+
+        Raises:
+          ValueError: naming the entry that is missing, unknown or wrong.
+        """
+        _known("schema", record, {"columns", *_TABLES})
+        for name, words in _TABLES.items():
+            _known(f"[{name}]", record.get(name, {}), words)
+        label, owner, groups = (record.get(name, {}) for name in _TABLES)
+        for name in ("name", "positive"):
+            if name not in label:
+                raise ValueError(f"schema needs [label] {name} = ...")
+        for where, table in (("owner", owner), ("groups", groups)):
+            if table and "name" not in table:
+                raise ValueError(f"schema needs [{where}] name = ...")
+        if groups and "values" not in groups:
+            kind = record.get("columns", {}).get(groups["name"], {})
+            if "categories" not in kind:
+                raise ValueError("schema needs [groups] values = [...]: groups are public.")
+            groups = {**groups, "values": kind["categories"]}
+        return cls({name: _column(name, one) for name, one in record.get("columns", {}).items()},
+                   str(label["name"]), label["positive"], owner.get("name"),
+                   owner.get("most", 1 if not owner else 5), groups.get("name"),
+                   tuple(map(word, groups.get("values", ()))))
+
+    @classmethod
+    def from_codebook(cls, rows: Any, *, label: str, positive: Any, owner: str | None = None,
+                      most: int = 1) -> Self:
+        """From a codebook: one row a column, with `name`, `low` and `high`, or `values`.
+
+        Args:
+          rows: a data frame or a list of records; `values` are separated by "|".
+          label: the label's column.
+          positive: its positive value.
+          owner: as in `Schema`.
+          most: as in `Schema`.
+
+        Raises:
+          ValueError: for a row that declares neither a range nor values.
+        """
+        records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+        columns: dict[str, Column] = {}
+        for one in records:
+            name = word(one.get("name"))
+            if name in (label, owner, ""):
+                continue
+            values = [v for v in map(word, str(one.get("values") or "").split("|"))
+                      if v and v != "nan"]
+            ends = {k: one.get(k) for k in ("low", "high")}
+            columns[name] = _column(name, {"categories": values} if values else
+                                    {"range": [ends["low"], ends["high"]]})
+        return cls(columns, label, positive, owner, most)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record, as `from_dict` takes it."""
+        record: dict[str, Any] = {
+            "label": {"name": self.label, "positive": self.positive},
+            "columns": {name: column.declared() for name, column in self.columns.items()}}
+        if self.owner is not None:
+            record["owner"] = {"name": self.owner, "most": self.most}
+        if self.groups is not None:
+            record["groups"] = {"name": self.groups, "values": list(self.group_values)}
+        return record
+
+    def without(self, names: tuple[str, ...]) -> "Schema":
+        """The schema without some columns.
+
+        Raises:
+          ValueError: for a name that is not declared.
+        """
+        unknown = [name for name in names if name not in self.columns]
+        if unknown:
+            raise ValueError(f"columns {unknown} are not declared; there are {list(self.columns)}.")
+        left = {name: c for name, c in self.columns.items() if name not in names}
+        return dataclasses.replace(self, columns=left)
+
+    def features(self, frame: Any) -> np.ndarray:
+        """`[n, width]` float32 in [-1, 1]: every row by itself.
+
+        Raises:
+          ValueError: for a table without a declared column.
+        """
+        return np.concatenate([column.encode(self.cells(frame, name))
+                               for name, column in self.columns.items()], 1)
+
+    def labels(self, frame: Any) -> np.ndarray:
+        """`[n]` float32, 1 where the label is the positive value and 0 where it is any other."""
+        return (as_words(self.cells(frame, self.label)) == self.positive).astype(np.float32)
+
+    def group_of(self, frame: Any) -> np.ndarray:
+        """`[n]`, number of each row's group; that of a row in none of them is their count."""
+        assert self.groups is not None
+        words = as_words(self.cells(frame, self.groups))
+        order = {value: k for k, value in enumerate(self.group_values)}
+        return np.array([order.get(x, len(order)) for x in words], np.int64)
+
+    def cells(self, frame: Any, name: str) -> Any:
+        """One column of a table.
+
+        Raises:
+          ValueError: if the table has none of that name.
+        """
+        known = list(frame.columns) if hasattr(frame, "columns") else list(frame)
+        if name not in known:
+            raise ValueError(f"the table has no column {name!r}; it has {known}.")
+        column = frame[name]
+        return column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column, object)
+
+
+def _known(where: str, record: Any, words: set[str]) -> None:
+    if not isinstance(record, Mapping):
+        raise ValueError(f"{where} must be a table of names and values, got {record!r}.")
+    unknown = sorted(set(map(str, record)) - words)
+    if unknown:
+        raise ValueError(f"{where} has unknown entries {unknown}; there are {sorted(words)}.")
+
+
+def _column(name: str, record: Any) -> Column:
+    _known(f"[columns.{name}]", record, _COLUMN)
+    try:
+        if "categories" in record:
+            if set(record) != {"categories"}:
+                raise ValueError(f"categories stand alone, got {sorted(record)}.")
+            return Category(tuple(record["categories"]))
+        if "range" not in record:
+            raise ValueError("range = [low, high] or categories = [...] is missing.")
+        ends = record["range"]
+        if not isinstance(ends, list | tuple) or len(ends) != 2:
+            raise ValueError(f"range must be [low, high], got {ends!r}.")
+        return Number(ends[0], ends[1], log=bool(record.get("log", False)),
+                      missing=bool(record.get("missing", False)))
+    except ValueError as error:
+        raise ValueError(f"[columns.{name}]: {error}") from None
