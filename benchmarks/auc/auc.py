@@ -44,6 +44,9 @@ def parser() -> report.Parser:
     p.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     p.add_argument("--neighbours", choices=("replace_one", "add_or_remove_one"),
                    default="replace_one")
+    p.add_argument("--people", type=report.count,
+                   help="records of one person, at most: epsilon for any that many of them is "
+                        "printed too (default: 5 for randhie, else 1)")
     p.add_argument("--batch", type=_batch,
                    help="expected size of a Poisson batch, or 'full' (default: by data set)")
     p.add_argument("--iterations", type=report.count, help="rounds (default: by data set)")
@@ -126,7 +129,9 @@ def splits(args: Any, first: data.Dataset) -> Iterator[tuple[data.Dataset, auc_r
 
 def record(args: Any, name: str, one: auc_runs.Lane, auc: list[float], nonprivate: float,
            seconds: float) -> dict[str, Any]:
-    """One row of the results, flat."""
+    """One row of the results, flat; with several records a person, epsilon for a person too."""
+    person = {} if args.people == 1 else {
+        "people": args.people, "epsilon_person": for_a_person(args, one.hyper)}
     return {
         "dataset": name,
         "algorithm": args.algorithm,
@@ -142,13 +147,28 @@ def record(args: Any, name: str, one: auc_runs.Lane, auc: list[float], nonprivat
         "neighbours": args.neighbours,
         "seeds": args.seeds,
         "iterations": one.hyper.iterations,
+        **person,
     }
 
 
+def for_a_person(args: Any, hyper: Any) -> float | None:
+    """Epsilon of a run for any `args.people` records; None where there is no guarantee for them."""
+    made = ALGORITHMS[args.algorithm].mechanism(hyper)
+    found = jmm.epsilon(made, args.delta, neighbours=args.neighbours, people=args.people)
+    return found if math.isfinite(found) else None
+
+
+def _epsilon(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    header = ("algorithm", "scorer", "epsilon", "AUC", "+-", "non-private", "noise", "seconds")
+    several = "epsilon_person" in rows[0]
+    header = ("algorithm", "scorer", "epsilon", *(("of a person",) if several else ()), "AUC",
+              "+-", "non-private", "noise", "seconds")
     return report.table(header, [
-        (r["algorithm"], r["scorer"], f"{r['epsilon']:g}", f"{r['auc_mean']:.4f}",
+        (r["algorithm"], r["scorer"], f"{r['epsilon']:g}",
+         *((_epsilon(r["epsilon_person"]),) if several else ()), f"{r['auc_mean']:.4f}",
          f"{r['auc_std']:.4f}", f"{r['auc_nonprivate']:.4f}", f"{r['noise_multiplier']:.4g}",
          f"{r['seconds']:.2f}") for r in rows])
 
@@ -161,6 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     check(args, p)
     try:
         first = load(args, 0)
+        args.people = args.people or first.people
         clock = time.perf_counter()
         lanes = [lane(args, epsilon, first) for epsilon in (*args.epsilon, math.inf)]
         calibration = time.perf_counter() - clock
@@ -188,7 +209,10 @@ def main(argv: list[str] | None = None) -> int:
           f"{args.seeds} seed(s)\n")
     print(table(rows))
     print("\nAUC: mean and standard deviation over the seeds; noise: effective noise multiplier;\n"
-          "seconds: training with all seeds, without compilation.\n")
+          "seconds: training with all seeds, without compilation.\n"
+          + ("" if args.people == 1 else
+             f"of a person: epsilon for any {args.people} records, should one person have as many "
+             "as that.\n"))
     print(report.paragraphs([str(s) for s in statements]))
     if args.json:
         arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}

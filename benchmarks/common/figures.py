@@ -91,8 +91,17 @@ def host_data(result: dict[str, Any]) -> str:
                       for row in result["rows"] if row["data"] != "device"])
 
 
+def tuning(result: dict[str, Any]) -> str:
+    """AUC of settings that were guessed, searched for, and known."""
+    return _markdown(["settings", "AUC", "±", "least"],
+                     [[row["settings"], *(f"{row[x]:.3f}" for x in ("auc_mean", "auc_std",
+                                                                    "auc_least"))]
+                      for row in result["rows"]])
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "table2": table2, "throughput": throughput, "noise": noise, "host_data": host_data}
+    "table2": table2, "throughput": throughput, "noise": noise, "host_data": host_data,
+    "tuning": tuning}
 
 
 def rewritten(text: str) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize
 
 import jaxminimax as jmm
 from jaxminimax import FixedSize, GroupGradients, Saddle
@@ -24,6 +23,7 @@ SIZES = (20, 400)
 CLIP, BOUND, WEIGHT_STEP = 0.5, 2.0, 3.0
 _GIANT = 1e3
 _MEASURED = 4000  # runs that signals are measured on
+_AHEAD = 1.5  # scales of Gumbel noise
 
 
 def _gradient(z: Saddle, record: Any) -> Saddle:
@@ -36,10 +36,11 @@ PROBLEM = jmm.GroupProblem(
     diameter=math.inf, lipschitz=math.inf, bound=math.inf)
 
 
-def hyper_of(algorithm: Any, sampling: Any, rounds: int) -> Any:
-    """Not calibrated."""
+def hyper_of(algorithm: Any, sampling: Any, rounds: int, noise: str = "laplace") -> Any:
+    """Not calibrated; `noise` is that of the losses, where not their index alone is released."""
     query = GroupGradients(clip=CLIP, sampling=sampling, sizes=SIZES)
-    hyper = algorithm.example(query, rounds)
+    hyper = algorithm.example(query, rounds, losses_noise=(
+        None if algorithm is jmm.active_groups else noise))
     more = {"weight_step": WEIGHT_STEP} if hasattr(hyper, "weight_step") else {}
     return dataclasses.replace(hyper, losses=dataclasses.replace(hyper.losses, bound=BOUND), **more)
 
@@ -97,9 +98,12 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     if algorithm is jmm.active_groups:
         return {"likelihood ratio": total}
     gap = path.v[..., 0] - path.v[..., 1]
-    n, laplace = SIZES[0], concrete(hyper.losses.noise_multiplier)
+    n, z = SIZES[0], concrete(hyper.losses.noise_multiplier)
     x = np.diff(gap, axis=1, prepend=0.0) * n / (WEIGHT_STEP * BOUND)
-    ratio = np.sum(abs(x - (n - 1)) - abs(x - n), 1) / laplace
+    if hyper.losses.gaussian:
+        ratio = np.sum((x - (n - 1)) ** 2 - (x - n) ** 2, 1) / (2 * z**2)
+    else:
+        ratio = np.sum(abs(x - (n - 1)) - abs(x - n), 1) / z
     return {"likelihood ratio": total + ratio, "losses": np.sum(x, 1)}
 
 
@@ -135,7 +139,9 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
                                              confidence=confidence)
     if algorithm is not jmm.active_groups and only in (None, "losses"):
         # the second group's loss has hardly any noise
-        found["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law="laplace",
+        law = "gaussian" if hyper.losses.gaussian else "laplace"
+        how["mechanism"] = made.parts[1]
+        found["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law=law,
                                          observe=lambda state: state.z.v[0] - state.z.v[1], **how)
     return found
 
@@ -144,47 +150,30 @@ def largest_loss(key: jax.Array, hyper: Any, mechanism: Any, *, runs: int,
                  confidence: float = 0.999) -> auditor.Signal:
     """The signal of the index of the larger of two noisy losses, from how often it is the first.
 
-    The losses are apart by half of what the record moves them by, to either side in the two data
-    sets; with Laplace noise of scale b on both, P[first] = 1 - e^-x (1 + x / 2) / 2 at x = gap / b.
-    The two x add up to the signal.
+    The first group, the smaller one, is ahead by one and a half scales of the noise, give or take
+    half of what the record moves it by: were the second group's noise of a scale of its own, a
+    twentieth of the first one's, the odds would change by far more than those of a softmax.
     """
-    n = SIZES[0]
-    loss = np.full((2, 2, n), BOUND / 2, np.float32)
+    n, losses = SIZES[0], hyper.losses
+    ahead = _AHEAD * BOUND * concrete(losses.noise_multiplier)  # of the mean, times n
+    others = (BOUND * (n - 1) / 2 + ahead) / (n - 1)
+    loss = np.full((2, 2, max(SIZES)), BOUND / 2, np.float32)
+    loss[:, 0] = others
     loss[:, 0, 0] = _GIANT, -_GIANT
-    data = {"gradient": jnp.zeros((2, 2, n, 2), jnp.float32), "loss": jnp.asarray(loss)}
+    data = {"gradient": jnp.zeros((2, 2, max(SIZES), 2), jnp.float32), "loss": jnp.asarray(loss)}
     start = Saddle(jnp.zeros(2, jnp.float32), ())
-    equal = dataclasses.replace(
-        hyper, query=dataclasses.replace(hyper.query, sizes=(n, n)), iterations=1,
-        losses=dataclasses.replace(hyper.losses, sizes=(n, n)))
+    once = dataclasses.replace(hyper, iterations=1)
 
     @jax.jit
-    def first(keys: jax.Array, data: Any) -> jax.Array:
+    def index(keys: jax.Array, data: Any) -> jax.Array:
         def one(key: jax.Array) -> jax.Array:
-            return jmm.run(key, start, data, equal, jmm.active_groups, PROBLEM)[0].z.v[0]
+            return jnp.argmax(jmm.run(key, start, data, once, jmm.active_groups, PROBLEM)[0].z.v)
 
         return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
 
     keys = jax.random.split(key, (2, -(-runs // 1000), 1000))
-    hits = [int(np.sum(first(keys[i], jax.tree.map(lambda x, i=i: x[i], data)) > 0))
-            for i in range(2)]
-    trials = keys[0].size
-    hits[1] = trials - hits[1]
-
-    def gap(p: float) -> float:
-        """X at which the first is the larger one with probability p."""
-        def far(x: float) -> float:
-            tail = math.exp(-abs(x)) * (1 + abs(x) / 2) / 2
-            return (1 - tail if x > 0 else tail) - p
-
-        return float(optimize.brentq(far, -60.0, 60.0))
-
-    error = (1 - confidence) / 2
-    bounds = [auditor.clopper_pearson(h, trials, error) for h in hits]
-    low, high = (sum(gap(min(max(float(b[i]), 1e-12), 1 - 1e-12)) for b in bounds)
-                 for i in range(2))
-    middle = sum(gap(min(max(h / trials, 1e-12), 1 - 1e-12)) for h in hits)
-    charged = auditor.charged_signal(mechanism, law="laplace") / hyper.iterations
-    return auditor.Signal(middle, low, high, charged, 0.0, 1.0, 0.0, "laplace", confidence, trials)
+    seen = [index(keys[i], jax.tree.map(lambda x, i=i: x[i], data)) for i in range(2)]
+    return auditor.index_signal(*seen, mechanism.parts[0], confidence)
 
 
 def audit(key: jax.Array, algorithm: Any, hyper: Any, delta: float, *, runs: int,

@@ -79,10 +79,11 @@ def over_charged(found: auditor.Signal) -> Finding:
     return Finding(max(found.low / found.charged, found.read / found.read_charged, shared), 1.0)
 
 
-def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = False) -> Finding:
+def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = False,
+           bands: int = 1) -> Finding:
     """Signal of the worst pair over the charged one."""
     equal = {"noise_multiplier": Saddle(1.5, 1.5)} if joint else {}  # then both players show
-    hyper = hyper_of(algorithm, rounds, query(where, joint=joint, **equal))
+    hyper = hyper_of(algorithm, rounds, query(where, joint=joint, bands=bands, **equal))
     data = auditor.worst_pair(hyper.query, "replace_one")
     more = (algorithm.mechanism(hyper).parts - 1) * hyper.query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
@@ -119,9 +120,10 @@ def with_noise(described: Any, z: float) -> Any:
     return dataclasses.replace(described, noise_multiplier=z)
 
 
-def group_signal(name: str, algorithm: Any = group_sgd, where: Any = FULL) -> Finding:
+def group_signal(name: str, algorithm: Any = group_sgd, where: Any = FULL,
+                 noise: str = "laplace") -> Finding:
     """Signal of groups' "gradients", "losses" or "largest loss" over the charged one."""
-    hyper = group_attack.hyper_of(algorithm, where, 2)
+    hyper = group_attack.hyper_of(algorithm, where, 2, noise)
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5),
                                 losses=with_noise(hyper.losses, 1.0))
     return over_charged(group_attack.signals(KEY, algorithm, hyper, runs=RUNS, only=name)[name])
@@ -132,6 +134,25 @@ def stream_signal(number: int) -> Finding:
     attack = stream_attack.attacks()[number]
     hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 0.7))
     return over_charged(stream_attack.signal(KEY, attack, hyper, runs=RUNS))
+
+
+def kept_noise() -> Finding:
+    """Numbers of states, but the point, the sums and the average, that depend on the key.
+
+    Whatever else does is made of noise, and would be published with the state.
+    """
+    attack = stream_attack.correlated()
+    hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 0.7))
+    data = jax.tree.map(lambda x: x[0], attack.data)
+    start = Saddle(jnp.zeros(1, jnp.float32), ())
+
+    def path(key: jax.Array) -> Any:
+        states = jax.jit(lambda key: jmm.run(key, start, data, hyper, attack.algorithm,
+                                             attack.problem, lambda state: state)[1])(key)
+        return jax.device_get(states._replace(z=(), total=(), mean=()))
+
+    one, two = (jax.tree.leaves(path(key)) for key in jax.random.split(KEY))
+    return Finding(float(sum(np.sum(a != b) for a, b in zip(one, two, strict=True))), 0.0)
 
 
 def power_of_two_leaves() -> Finding:
@@ -329,3 +350,16 @@ def laplace() -> Finding:
     claimed = jmm.epsilon(mechanism.Sequence(parts=(gradient, losses)), delta)
     true = max(0.0, 1 - math.exp((claimed - 1 / z) / 2))
     return Finding(true / delta, 1.0)
+
+
+def selection() -> Finding:
+    """True delta of one index at the claimed epsilon, over the claimed delta."""
+    z, delta = 0.5, 1e-3
+    index = mechanism.Selection(bound=1.0, sizes=(100,), noise_multiplier=z, times=1)
+    gradient = mechanism.Repeat(query=query(FULL, noise_multiplier=Saddle(99.0, 99.0)), times=1)
+    claimed = jmm.epsilon(mechanism.Sequence(parts=(gradient, index)), delta)
+    # a bit of probability p, whose odds a record multiplies by e^t
+    p = np.linspace(0.0, 1.0, 10_001)[1:-1]
+    moved = 1 / (1 + (1 - p) / p * math.exp(-1 / z))
+    true = max(np.max(moved - math.exp(claimed) * p), 0.0)
+    return Finding(float(true) / delta, 1.0)

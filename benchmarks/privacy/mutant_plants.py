@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import group_attack
-from jaxminimax import Saddle, group_oco, sgda
-from jaxminimax.accounting import _curves, _epsilon
+from jaxminimax import Saddle, ftrl, group_oco, sgda
+from jaxminimax.accounting import _curves, _people
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.door import (
     core,
+    correlated,
     losses,
     noising,
     noisy_operator,
@@ -34,13 +35,16 @@ from jaxminimax.mechanism import (
     Query,
     Repeat,
     SampleKeys,
+    Selection,
     TreeSums,
     check_noise,
     concrete,
     costs,
+    factorisation,
     phase_sizes,
     rows_read,
 )
+from jaxminimax.mechanism import correlated as correlated_sums
 from jaxminimax.placement import host_data
 
 AIMS: dict[str, tuple[Any, str]] = {
@@ -48,8 +52,10 @@ AIMS: dict[str, tuple[Any, str]] = {
     "integer noise": (noising, "floored_normal"),
     "integer noise of both players": (noising, "integer_noise"),
     "integer Laplace noise": (noising, "floored_laplace"),
+    "index": (losses, "chosen"),
     "margin of the noise": (noising, "ROUNDING_MARGIN"),
     "node": (stream, "_node"),
+    "what correlated noise is made of": (correlated, "floored_normal"),
     "keys of a release": (core, "keys_of_release"),
     "key and sample": (samples, "sample_of_release"),
     # samples
@@ -63,17 +69,21 @@ AIMS: dict[str, tuple[Any, str]] = {
     "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (_factors, "_gram"),
     "clipped losses": (losses, "_clipped"),
+    "clipped scores": (losses, "_clipped_parts"),
     "noise unit": (proximal, "noise_unit"),
     "length of a solution": (solutions, "solution_length"),
     # algorithms
     "update": (sgda, "update"),
     "release": (noisy_operator, "release"),
     "single loss": (group_oco, "release_loss"),
+    "round on a stream": (ftrl, "observe_record"),
     # the accountant
     "charge": (costs, "price"),
+    "length of a column": (correlated_sums, "norms"),
+    "length of columns": (factorisation, "norms"),
     "multiplier": (Query, "multiplier"),
     "shift": (_curves, "shift"),
-    "delta": (_epsilon, "upper_bounds"),
+    "delta": (_people, "named_epsilon"),
 }
 
 
@@ -93,6 +103,22 @@ def _scaled(x: jax.Array, factor: float) -> jax.Array:
 def quieter(factor: float) -> Callable[[Any], Any]:
     """Integer noise of another deviation."""
     return lambda draw: lambda *args: _scaled(draw(*args), factor)
+
+
+def quieter_index(factor: float) -> Callable[[Any], Any]:
+    """Gumbel noise of another scale: scores are further apart."""
+    return lambda draw: lambda key, below: draw(
+        key, jnp.minimum(below.astype(jnp.float32) / factor, 2.0**29).astype(jnp.int32))
+
+
+def scale_of_each_group(_: Any) -> Any:
+    """Gumbel noise by each group's own size."""
+    def changed(key: Any, below: Any) -> Any:
+        own = min(group_attack.SIZES) / jnp.array(group_attack.SIZES, jnp.float32)
+        drawn = jax.random.gumbel(key, below.shape, jnp.float32)
+        return jnp.argmax(own * drawn - below * 2.0**-22).astype(jnp.int32)
+
+    return changed
 
 
 def of_one_player(factor: float) -> Callable[[Any], Any]:
@@ -166,6 +192,15 @@ def one_noise_an_index(node: Any) -> Any:
     return lambda key, level, index, *rest: node(key, jnp.int32(0), index, *rest)
 
 
+def of_block_0(keys: Any) -> Any:
+    """Correlated noise is made of the same numbers over and over."""
+    def changed(key: Any, kind: Any, number: Any) -> Any:
+        return keys(key, kind, 0 if kind in (
+            core.Kind.INNOVATION, core.Kind.MEAN_INNOVATION) else number)
+
+    return changed
+
+
 def of_number_0(keys: Any) -> Any:
     """All releases of a kind have the keys of its first one."""
     return lambda key, kind, number: keys(key, kind, 0)
@@ -219,6 +254,16 @@ def any_fits(draw: Any) -> Any:
 
 def first_batch_only(draw: Any) -> Any:
     return lambda key, query, spent: draw(key, query, jnp.zeros_like(spent))
+
+
+def reshuffled(draw: Any) -> Any:
+    """Every other pass, from the first on, takes the batches in the opposite order."""
+    def changed(keys: Any, query: Any, spent: Any) -> Any:
+        batches = query.population // query.sampling.batch
+        place, turned = spent % batches, spent // batches % 2 == 0
+        return draw(keys, query, jnp.where(turned, batches - 1 - place, place))
+
+    return changed
 
 
 def fits_if_sent(read: Any) -> Any:
@@ -275,6 +320,10 @@ def losses_clipped_at(factor: float) -> Callable[[Any], Any]:
     return lambda clipped: lambda each, bound: clipped(each, factor * bound)
 
 
+def scores_clipped_at(factor: float) -> Callable[[Any], Any]:
+    return lambda clipped: lambda each, bound: factor * clipped(each, factor * bound)
+
+
 def of_gradients_alone(_: Any) -> Any:
     """The length of a solution without what the groups' weights add to it."""
     def length(query: Any, reg_w: Any) -> Any:
@@ -302,6 +351,17 @@ def silent_once(release: Any) -> Any:
 def same_key_in_two_rounds(release: Any) -> Any:
     def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
         return release(key, mechanism, spent - spent % 2, *args, **how)
+
+    return changed
+
+
+def keeps_noise(observe_record: Any) -> Any:
+    """The state holds what was added to the last record's vector."""
+    def changed(key: Any, state: Any, data: Any, *rest: Any) -> Any:
+        new = observe_record(key, state, data, *rest)
+        quiet = jnp.clip(data[state.spent], -1.0, 1.0)
+        return new._replace(origin=jax.tree.map(lambda a, b: a - b - quiet, new.total,
+                                                state.total))
 
     return changed
 
@@ -350,6 +410,11 @@ def whole_passes_only(one: Any) -> Any:
     return changed
 
 
+def index_free(one: Any) -> Any:
+    return lambda leaf, neighbours: (costs.Charge() if isinstance(leaf, Selection)
+                                     else one(leaf, neighbours))
+
+
 def laplace_free(one: Any) -> Any:
     return lambda leaf, neighbours: (costs.Charge() if isinstance(leaf, GroupLosses)
                                      else one(leaf, neighbours))
@@ -360,6 +425,16 @@ def tree_of(leaves: Callable[[int], int]) -> Callable[[Any], Any]:
     return lambda one: lambda leaf, neighbours: one(
         dataclasses.replace(leaf, leaves=leaves(leaf.leaves))
         if isinstance(leaf, TreeSums) else leaf, neighbours)
+
+
+def one_column_entry(norms: Any) -> Any:
+    """A record is charged for one of the independent numbers that it moves."""
+    return lambda *args: norms(*args)._replace(column=1.0)
+
+
+def one_pass_alone(norms: Any) -> Any:
+    """Columns of several passes are charged as those of one."""
+    return lambda releases, bands, apart=None: norms(releases, bands)
 
 
 def rate_over_groups(one: Any) -> Any:
@@ -386,4 +461,4 @@ def rate_charged(factor: float) -> Callable[[Any], Any]:
 
 def spent_twice(bounds: Any) -> Any:
     """Delta is used up twice: once by each of two parts of the bound."""
-    return lambda cost, delta, *rest: bounds(cost, min(2 * delta, 0.5), *rest)
+    return lambda cost, delta, *rest, **how: bounds(cost, min(2 * delta, 0.5), *rest, **how)

@@ -21,7 +21,7 @@ from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
 from jaxminimax import gda, proximal, recursive_sgda
-from jaxminimax.accounting import _calibrate, _curves, _epsilon
+from jaxminimax.accounting import _calibrate, _curves
 from jaxminimax.mechanism import fixed_size, poisson
 
 RESULT = pathlib.Path(__file__).parents[1] / "results" / "mutants.md"
@@ -48,8 +48,8 @@ class Mutant(NamedTuple):
 def _forget() -> None:
     """Empties every cache that an answer of the mutant could stay in."""
     _calibrate._CACHE.clear()
-    for cached in (_epsilon.charged_epsilon, _curves._composed, _curves._renyi,
-                   poisson.thresholds, fixed_size.wide):
+    for cached in (_curves.named_epsilon, _curves._delta, poisson.thresholds,
+                   fixed_size.wide):
         cached.cache_clear()
 
 
@@ -73,8 +73,11 @@ POINT = functools.partial(find.signal, 1, algorithm=proximal)
 PARTS = functools.partial(find.signal, 2, algorithm=recursive_sgda)
 GRADIENTS = functools.partial(find.group_signal, "gradients")
 LOSSES = functools.partial(find.group_signal, "losses")
+GAUSSIAN_LOSSES = functools.partial(find.group_signal, "losses", noise="gaussian")
 LARGEST = functools.partial(find.group_signal, "largest loss", jmm.active_groups)
-PHASES, TREE, LEAF, LOSS, WEIGHTS = (functools.partial(find.stream_signal, k) for k in range(5))
+PHASES, TREE, LEAF, LOSS, WEIGHTS, CORRELATED = (functools.partial(find.stream_signal, k)
+                                                 for k in range(6))
+PASSES = functools.partial(find.signal, 8, jmm.Disjoint(batch=5), bands=3)
 
 # name, what it breaks, what is replaced and by what, detector, and what its number is
 _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], str], ...] = (
@@ -91,12 +94,22 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.quieter(0.9), GRADIENTS, SIGNAL),
     ("noise of nodes a tenth low", "standard deviation", "integer noise", plant.quieter(0.9),
      TREE, SIGNAL),
+    ("correlated noise a tenth low", "standard deviation", "what correlated noise is made of",
+     plant.quieter(0.9), CORRELATED, SIGNAL),
+    ("correlated noise of passes a tenth low", "standard deviation",
+     "what correlated noise is made of", plant.quieter(0.9), PASSES, SIGNAL),
     ("noise of solutions a tenth low", "standard deviation", "integer noise",
      plant.quieter(0.9), PHASES, SIGNAL),
     ("noise of groups' losses a tenth low", "scale", "integer Laplace noise", plant.quieter(0.9),
      LOSSES, SIGNAL),
-    ("noise of the largest loss a fifth low", "scale", "integer Laplace noise", plant.quieter(0.8),
-     LARGEST, SIGNAL),
+    ("Gaussian noise of groups' losses a tenth low", "standard deviation", "integer noise",
+     plant.quieter(0.9), GAUSSIAN_LOSSES, SIGNAL),
+    ("noise of the largest loss halved", "scale", "index", plant.quieter_index(0.5), LARGEST,
+     SIGNAL),
+    ("noise of the largest loss a fifth low", "scale", "index", plant.quieter_index(0.8), LARGEST,
+     SIGNAL),
+    ("Gumbel noise by each group's own size", "one scale for all scores", "index",
+     plant.scale_of_each_group, LARGEST, SIGNAL),
     ("noise of single losses a tenth low", "scale", "integer Laplace noise", plant.quieter(0.9),
      LOSS, SIGNAL),
     ("noise a 256th low", "the margin for rounding", "margin of the noise",
@@ -126,6 +139,10 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.one_noise_a_level, TREE, SIGNAL),
     ("one noise for nodes of one index", "independence of a tree's levels", "node",
      plant.one_noise_an_index, TREE, SIGNAL),
+    ("correlated noise of one block's numbers", "independence of what it is made of",
+     "keys of a release", plant.of_block_0, CORRELATED, SIGNAL),
+    ("noise kept in a state", "secrecy of noise that is used again", "round on a stream",
+     plant.keeps_noise, find.kept_noise, "numbers of a state that are noise"),
     ("one noise for all phases", "independence of phases", "keys of a release",
      plant.of_number_0, PHASES, SIGNAL),
     ("one noise for all single losses", "independence of rounds", "single loss",
@@ -142,6 +159,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("overflow of rows sent ahead is released", "uniformity, of data on the host",
      "rows sent ahead", plant.fits_if_sent, find.sent_ahead, "releases that are numbers"),
     ("batches not disjoint", "one read a pass", "sample", plant.first_batch_only, BATCHES, SIGNAL),
+    ("rows in another order in every pass", "distance of a record's releases, of correlated noise",
+     "sample", plant.reshuffled, PASSES, SIGNAL),
     ("all parts the first one", "one part a record", "part",
      lambda part: lambda mechanism, spent: 0 * spent, PARTS, SIGNAL),
     # sums
@@ -169,6 +188,10 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      "length of a solution", plant.of_gradients_alone, WEIGHTS, SIGNAL),
     ("losses clipped a tenth high", "sensitivity of losses", "clipped losses",
      plant.losses_clipped_at(1.1), LOSSES, SIGNAL),
+    ("losses of the largest one not clipped", "sensitivity of scores", "clipped scores",
+     lambda _: lambda each, bound: each / bound, LARGEST, SIGNAL),
+    ("losses of the largest one clipped a fifth high", "sensitivity of scores", "clipped scores",
+     plant.scores_clipped_at(1.2), LARGEST, SIGNAL),
     ("losses not clipped", "sensitivity of losses", "clipped losses",
      lambda _: lambda each, bound: each, LOSSES, SIGNAL),
     # the end of the budget
@@ -190,10 +213,16 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      "true delta over the claimed one"),
     ("group losses not charged", "accountant: Laplace releases", "charge", plant.laplace_free,
      find.laplace, "true delta over the claimed one"),
+    ("index of the largest loss not charged", "accountant: selections", "charge", plant.index_free,
+     find.selection, "true delta over the claimed one"),
     ("a tree charged as one node", "accountant: nodes that a record is in", "charge",
      plant.tree_of(lambda leaves: 1), TREE, SIGNAL),
     ("a tree charged one leaf short", "accountant: nodes that a record is in", "charge",
      plant.tree_of(lambda leaves: leaves - 1), find.power_of_two_leaves, SIGNAL),
+    ("correlated noise charged as independent", "accountant: releases that a record moves",
+     "length of a column", plant.one_column_entry, CORRELATED, SIGNAL),
+    ("correlated noise of one pass charged for all", "accountant: passes", "length of columns",
+     plant.one_pass_alone, PASSES, SIGNAL),
     ("group charged at its rate over the number of groups", "accountant: adaptive groups",
      "charge", plant.rate_over_groups, find.one_group, "true delta over the claimed one"),
 )

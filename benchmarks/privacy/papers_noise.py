@@ -23,7 +23,7 @@ from scipy import special, stats
 import jaxminimax as jmm
 from benchmarks import formulas, report
 from jaxminimax import Saddle
-from jaxminimax.accounting import _calibrate, _charge, _curves, _epsilon
+from jaxminimax.accounting import _charge, _curves, _epsilon, _search
 from jaxminimax.mechanism import Charge, with_noise
 
 
@@ -55,29 +55,29 @@ class Case:
 
 
 def charges(mechanism: Any) -> tuple[Charge, ...]:
-    """The costs with samplers that follow their laws exactly and never overflow."""
+    """The costs with samplers and noise that follow their laws, but for the rates."""
     costs = _charge.charges(mechanism, "replace_one")
-    return tuple(cost._replace(overflow=0.0, law_error=0.0, ratio=0.0) for cost in costs)
+    return tuple(cost.described() for cost in costs)
 
 
-def ideal_epsilon(mechanism: Any, delta: float, coarse: float = 1.0) -> float:
-    """Epsilon of `charges`; a coarser grid is quicker and gives a little more."""
-    return _epsilon.worst(charges(mechanism), delta, "replace_one", coarse)[0]
+def ideal_epsilon(mechanism: Any, delta: float) -> float:
+    """Epsilon of `charges`."""
+    return _epsilon.worst(charges(mechanism), delta, "replace_one")[0]
 
 
 def factor(mechanism: Any, epsilon: float, delta: float) -> float:
     """By what all noise of a mechanism must be multiplied to reach the target."""
     def at(scale: float) -> float:
-        return ideal_epsilon(with_noise(mechanism, scale), delta, coarse=10.0)
+        return ideal_epsilon(with_noise(mechanism, scale), delta)
 
     def guess(scale: float) -> float:
         louder = charges(with_noise(mechanism, scale))
-        return max(_curves.rdp_epsilon(cost, delta, "replace_one") for cost in louder)
+        return max(_curves.named_epsilon(cost, delta, "replace_one", rough=True)[0]
+                   for cost in louder)
 
     if not any(cost.losses for cost in charges(mechanism)):  # exact and quick
-        return _calibrate._secant(at, *_calibrate._bracket(at, epsilon, 1.0, 1.5), epsilon, 1e-9)
-    start = _calibrate._secant(guess, *_calibrate._bracket(guess, epsilon, 1.0, 4.0), epsilon, 0.02)
-    return _calibrate._secant(at, *_calibrate._bracket(at, epsilon, start, 1.15), epsilon, 4e-4)
+        return _search.secant(at, *_search.bracket(at, epsilon, 1.0, 1.5), epsilon, 1e-9)
+    return _search.root(at, guess, epsilon)
 
 
 def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement: bool = False,

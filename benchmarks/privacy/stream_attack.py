@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import signal as filters
 
 import jaxminimax as jmm
-from jaxminimax import GroupSolution, Problem, Saddle, TreeSums
+from jaxminimax import CorrelatedSums, GroupSolution, Problem, Saddle, TreeSums
 from jaxminimax import audit as auditor
-from jaxminimax.mechanism import concrete, solution_length
+from jaxminimax.mechanism import coefficients, concrete, solution_length
 
 CLIP, BOUND, STEP, WEIGHT_STEP = 0.5, 2.0, 1.0, 0.02
 _GIANT, _FAR = 1e3, 1e3
@@ -137,6 +138,28 @@ def tree(leaves: int = 6) -> Attack:
                       path[..., 0], np.zeros(len(path), int))})
 
 
+def _column_ratio(total: np.ndarray, bands: int) -> np.ndarray:
+    """Likelihood ratio of prefix sums `[runs, leaves]` whose first leaf is the record.
+
+    What the noise is made of is independent, and the record moves it along the column c.
+    """
+    a = coefficients(bands)
+    made = filters.lfilter([1.0], a / a[0], np.diff(total, prepend=0.0))
+    column = filters.lfilter([1.0], a / a[0], np.eye(1, total.shape[1])[0])
+    return np.asarray(made @ column)
+
+
+def correlated(leaves: int = 6, bands: int = 3) -> Attack:
+    """The same, of sums with correlated noise."""
+    data = np.zeros((2, leaves, 1), np.float32)
+    data[:, 0, 0] = _GIANT, -_GIANT
+    query = CorrelatedSums(clip=CLIP, leaves=leaves, bands=bands)
+    return Attack(f"{leaves} leaves, {bands} bands", jmm.ftrl,
+                  jmm.ftrl.Hyper(query=query, step=STEP), GRADIENTS, jnp.asarray(data),
+                  lambda state: state.total.w,
+                  lambda path, _: {"likelihood ratio": _column_ratio(path[..., 0], bands)})
+
+
 # --- one pass over groups ---
 
 READ_ONCE = jmm.GroupProblem(
@@ -224,7 +247,7 @@ def _first_leaf(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Si
 
 def attacks() -> tuple[Attack, ...]:
     """All of them."""
-    return solutions(), tree(), one_pass("gradient"), one_pass("loss"), weights()
+    return (solutions(), tree(), one_pass("gradient"), one_pass("loss"), weights(), correlated())
 
 
 def signal(key: jax.Array, attack: Attack, hyper: Any, *, runs: int, mechanism: Any = None,

@@ -114,9 +114,10 @@ def path(name: str, epsilon: float) -> Path:
     if name in ("group_sgd", "active_groups"):
         active = name == "active_groups"
         own = {} if active else {"weight_step": 1.0}
+        losses: Any = (jmm.Selection if active else jmm.GroupLosses)(bound=1.0, sizes=(n,))
         hyper = calibrated(module.Hyper(
             query=jmm.GroupGradients(clip=1.0, sizes=(n,)), iterations=1, step=1.0,
-            losses=jmm.GroupLosses(bound=1.0, sizes=(n,), only_argmax=active), **own))
+            losses=losses, **own))
         return Path(module, hyper, GROUPS, point, hyper.query.noise_multiplier / n, True)
     raise LookupError(f"no path of {name!r} is known: say in path how its releases are read.")
 

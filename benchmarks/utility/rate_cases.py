@@ -412,7 +412,7 @@ def oco_job(n: int, epsilon: float) -> Job:
     means[:, 0] = -0.25, 0.25
     widths = np.sqrt([0.05, 0.05 + 2 * (0.946 - 0.5) * 0.25])
     plan = jmm.plan(jmm.group_oco, problem=NEAR, sizes=(n // 2,) * 2, dim=GROUPS_DIM,
-                    epsilon=epsilon, delta=DELTA, iterations=n // 4)
+                    epsilon=epsilon, delta=DELTA, iterations=n // 4, tree=True)
     return _group_job(jmm.group_oco, plan.hyper, means, widths, -0.5 * np.eye(GROUPS_DIM)[0])
 
 

@@ -29,7 +29,7 @@ from tqdm import tqdm
 import jaxminimax as jmm
 from benchmarks import group_tasks, report
 from benchmarks.group_tasks import Task
-from jaxminimax import GroupGradients, GroupLosses, Query, Saddle
+from jaxminimax import GroupGradients, GroupLosses, Query, Saddle, Selection
 
 _EPSILONS = (0.5, 1.0, 2.0, 4.0)
 _ASSUMED = (
@@ -69,7 +69,8 @@ def _group_hyper(algorithm: Any, task: Task, epsilon: float, delta: float) -> An
     # without noise, clips that never bind, and more and longer steps
     clip, bound = (s.feature_bound, task.problem.bound) if none == 0.0 else (s.clip, s.loss_bound)
     query = GroupGradients(clip=clip, noise_multiplier=none, sizes=task.sizes)
-    losses = GroupLosses(bound=bound, noise_multiplier=none, sizes=task.sizes, only_argmax=active)
+    losses: Any = (Selection if active else GroupLosses)(
+        bound=bound, noise_multiplier=none, sizes=task.sizes)
     own = {} if active else {"weight_step": s.weight_step if none is None else 0.1}
     hyper = algorithm.Hyper(query=query, losses=losses, step=0.5, averaging=jmm.TAIL,
                             iterations=s.iterations * (1 if none is None else 4), **own)
