@@ -2,9 +2,11 @@
 
 Most of the suite's time is XLA compiling small programs that run once. What most tests ask of
 them no optimisation may change, so they are compiled without LLVM's optimisations and with the
-older, faster generator of code for fusions; XLA's own rewriting of programs stays on. Files in
-`OPTIMISED` are compiled as for users: they hold clipping, noise and samples against everything
-that a compiler may do to them, or run longer than they compile.
+older, faster generator of code for fusions, in one piece, and without XLA's costliest rewriting
+that leaves all arithmetic as it is; the rest of XLA's rewriting of programs stays on. Tests marked
+`optimised` are compiled as for users, which takes three times as long: they hold clipping, noise
+and samples against everything that a compiler may do to them, or run longer than they compile.
+`optimised("a", "b")` marks the parameters with an `a` or a `b` in their name alone.
 """
 
 import functools
@@ -15,9 +17,22 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-OPTIMISED = {"test_ghost", "test_gradients", "test_integer_noise", "test_joint",
-             "test_noise", "test_rates", "test_release", "test_release_groups", "test_sampling"}
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {
+    "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_disable_hlo_passes": "simplify-while-loops,while-loop-invariant-code-motion,"
+                              "constant_folding,reshape-mover,simplify-conditional"}
+
+
+# started first, and by one worker: processes of their own, which all tests of the file wait for
+FIRST = ("test_mesh",)
+
+
+def optimised(item) -> bool:
+    """Whether a test is compiled as for users."""
+    name = item.name.partition("[")[2]
+    return any(not mark.args or any(part in name for part in mark.args)
+               for mark in item.iter_markers("optimised"))
 
 
 class Effort:
@@ -58,10 +73,15 @@ def pytest_configure(config):
         compiler.get_compile_options = EFFORT.options(compiler.get_compile_options)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that are compiled as for users come last: what was compiled is forgotten once."""
+    items.sort(key=lambda item: (optimised(item), item.path.stem not in FIRST))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Around the fixtures of a file too, which its first test makes."""
-    EFFORT.set(quick=item.path.stem not in OPTIMISED)
+    EFFORT.set(quick=not optimised(item))
     return (yield)
 
 
@@ -73,7 +93,8 @@ def key() -> jax.Array:
 @pytest.fixture
 def real_noise(monkeypatch):
     """The accountant as for sums and noise that are real numbers: their cost has closed forms."""
-    from jaxminimax.mechanism import costs
+    from jaxminimax.mechanism import costs, factorisation
 
     monkeypatch.setattr(costs, "charged", lambda z, *_, **__: z)
+    monkeypatch.setattr(factorisation, "charged_correlated", lambda _, real, *__, **___: real)
     monkeypatch.setattr(costs, "realised", lambda *_, **__: costs.Charge())

@@ -21,7 +21,7 @@ WALK = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: jnp.tanh(w @ x[0
 STEPS = Saddle(0.2, 0.2)
 
 
-def query(population=N, sampling=jmm.Poisson(rate=0.3)):
+def query(population=N, sampling=jmm.Disjoint(batch=6)):
     return jmm.Query(clip=Saddle(2.0, 1.0), noise_multiplier=Saddle(2.0, 2.0),
                      population=population, sampling=sampling)
 
@@ -43,8 +43,7 @@ def cases():
     """Every algorithm: its hyper, its problem, where it starts and what it reads."""
     data, sizes, task = groups()
     model = Saddle(np.full(D, 0.1), ())
-    gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=sizes,
-                                   sampling=jmm.FixedSize(batch=4))
+    gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=sizes)
 
     def losses(**how):
         return jmm.GroupLosses(bound=2.0, noise_multiplier=3.0, sizes=sizes, **how)
@@ -59,7 +58,8 @@ def cases():
     growing = jmm.recursive.certified(resolvent(
         population=N // 2, doubling=True, assumes="monotone", sampling=jmm.Full()), 2)
     return {
-        "sgda": (jmm.sgda.Hyper(query=query(), step=STEPS, iterations=3), GAME, PAIR, ROWS),
+        "sgda": (jmm.sgda.Hyper(query=query(sampling=jmm.Poisson(rate=0.3)), step=STEPS,
+                                iterations=3), GAME, PAIR, ROWS),
         "gda": (jmm.gda.Hyper(query=query(sampling=jmm.Full()), modulus=1.0, iterations=3), GAME,
                 PAIR, ROWS),
         "extragradient": (jmm.extragradient.Hyper(query=query(), step=STEPS, iterations=2), GAME,
@@ -76,8 +76,8 @@ def cases():
                  WALK, PAIR, ROWS),
         "group_sgd": (jmm.group_sgd.Hyper(**grouped, losses=losses(), weight_step=0.3), task,
                       model, data),
-        "active_groups": (jmm.active_groups.Hyper(**grouped, losses=losses(only_argmax=True)),
-                          task, model, data),
+        "active_groups": (jmm.active_groups.Hyper(**grouped, losses=jmm.Selection(
+            bound=2.0, noise_multiplier=3.0, sizes=sizes)), task, model, data),
         "group_oco": (jmm.group_oco.Hyper(query=oco, step=0.1, weight_step=0.1, sizes=sizes), task,
                       model, data),
         "phased_erm": (jmm.phased_erm.Hyper(query=solution), task, model, data),

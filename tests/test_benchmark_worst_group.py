@@ -45,7 +45,7 @@ def test_small_groups_are_merged_or_dropped_and_named():
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("worst_group")
-    args = ["--epsilon", "1", "100", "--iterations", "3", "--seeds", "2", "--min-rows", "200",
+    args = ["--epsilon", "1", "50", "--iterations", "3", "--seeds", "2", "--min-rows", "200",
             "--algorithm", "group_sgd",
             "--json", str(folder / "a.json"), "--plot", str(folder / "a.png")]
     assert worst_group.main(args) == 0
@@ -58,7 +58,7 @@ def test_rows_have_every_group_of_every_method_and_the_references(results):
     rows = results["rows"]
     names = [(r["algorithm"], r["epsilon"]) for r in rows]
     methods = ["group_sgd", "average_risk"]
-    assert names == [(m, e) for e in (1.0, 100.0) for m in methods] + [
+    assert names == [(m, e) for e in (1.0, 50.0) for m in methods] + [
         ("average_risk", None), ("minimax", None)]
     for r in rows:
         assert set(r["groups"]) == {"good", "fair", "poor", "excellent"}

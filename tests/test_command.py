@@ -1,5 +1,6 @@
 """`python -m jaxminimax`: what it prints is what the library computes."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -7,8 +8,9 @@ import sys
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle
+from jaxminimax import Saddle, options
 from jaxminimax.__main__ import main
+from jaxminimax.algorithms import ALGORITHMS
 
 CALIBRATE = ["calibrate", "sgda", "--epsilon", "1", "--delta", "1e-5", "--population", "5000",
              "--iterations", "50", "--json"]
@@ -42,7 +44,7 @@ def test_what_reads_a_record_once_is_calibrated_and_charged(capsys, name, more):
     where = ["--delta", "1e-6", "--iterations", "6", *more, "--json"]
     made = printed(capsys, "calibrate", name, "--epsilon", "1", *where)
     assert made["epsilon"] == pytest.approx(1.0, rel=1e-3)
-    z, laplace = made["effective_noise_multiplier"], made["laplace_noise_multiplier"]
+    z, laplace = made["effective_noise_multiplier"], made["losses_noise_multiplier"]
     factor = 1.0 if name == "phased_erm" else 2 * 3**0.5  # 6 leaves: 3 nodes
     assert z == pytest.approx(factor * 4.224679, rel=1e-6)
     assert (laplace is not None) == (name == "group_oco")
@@ -159,15 +161,15 @@ def test_every_sampler_is_charged_as_itself(capsys, sampling, how):
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(5.0, None), sampling=how,
                       population=5000)
     assert said["epsilon"] == jmm.epsilon(jmm.Repeat(query=query, times=50), 1e-5)
-    assert said["laplace_noise_multiplier"] is None
+    assert said["losses_noise_multiplier"] is None
 
 
 def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
     full = [*CALIBRATE, "--sampling", "full"]
     alone = printed(capsys, *full)
-    made = printed(capsys, *full, "--laplace", "0.2")
+    made = printed(capsys, *full, "--laplace", "0.2", "--losses-noise", "laplace")
     losses = jmm.GroupLosses(bound=1.0, sizes=(100,), times=50,
-                             noise_multiplier=made["laplace_noise_multiplier"])
+                             noise_multiplier=made["losses_noise_multiplier"])
     assert 0.199 < jmm.epsilon(losses, 1e-5) <= 0.2
     assert 0.999 < made["epsilon"] <= 1.0
     z = made["effective_noise_multiplier"]
@@ -176,7 +178,7 @@ def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
     assert "LaplaceDpEvent" in made["event"]
     given = ["epsilon", "gda", "--effective-noise-multiplier", str(z), "--delta", "1e-5",
              "--population", "5000", "--iterations", "50", "--laplace-noise-multiplier",
-             str(made["laplace_noise_multiplier"]), "--json"]
+             str(made["losses_noise_multiplier"]), "--json"]
     assert printed(capsys, *given)["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
     assert printed(capsys, *given, "--spent", "10")["epsilon_spent_if_fixed"] < 0.6
 
@@ -185,17 +187,18 @@ def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
 def test_groups_are_calibrated_by_their_sizes(capsys):
     sizes = ["--group-sizes", *["1000"] * 5]
     target = ["--epsilon", "1", "--delta", "1e-6", "--iterations", "200", *sizes, "--json"]
-    made = printed(capsys, "calibrate", "group_sgd", *target)
+    laplace = ["--losses-noise", "laplace"]
+    made = printed(capsys, "calibrate", "group_sgd", *target, *laplace)
     assert made["effective_noise_multiplier"] / 2 == pytest.approx(61.30, rel=2e-3)
-    assert made["laplace_noise_multiplier"] == pytest.approx(266.98, rel=1e-3)
+    assert made["losses_noise_multiplier"] == pytest.approx(266.98, rel=1e-3)
     assert "5 groups of 1000" in made["sampling"]
-    half = printed(capsys, "calibrate", "active_groups", *target, "--laplace", "0.5")
-    assert half["laplace_noise_multiplier"] < made["laplace_noise_multiplier"]
+    half = printed(capsys, "calibrate", "active_groups", *target, "--laplace", "0.5", *laplace)
+    assert half["losses_noise_multiplier"] < made["losses_noise_multiplier"]
     unequal = [*target[:-1], "900", "--sampling", "fixed", "--batch", "50", "--json"]
     small = printed(capsys, "calibrate", "group_sgd", *unequal)
     assert small["effective_noise_multiplier"] / 2 > 3.463  # that of 1000 records
     given = ["--effective-noise-multiplier", str(made["effective_noise_multiplier"]),
-             "--laplace-noise-multiplier", str(made["laplace_noise_multiplier"]), "--delta", "1e-6",
+             "--laplace-noise-multiplier", str(made["losses_noise_multiplier"]), "--delta", "1e-6",
              "--iterations", "200", *sizes]
     assert printed(capsys, "epsilon", "group_sgd", *given, "--json")["epsilon"] == (
         pytest.approx(made["epsilon"], rel=1e-9))
@@ -223,6 +226,7 @@ def test_groups_without_sizes_or_with_what_they_lack_are_refused(capsys, argumen
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_explain_says_what_epsilon_computes(capsys):
     given = ["sgda", *GIVEN, "--laplace-noise-multiplier", "80", "--sampling", "disjoint"]
     for spent in ([], ["--spent", "10"]):
@@ -231,12 +235,16 @@ def test_explain_says_what_epsilon_computes(capsys):
         assert said["epsilon"] == number
         assert main(["explain", *given, *spent]) == 0
         words = capsys.readouterr().out
-        assert words.startswith(f"({number:.4g}, 1e-05)-differential privacy")
+        assert words.startswith("What is released.")
+        assert f"\nThe statement.\n({number:.4g}, 1e-05)-differential privacy" in words
         assert f"Spent {said['spent']} of 50" in words
         assert "disjoint batches of 100" in words
         assert "Laplace" in words
     assert said["spent"] == 10
     assert said["epsilon_spent_if_fixed"] < said["epsilon"]
+    stopped = printed(capsys, "epsilon", *given, "--spent", "10", "--json")
+    assert (stopped["epsilon_if_stopped_by_looking"] == said["epsilon_if_stopped_by_looking"]
+            > said["epsilon_spent_if_fixed"])
 
 
 def test_a_delta_above_one_in_n_is_told_once(capsys):
@@ -267,3 +275,80 @@ def test_it_runs_as_a_module():
          "1e-6", "--population", "1000", "--iterations", "100"],
         check=True, capture_output=True, text=True)
     assert "119.57" in done.stdout  # 119.492 of real noise, and what rounding costs
+
+
+# --- what it says of itself ---
+
+
+def test_every_option_of_every_command_has_a_help_text(capsys):
+    made = options.parser("what it is for")
+    (commands,) = (x for x in made._actions if isinstance(x, argparse._SubParsersAction))
+    assert {"calibrate", "epsilon", "explain", "profile"} <= set(commands.choices)
+    for name, command in (("", made), *commands.choices.items()):
+        assert command.description
+        for action in command._actions:
+            assert action.help, f"{name} {action.option_strings or action.dest}"
+            assert action.help != argparse.SUPPRESS
+    with pytest.raises(SystemExit):
+        main(["profile", "--help"])
+    assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_example_of_every_algorithm_runs_as_printed(capsys, name):
+    words = options.example_of(name)
+    assert f"python -m jaxminimax {' '.join(words)}" in options.parser("").format_help()
+    made = printed(capsys, *words, "--json")
+    assert made["algorithm"] == name
+    assert 0.99 < made["epsilon"] <= 1.0
+
+
+# --- several records, profiles and plain words ---
+
+
+def test_people_are_counted_by_every_command(capsys):
+    given = ["gda", "--effective-noise-multiplier", "50", "--population", "5000", "--iterations",
+             "20", "--people", "3", "--json"]
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(50.0, None), population=5000)
+    told = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6, people=3)
+    for command in ("epsilon", "explain"):
+        said = printed(capsys, command, *given, "--delta", "1e-6")
+        assert (said["epsilon"], said["people"]) == (told, 3)
+    assert said["answers"]["advantage"] == printed(capsys, "profile", *given)["advantage"]
+    made = printed(capsys, "calibrate", "gda", "--epsilon", "1", "--delta", "1e-6", "--population",
+                   "5000", "--iterations", "20", "--people", "3", "--json")
+    assert made["effective_noise_multiplier"] == pytest.approx(
+        3 * 4.224679 * 2 * 20**0.5, rel=2e-3)
+    assert main(["epsilon", *given, "--delta", "1e-6", "--people", "0"]) == 2
+    assert "people must be an integer" in capsys.readouterr().err
+
+
+def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
+    given = ["profile", "gda", "--effective-noise-multiplier", "50", "--population", "5000",
+             "--iterations", "20"]
+    path = tmp_path / "profile.png"
+    assert main([*given, "--plot", str(path)]) == 0
+    words = capsys.readouterr().out
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"Drawn: {path}" in words
+    said = jmm.Profile.from_json(printed(capsys, *given, "--json"))
+    assert str(said) in words
+    assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < said.advantage
+    assert main([*given, "--plot", str(tmp_path / "none" / "profile.png")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_explain_speaks_plainly(capsys):
+    given = ["explain", "gda", "--effective-noise-multiplier", "50", "--population", "5000",
+             "--iterations", "20", "--delta", "1e-6", "--unit", "one visit"]
+    assert main(given) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    for title in ("What is released.", "Whom the guarantee is for.", "What the numbers mean.",
+                  "What it rests on.", "The statement."):
+        assert title in words
+    assert "one record is replaced by another" in words
+    assert "guessing is right in 50 %" in words
+    assert "'one visit' is the user's claim" in words
+    assert main([*given, "--people", "4"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "A person is taken to have at most 4 records" in words

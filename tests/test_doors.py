@@ -15,7 +15,7 @@ from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.door import core, samples
 from jaxminimax.door.groups import release_group_gradient
-from jaxminimax.door.losses import release_group_losses, release_loss
+from jaxminimax.door.losses import release_group_index, release_group_losses, release_loss
 from jaxminimax.door.proximal import release_resolvent
 from jaxminimax.door.solutions import release_group_solution
 from jaxminimax.door.stream import next_pair, release_leaf
@@ -83,8 +83,13 @@ def doors():
             jmm.Repeat(query=gradients, times=3), 3, **groups),
         "group losses": Door(lambda m, k, x: release_group_losses(KEY, m, k, GROUPED, W, x),
                              losses, 3, **groups),
-        "largest loss": Door(lambda m, k, x: release_group_losses(KEY, m, k, GROUPED, W, x),
+        "Gaussian losses": Door(lambda m, k, x: release_group_losses(KEY, m, k, GROUPED, W, x),
+                                dataclasses.replace(losses, noise="gaussian"), 3, **groups),
+        "largest loss": Door(lambda m, k, x: release_group_index(KEY, m, k, GROUPED, W, x),
                              dataclasses.replace(losses, only_argmax=True), 3, **groups),
+        "selection": Door(lambda m, k, x: release_group_index(KEY, m, k, GROUPED, W, x),
+                          jmm.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES, times=3), 3,
+                          **groups),
         "solution": Door(lambda m, k, x: release_group_solution(KEY, m, k, GROUPED, W, x),
                          solution, 2, **groups),
         "leaf": Door(lambda m, k, x: release_leaf(KEY, m, k, SINGLE, Z, x, (ZERO,)).w,

@@ -8,12 +8,28 @@ import jax.numpy as jnp
 import pytest
 
 
-def test_the_door_and_what_it_rests_on_are_compiled_as_for_users():
-    door = {"test_gradients", "test_release", "test_release_groups", "test_joint", "test_noise",
-            "test_sampling"}
-    assert door <= conftest.OPTIMISED
-    here = {p.stem for p in pathlib.Path(__file__).parent.glob("test_*.py")}
-    assert here >= conftest.OPTIMISED
+class Item:
+    """A test with one mark."""
+
+    def __init__(self, name, *args):
+        self.name, self.args = name, args
+
+    def iter_markers(self, name):
+        assert name == "optimised"
+        yield pytest.mark.optimised(*self.args).mark
+
+
+def test_a_mark_holds_for_the_parameters_that_it_names_or_for_all():
+    assert conftest.optimised(Item("test_all"))
+    assert conftest.optimised(Item("test_some[full-ghost]", "ghost", "vmap"))
+    assert not conftest.optimised(Item("test_ghost[full-microbatch]", "ghost", "vmap"))
+
+
+@pytest.mark.parametrize("name", ["gradients", "ghost", "integer_noise", "joint", "noise",
+                                  "release", "release_groups", "sampling"])
+def test_the_door_and_what_it_rests_on_are_compiled_as_for_users_too(name):
+    text = (pathlib.Path(__file__).parent / f"test_{name}.py").read_text()
+    assert "@pytest.mark.optimised" in text
 
 
 def test_options_are_changed_while_that_is_wanted_and_those_of_a_program_stay():

@@ -101,8 +101,8 @@ def gaps(algorithm, rounds, step, average=True):
 def test_without_noise_the_gap_falls_at_the_proven_rate():
     """D^2 / (step T), with D^2 / 2 = 4 the squared distance of the farthest points of W."""
     step = 1 / (math.sqrt(3) * 1.0)
-    found = np.array([gaps(extragradient, t, step) for t in (10, 100, 1000)])
-    rounds = np.array([10, 100, 1000])
+    found = np.array([gaps(extragradient, t, step) for t in (10, 1000)])
+    rounds = np.array([10, 1000])
     assert np.all(found <= 8 / (step * rounds))
     assert found[-1] < 2e-3
 
@@ -154,8 +154,7 @@ def test_one_pass_reads_every_record_at_most_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [Poisson(rate=0.5), FixedSize(batch=4), FixedSize(batch=1)],
-                         ids=str)
+@pytest.mark.parametrize("sampling", [Poisson(rate=0.5), FixedSize(batch=1)], ids=str)
 def test_the_two_releases_of_a_round_have_samples_of_their_own(sampling):
     read = answers(sampling, rounds=20)
     equal = np.mean([np.array_equal(*pair) for pair in read.reshape(20, 2, -1)])

@@ -341,7 +341,7 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
         return jnp.max(there) - risk, state.average.v[1]
 
     found, weight = jax.jit(lambda k: jax.lax.map(excess, k))(
-        jax.random.split(jax.random.key(3), 8))
+        jax.random.split(jax.random.key(3), 4))
     u = group_oco.offset(losses)
     bound = (ftrl.regret_bound(tree, dim=dim, diameter=2.0)
              + 3 * u * math.sqrt(2 * math.log(2) / rounds) + 2.0 / rounds)
@@ -438,7 +438,7 @@ def test_both_roles_are_calibrated_to_the_whole_target():
     tree, losses = hyper.query.parts
     assert (tree.leaves, losses.times) == (250, 250)
     z = dpa.get_sigma_gaussian(2.0, 1e-6)
-    assert tree.noise_multiplier == pytest.approx(2 * math.sqrt(8) * z, rel=1e-9)
+    assert tree.noise_multiplier == pytest.approx(2 * tree.moves() * z, rel=1e-9)
     assert losses.noise_multiplier == pytest.approx(1 / 2.0, rel=1e-3)
     for part in (tree, losses, hyper.query):
         assert 0.999 * 2.0 < jmm.epsilon(part, 1e-6) <= 2.0
@@ -488,7 +488,7 @@ def test_the_statement_names_both_roles():
     hyper = calibrated()
     made = jmm.statement(group_oco, hyper, delta=1e-6)
     assert len(made.sampling) == 2
-    assert "a record is in 8 of its nodes" in made.sampling[0]
+    assert "250 leaves with correlated noise" in made.sampling[0]
     assert "each record in at most one" in made.sampling[1]
     assert any("read once" in x for x in made.enforced)
     assert any("A record's row does not depend on what" in x for x in made.assumed)

@@ -19,6 +19,7 @@ from jaxminimax import (
     Query,
     Repeat,
     Saddle,
+    Selection,
     Sequence,
     active_groups,
     group_sgd,
@@ -35,10 +36,13 @@ both = pytest.mark.parametrize("algorithm", [group_sgd, active_groups],
 
 
 def hyper_of(algorithm, sizes=SIZES, rounds=4, z=(0.0, 0.0), sampling=Full(), clip=2.0, bound=2.0,
-             **more):
+             noise=None, **more):
     query = GroupGradients(clip=clip, noise_multiplier=z[0], sampling=sampling, sizes=sizes)
     active = algorithm is active_groups
-    losses = GroupLosses(bound=bound, noise_multiplier=z[1], sizes=sizes, only_argmax=active)
+    losses = GroupLosses(bound=bound, noise_multiplier=z[1], sizes=sizes, only_argmax=active,
+                         noise=noise)
+    if active and noise is None:
+        losses = Selection(bound=bound, noise_multiplier=z[1], sizes=sizes)
     steps = {"step": 0.3} if active else {"step": 0.3, "weight_step": 2.0}
     return algorithm.Hyper(**{**steps, "query": query, "losses": losses, "iterations": rounds,
                               **more})
@@ -165,7 +169,8 @@ def test_what_does_not_fit_together_is_refused(algorithm):
     other = dataclasses.replace(hyper.losses, sizes=(6, 9, 5))
     with pytest.raises(ValueError, match="same groups"):
         algorithm.mechanism(dataclasses.replace(hyper, losses=other))
-    turned = dataclasses.replace(hyper.losses, only_argmax=not hyper.losses.only_argmax)
+    how = dict(bound=2.0, noise_multiplier=0.0, sizes=SIZES)
+    turned = GroupLosses(**how) if algorithm is active_groups else Selection(**how)
     with pytest.raises(ValueError, match="only_argmax"):
         algorithm.mechanism(dataclasses.replace(hyper, losses=turned))
     with pytest.raises(ValueError, match="Saddle"):
@@ -227,7 +232,7 @@ def test_a_run_that_stops_has_spent_its_rounds_of_both():
     (0.1, 60.16, 514.12), (0.2, 61.30, 268.83), (0.3, 63.22, 183.26), (0.5, 70.29, 113.16)])
 def test_both_releases_share_a_budget(share, full, laplace):
     """Reference noise, over the replace-one sensitivities; its coarser grid rounds up."""
-    hyper = uncalibrated(group_sgd, sizes=(1000,) * 5, rounds=200)
+    hyper = uncalibrated(group_sgd, sizes=(1000,) * 5, rounds=200, noise="laplace")
     made = jmm.calibrate(group_sgd, hyper, 1.0, 1e-6, share=share)
     assert made.losses.noise_multiplier == pytest.approx(laplace, rel=2e-2)
     assert made.losses.noise_multiplier < laplace
@@ -244,7 +249,8 @@ def test_both_releases_share_a_budget(share, full, laplace):
     (active_groups, 17, FixedSize(batch=50, replacement=True), 1.60037),
 ])
 def test_noise_of_samples_beside_the_losses(algorithm, rounds, sampling, half):
-    hyper = uncalibrated(algorithm, sizes=(1000,) * 5, rounds=rounds, sampling=sampling)
+    hyper = uncalibrated(algorithm, sizes=(1000,) * 5, rounds=rounds, sampling=sampling,
+                         noise="laplace")
     made = jmm.calibrate(algorithm, hyper, 1.0, 1e-6)
     assert made.query.noise_multiplier / 2 == pytest.approx(half, rel=1e-3)
     if rounds == 17:
@@ -286,7 +292,7 @@ def test_the_statement_says_what_is_released_of_which_groups():
                  "Which group a record is in"):
         assert text.count(part) >= 1, part
     assert said.noise_multiplier == ({"": made.query.noise_multiplier},
-                                     {"Laplace scale / (B / n_i)": made.losses.noise_multiplier})
+                                     {made.losses.unit: made.losses.noise_multiplier})
     assert said.clip[0] == {"": 2.0}
     assert "Only" not in text
     index = jmm.statement(active_groups, hyper_of(active_groups, z=(9.0, 9.0)), delta=1e-6)

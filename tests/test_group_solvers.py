@@ -187,6 +187,7 @@ def test_a_certificate_is_never_less_than_the_true_distance(solved, name):
         assert np.median(certified / np.maximum(true, 1e-12)) < 50
 
 
+@pytest.mark.slow
 def test_newton_steps_find_the_solution_on_the_ball_and_inside(solved):
     assert np.mean(solved[0]["quick"][1] <= 1e-9) >= 0.95
 

@@ -135,6 +135,7 @@ def test_a_release_outside_the_window_is_nan(window, spent):
     assert bool(jnp.all(jnp.isnan(released(KEY, jnp.int32(spent), window))))
 
 
+@pytest.mark.slow
 def test_rows_of_another_key_or_release_are_nan(window):
     at = jnp.int32(5)
     assert bool(jnp.all(jnp.isfinite(released(KEY, at, window))))

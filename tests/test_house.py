@@ -18,22 +18,25 @@ FLOORS = {
     "door": 5,
     "algorithms": 6, "problems": 6, "metrics": 6,
     "drivers": 7, "plans": 7,
-    "audit": 8, "options": 8,
-    "__init__": 9, "__main__": 9,
+    "audit": 8, "options": 8, "tables": 8,
+    "estimators": 9, "__init__": 9, "__main__": 9,
 }
 BESIDE = {("__main__", "__init__")}  # on one floor, and in this order
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "__init__", "__main__"}
+MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "tables", "estimators", "__init__",
+               "__main__"}
 # of the door
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.slots", "placement.shard_sums"}
 
 # the only functions that data may be handed to
 DOOR = {"release", "noisy_operator", "release_resolvent", "release_group_gradient",
-        "release_group_losses", "release_group_solution", "release_leaf", "release_loss",
-        "next_pair"}
+        "release_group_index", "release_group_losses", "release_group_solution", "release_leaf",
+        "release_loss", "next_pair"}
 FEED = {"observe_record"}  # of one algorithm, which another may use
-ONWARDS = {"update", "run", "_rounds", "arrays", "_advance", "on_mesh", "_in_turn", "Supply"}
+ONWARDS = {"update", "run", "_rounds", "_whole", "_compiled", "arrays", "_advance", "on_mesh",
+           "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run"}
+SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score"}  # look at shapes, or pass on
 
 
 def part_of(path):
@@ -159,9 +162,16 @@ def test_data_have_their_name_wherever_an_algorithm_gets_them(path):
                                         if "data" in parameters(f)}
 
 
-@pytest.mark.parametrize("path", ["drivers/scan.py", "drivers/long_runs.py"])
+@pytest.mark.parametrize("path", [f"drivers/{x}.py" for x in (
+    "scan", "many_runs", "long_runs", "private_search")])
 def test_drivers_hand_data_on_and_do_nothing_else_with_them(path):
     assert leaks(SOURCES[path], ONWARDS) == []
+
+
+def test_a_search_hands_its_data_on_before_and_after_it_is_calibrated():
+    (tune,) = (f for f in functions(SOURCES["drivers/tuning.py"])
+               if getattr(f, "name", "") == "tune")
+    assert leaks(ast.unparse(tune), ONWARDS | SHAPES) == []
 
 
 @pytest.mark.parametrize("path", [p for p in sorted(SOURCES) if FLOORS[part_of(p)] in (6, 7)])

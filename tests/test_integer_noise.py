@@ -32,6 +32,12 @@ middle = jax.jit(_further.middle)
 last = jax.jit(jax.vmap(_further.last))
 
 
+@pytest.fixture(autouse=True)
+def digits():
+    with mp.workprec(400):
+        yield
+
+
 def tail(x):
     """P(|G| >= x)."""
     return mp.erfc(x / mp.sqrt(2))
@@ -199,6 +205,7 @@ def certain(word, shift=0):
 
 
 @pytest.mark.parametrize("shift", [0, 4, 22])
+@pytest.mark.optimised
 def test_the_first_stage_is_right_at_the_edges_of_all_cells(shift):
     """The first and the last 129 words of each, of both signs in turn."""
     top = np.arange(_tables.FIRST_CELLS, 2 * _tables.FIRST_CELLS, dtype=np.uint64)
@@ -213,6 +220,7 @@ def test_the_first_stage_is_right_at_the_edges_of_all_cells(shift):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 4, 12, 22])
+@pytest.mark.optimised
 def test_the_first_stage_is_right_in_blocks_of_all_words(shift):
     starts = np.random.default_rng(shift).integers(0, 2**19, 256).astype(np.uint32)
     starts[:3] = 0, 2**19 - 1, 2**18
@@ -224,6 +232,7 @@ def test_the_first_stage_is_right_in_blocks_of_all_words(shift):
 
 
 @pytest.mark.parametrize("shift", [0, 22])
+@pytest.mark.optimised
 def test_the_middle_stage_is_right_at_the_edges_of_all_cells(shift):
     """The numbers of 95 bits next to each edge, against the last stage."""
     scale = 2**224
@@ -238,6 +247,7 @@ def test_the_middle_stage_is_right_at_the_edges_of_all_cells(shift):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_stages_agree_with_arithmetic_of_400_bits():
     drawn = small_words(330, seed=1)
     expected, sign = floors(drawn)
@@ -252,6 +262,7 @@ def test_stages_agree_with_arithmetic_of_400_bits():
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_the_brute_force_finds_an_interval_that_is_too_narrow(monkeypatch):
     found = noise_law.every_word(2**21)
     assert found["wrong"] == 0
@@ -264,10 +275,12 @@ def test_the_brute_force_finds_an_interval_that_is_too_narrow(monkeypatch):
 # --- the law, exactly ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "integers"), [
     (0, range(1, 16)), (2, range(1, 61)),
     (12, np.random.default_rng(0).integers(1, 15 * 2**12, 150).tolist()),
     (22, [1, 2, 3, 15 * 2**22, *np.random.default_rng(1).integers(1, 15 * 2**22, 150).tolist()])])
+@pytest.mark.optimised
 def test_the_last_stage_gives_every_tail_its_probability(bits, integers):
     """P(A >= a) is the u where the number turns from a - 1 to a: within e = 2^-86 of a's place.
 
@@ -326,6 +339,7 @@ def test_rare_words_go_through_all_stages(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [0, 3, 7])
+@pytest.mark.optimised("3")
 def test_drawn_integers_have_the_normal_law(bits):
     found = noise_law.chi_square(4 * 10**6, bits)
     assert found["p"] > 1e-3
@@ -392,6 +406,7 @@ def test_few_numbers_are_settled_as_many_are(monkeypatch):
 
 
 @pytest.mark.slow  # several programs to compile
+@pytest.mark.optimised
 def test_neither_the_compiler_nor_wide_types_change_a_bit():
     key = jax.random.key(4)
     expected = np.asarray(normal(key, SIZE, BITS))

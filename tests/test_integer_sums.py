@@ -173,7 +173,7 @@ def test_failures_of_the_dither_are_counted_once_a_pair_of_sums():
     def failures(sampling):
         query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                           sampling=sampling, population=100)
-        found = jmm.Repeat(query=query, times=7).realised().overflow
+        found = jmm.Repeat(query=query, times=7).realised().failure
         return found / _grid.DITHER_FAILURE
 
     assert failures(jmm.Full()) == failures(jmm.FixedSize(batch=5)) == pytest.approx(7)

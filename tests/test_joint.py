@@ -54,8 +54,10 @@ def test_the_sum_is_the_definition(strategy, size):
         np.testing.assert_allclose(a, (scale * b).sum(0), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e18, 1e30, 1e38])
 @pytest.mark.parametrize("lone", [None, 0, 1])
+@pytest.mark.optimised
 def test_no_example_is_longer_than_one_in_float32(size, lone):
     z = jax.tree.map(lambda a: a.astype(jnp.float32), START)
     clip_one = jax.jit(lambda x: clipped_sum(ITSELF.operator, CLIP, joint=True)(z, x))
@@ -88,6 +90,7 @@ def distances(q, pairs=60):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_neighbours_are_as_far_apart_as_is_charged_and_no_farther():
     limit = 2 / jmm.Repeat(query=query(), times=1).charged("replace_one")
     assert 2 / min(NOISE) < limit < 1.001 * 2 / min(NOISE)
@@ -111,6 +114,7 @@ def lifted(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("lifted")
+@pytest.mark.optimised
 def test_a_lifted_joint_clip_is_seen():
     assert distances(query()).max() > 1.1 * 2 / jmm.effective_noise_multiplier(query())
 
@@ -139,7 +143,7 @@ def test_the_run_is_calibrated_and_stated_as_joint():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [Saddle(1.0, 1.0), Saddle(1.0, 3.0), Saddle(3.0, 1.0)], ids=str)
+@pytest.mark.parametrize("noise", [Saddle(1.0, 1.0), Saddle(1.0, 3.0)], ids=str)
 def test_the_audit_sees_most_of_it_and_no_more(noise):
     hyper = sgda.Hyper(query=query(noise=noise), iterations=3, step=Saddle(0.5, 0.25))
     hyper = jmm.calibrate(sgda, hyper, 2.0, DELTA)

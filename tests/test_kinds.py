@@ -32,8 +32,9 @@ from jaxminimax.mechanism.sampling import Sample, check_batch
 
 ROOT = pathlib.Path(jmm.__file__).parent
 SAMPLINGS = {"Full", "Poisson", "FixedSize", "Disjoint"}
-DESCRIPTIONS = {"Query", "Resolvent", "GroupGradients", "GroupLosses", "GroupSolution", "TreeSums",
-                "RecordLosses", "Solution", "Repeat", "Sequence", "Parallel"}
+DESCRIPTIONS = {"Query", "Resolvent", "GroupGradients", "GroupLosses", "GroupSolution", "Selection",
+                "TreeSums", "CorrelatedSums", "RecordLosses", "Solution", "Repeat", "Sequence",
+                "Parallel"}
 
 # Where a kind may be asked for by name, and why that takes no unknown one for another.
 EXCEPTIONS = {
@@ -257,6 +258,9 @@ class Shuffled(Sampling):
 
     def charge(self, times, z, population):
         return costs.gaussian(math.ceil(times / (population // self.batch)), z)
+
+    def overflow(self, population):
+        return 0.0
 
     def in_words(self, times, population):
         return f"batches of {self.batch} of {population} records, shuffled anew in every pass"

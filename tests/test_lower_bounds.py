@@ -37,6 +37,11 @@ def test_two_steps_attain_the_bound_where_it_is_exact_and_come_close_elsewhere(r
             assert row["attained_over_claimed"] > least[row["sampler"]], row
 
 
+def test_correlated_noise_is_charged_what_its_worst_pair_attains():
+    for row in lower_bounds.correlated_table():
+        assert 0.95 < row["attained_over_claimed"] <= LIMIT, row
+
+
 @pytest.mark.usefixtures("real_noise")
 def test_the_cited_attack_is_reproduced():
     """It beats the composed add and remove pairs, .141984 at epsilon = .3 and .042592 at 1."""
@@ -104,6 +109,8 @@ def test_the_command_prints_and_writes_its_rows(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(lower_bounds, "table", lambda dim, sizes: [
         {"steps": 1, "attained_over_claimed": 0.5}])
     monkeypatch.setattr(lower_bounds, "two_step_table", lambda dim, sizes: [])
+    monkeypatch.setattr(lower_bounds.selection_bounds, "table", lambda: [
+        {"steps": 1, "attained_over_claimed": 0.5}])
     path = tmp_path / "lower_bounds.json"
     assert lower_bounds.main(["--json", str(path)]) == 0
     assert "0.14816" in capsys.readouterr().out

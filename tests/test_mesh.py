@@ -19,7 +19,7 @@ GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 
 pytestmark = pytest.mark.slow  # its workers run for two minutes
 SAMPLINGS = ("full", "poisson", "fixed", "overflow", "replacement", "disjoint")
-DEVICES = (1, 2, 4, 8)
+DEVICES = (1, 8)  # 2 and 4 in other tests of this file
 
 
 def start(*arguments):
@@ -129,7 +129,7 @@ def test_what_goes_wrong_in_the_sum_shows(found, bug):
 
 
 def test_what_does_not_run_on_a_mesh_is_refused(found):
-    assert len(found["unlike"]) == 5
+    assert len(found["unlike"]) == 6
     for said in found["unlike"].values():
         assert "run this one on one device" in said
     for words, said in found["refused"].items():

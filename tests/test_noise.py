@@ -38,6 +38,7 @@ def correlation(x, y):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_noise_is_standard_normal(sample):
     assert np.isfinite(sample).all()
     assert stats.kstest(sample, "norm").pvalue > 1e-3
@@ -46,6 +47,7 @@ def test_noise_is_standard_normal(sample):
     assert stats.kstest(sample[half:], "norm").pvalue > 1e-3
 
 
+@pytest.mark.optimised
 def test_its_moments_are_those_of_the_normal_law(sample):
     for power, mean, second in ((1, 0, 1), (2, 1, 3), (3, 0, 15), (4, 3, 105), (6, 15, 10395)):
         spread = math.sqrt((second - mean**2) / SIZE)
@@ -53,12 +55,14 @@ def test_its_moments_are_those_of_the_normal_law(sample):
 
 
 @pytest.mark.parametrize("far", [2.0, 3.0, 4.0, 4.5])
+@pytest.mark.optimised
 def test_its_tails_hold_what_the_normal_law_says(sample, far):
     tail = stats.norm.sf(far)
     for hits in ((sample > far).sum(), (sample < -far).sum()):
         assert abs(hits - SIZE * tail) < SIGMAS * math.sqrt(SIZE * tail)
 
 
+@pytest.mark.optimised
 def test_cosines_and_sines_are_independent(sample):
     """They share a radius and an angle: their squares and signs must not know of each other."""
     x, y = sample[: SIZE // 2], sample[SIZE // 2:]
@@ -69,6 +73,7 @@ def test_cosines_and_sines_are_independent(sample):
     assert stats.kstest((x**2 + y**2) / 2, "expon").pvalue > 1e-3
 
 
+@pytest.mark.optimised
 def test_neighbouring_numbers_are_independent(sample):
     for apart in (1, 2, 3, 17):
         x, y = sample[:-apart], sample[apart:]
@@ -91,6 +96,7 @@ def from_words(monkeypatch, words, dtype):
 
 
 @dtypes
+@pytest.mark.optimised
 def test_no_word_gives_a_number_that_is_not_finite(dtype, monkeypatch):
     ends = [0, 1, 2**31 - 1, 2**31, 2**32 - 129, 2**32 - 2, 2**32 - 1]
     x = from_words(monkeypatch, list(itertools.product(ends, repeat=4)), dtype)
@@ -98,6 +104,7 @@ def test_no_word_gives_a_number_that_is_not_finite(dtype, monkeypatch):
 
 
 @dtypes
+@pytest.mark.optimised
 def test_the_smallest_words_reach_beyond_nine_standard_deviations(dtype, monkeypatch):
     x = from_words(monkeypatch, [(0, 0, 0, 0), (0, 0, 2**30, 0), (0, 0, 2**31, 0)], dtype)
     assert x[0, 0] > 9.4
@@ -106,6 +113,7 @@ def test_the_smallest_words_reach_beyond_nine_standard_deviations(dtype, monkeyp
 
 
 @dtypes
+@pytest.mark.optimised
 def test_the_radius_follows_its_law_to_the_last_of_64_bits(dtype, monkeypatch):
     """P[radius > r] = exp(-r^2 / 2): the numbers 2^k / 2^64 give r = sqrt(2 (64 - k) log 2)."""
     k = np.arange(64)
@@ -118,6 +126,7 @@ def test_the_radius_follows_its_law_to_the_last_of_64_bits(dtype, monkeypatch):
 
 
 @dtypes
+@pytest.mark.optimised
 def test_small_radii_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
     """P[radius < r] = 1 - exp(-r^2 / 2): of 1 - u = (2^k - 1/2) / 2^64, r = sqrt(2^(k - 63))."""
     k = np.arange(64)
@@ -131,6 +140,7 @@ def test_small_radii_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch)
 
 
 @dtypes
+@pytest.mark.optimised
 def test_small_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
     k = np.arange(64)
     last = np.array([divmod(2**64 - 2**int(i), 2**32) for i in k], np.uint32).T
@@ -144,6 +154,7 @@ def test_small_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, mo
 
 
 @dtypes
+@pytest.mark.optimised
 def test_radii_on_both_sides_of_the_middle_of_their_law_are_in_order(dtype, monkeypatch):
     """Around u = 1/2, where one formula takes over from the other, and over all of (0, 1)."""
     near = [2**63 + apart * 2**40 for apart in range(-64, 65)]
@@ -155,6 +166,7 @@ def test_radii_on_both_sides_of_the_middle_of_their_law_are_in_order(dtype, monk
 
 
 @dtypes
+@pytest.mark.optimised
 def test_small_radii_are_drawn_as_often_as_the_law_says(dtype):
     """Of 4e6 radii, those below .03, of which there are 1,800."""
     size = 2 * 10**6
@@ -210,6 +222,7 @@ def test_no_word_of_a_key_comes_up_twice(generator):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("std", [0.0, 1e-30, 1.0, np.nan, np.inf, -1.0])
+@pytest.mark.optimised
 def test_noise_is_left_out_for_a_deviation_of_zero_alone(std):
     tree = {"a": jnp.zeros(5), "b": jnp.zeros(3)}
     one = jax.jit(lambda s: floats.gaussian(jax.random.key(2), tree, {"a": s, "b": 0.0}))

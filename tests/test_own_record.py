@@ -106,6 +106,15 @@ def test_a_host_that_is_handed_a_batch_is_found():
     assert np.isfinite(go(of(lambda y: on_the_host(y, "sequential"))))
 
 
+def test_a_program_that_is_kept_is_held_against_the_data_of_every_call():
+    """Where a record's axis is as long as the data, the closed-over array's numbers tell."""
+    rows = np.linspace(-1.0, 1.0, 400).reshape(20, 20)
+    operator = of(lambda y: jnp.sum(y) * jnp.sum(jnp.asarray(rows)))
+    assert np.isfinite(go(operator, rows + 1, n=20))
+    with pytest.raises(ValueError, match=r"shape \(20, 20\), one of the data's own"):
+        go(operator, rows, n=20)
+
+
 def test_what_reads_its_own_record_is_let_through():
     table, public = jnp.ones((4, N)), X[None]
     for f in (lambda y: y, lambda y: y * jnp.sum(table), lambda y: y * jnp.arange(N).sum(),
@@ -188,6 +197,7 @@ def doors(closed):
         assumes="lipschitz"))
     gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=SIZES)
     risks = jmm.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
+    choice = jmm.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
     solution = jmm.phased_erm.certified(jmm.GroupSolution(
         lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=1.0, reg_lam=1.0, slack=0.1,
         noise_multiplier=1.0, sizes=SIZES, phases=1))
@@ -201,6 +211,7 @@ def doors(closed):
         "gradient": lambda: groups.release_group_gradient(
             KEY, jmm.Repeat(query=gradients, times=1), ZERO, task, w, GROUPS, ZERO),
         "losses": lambda: losses.release_group_losses(KEY, risks, ZERO, task, w, GROUPS),
+        "index": lambda: losses.release_group_index(KEY, choice, ZERO, task, w, GROUPS),
         "solution": lambda: solutions.release_group_solution(
             KEY, solution, ZERO, task, w, GROUPS),
         "leaf": lambda: stream.release_leaf(KEY, tree, ZERO, single, z, X, (ZERO,)),

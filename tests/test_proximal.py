@@ -153,8 +153,8 @@ SAMPLINGS = {"full": (Full(), 6), "disjoint": (Disjoint(batch=3), 6),
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(SAMPLINGS))
-@pytest.mark.parametrize("assumes", ["monotone", "lipschitz"])
+@pytest.mark.parametrize(("assumes", "name"), [
+    *(("monotone", name) for name in SAMPLINGS), ("lipschitz", "poisson")])
 def test_opposite_constant_operators_attain_the_sensitivity_but_for_the_slack(name, assumes):
     sampling, n = SAMPLINGS[name]
     q = query(sampling, n, assumes, lipschitz=0.0)
@@ -356,8 +356,9 @@ def test_clipped_operators_move_far_more_than_the_published_sensitivity():
             return jnp.mean(each, 0) + prox * (u - center)
 
         newton = jnp.asarray(point)
+        step = jax.jit(lambda u, g=g: jnp.linalg.solve(jax.jacobian(g)(u), g(u)))
         for _ in range(5):
-            newton = newton - jnp.linalg.solve(jax.jacobian(g)(newton), g(newton))
+            newton = newton - step(newton)
         assert float(jnp.linalg.norm(g(newton))) < 1e-12
         np.testing.assert_allclose(newton, point, atol=2e-6)
     apart = np.linalg.norm(solutions[0] - solutions[1])
@@ -365,7 +366,7 @@ def test_clipped_operators_move_far_more_than_the_published_sensitivity():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prox", [101.0, 110.0, 300.0])
+@pytest.mark.parametrize("prox", [101.0, 300.0])
 def test_the_sensitivity_of_lipschitz_mode_holds_for_the_same_records(prox):
     problem = problems.variational_inequality(lambda u, x: u, problems.ball(50.0))._replace(
         operator=steep)

@@ -36,8 +36,9 @@ def run_of(name, sampling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sgda", "extragradient", "proximal"])
-@pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.6), FixedSize(batch=4)], ids=str)
+@pytest.mark.parametrize(("name", "sampling"), [
+    ("sgda", Full()), ("sgda", Poisson(rate=0.6)), ("extragradient", FixedSize(batch=4)),
+    ("proximal", Full()), ("proximal", Poisson(rate=0.6))], ids=str)
 def test_evaluations_are_those_that_happen(name, sampling):
     """Against a count while the program runs."""
     seen = collections.Counter()
@@ -86,8 +87,9 @@ def test_a_loop_of_unknown_length_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one", [c for c in CASES if c.algorithm != "recursive"],
-                         ids=lambda c: c.name)  # its loops are counted at run time, elsewhere
+@pytest.mark.parametrize("one", {  # of any epsilon; the loops of that one are counted elsewhere
+    (c.algorithm, c.variant): c for c in CASES if c.algorithm != "recursive"}.values(),
+                         ids=lambda c: c.name)
 def test_counted_evaluations_are_those_of_the_theorem(one):
     n = one.quick[0]
     assert rates.counted(one.build(n)) == one.cost(n)
@@ -167,13 +169,18 @@ def test_gaps_fall_as_promised(algorithm, variant, ns, low, high):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "variant", "epsilon", "ns", "low", "high"), [
-    ("phased_erm", "certified", 1.0, [5120, 15360, 40960], -0.82, -0.44),
-    ("group_oco", "FTRL and EXP3", 10.0, [16000, 64000, 128000], -0.59, -0.35)])
-def test_risks_of_the_worst_group_fall_as_promised(algorithm, variant, epsilon, ns, low, high):
-    """Measured: -0.68 and -0.44; the paper's rates fall like n^(-1/2) at least."""
+@pytest.mark.parametrize(("algorithm", "variant", "epsilon", "ns", "seeds", "low", "high"), [
+    ("phased_erm", "certified", 1.0, [5120, 20480], 12, -0.82, -0.44),
+    ("group_oco", "FTRL and EXP3", 10.0, [16000, 128000], 10, -0.59, -0.35)])
+def test_risks_of_the_worst_group_fall_as_promised(algorithm, variant, epsilon, ns, seeds, low,
+                                                   high):
+    """Measured with many: -0.68 and -0.44; the paper's rates fall like n^(-1/2) at least.
+
+    With these few runs the slopes have standard errors of 0.06 and 0.1: an exponent that is off by
+    a quarter shows.
+    """
     one = case(algorithm, variant, epsilon)
-    row, points = rates.run(dataclasses.replace(one, quick=ns), 16, quick=True)
+    row, points = rates.run(dataclasses.replace(one, quick=ns), seeds, quick=True)
     assert low <= row["slope"] <= high
     assert all(p["evaluations"] == p["evaluations_theory"] for p in points)
 

@@ -401,9 +401,9 @@ def test_the_quadratic_is_neither_clipped_nor_noised_and_the_data_part_is_both()
     start = Saddle(jnp.full(K, 0.1), jnp.full(K, -0.2))
     step = float(recursive_sgda.steps(hyper, start, 1.0))
 
-    g = np.stack(jax.vmap(lambda k: jnp.concatenate([2 * (a - b) / -step for a, b in zip(
+    g = np.asarray(jax.jit(jax.vmap(lambda k: jnp.concatenate([2 * (a - b) / -step for a, b in zip(
         recursive_sgda.update(k, recursive_sgda.init(start, hyper), data, hyper, steep).z, start,
-        strict=True)]))(jax.random.split(jax.random.key(0), 4000)))
+        strict=True)])))(jax.random.split(jax.random.key(0), 4000)))
     unit = 2.0 / math.sqrt(2 * K)
     np.testing.assert_allclose(g.mean(0), unit * np.repeat([1, -1], K), atol=0.02)
     assert g.std(0) == pytest.approx(2.0 * 0.7 / 6, rel=0.05)
@@ -542,7 +542,7 @@ def draw_balls(key, n):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "epsilon", "expected"), [
-    (2**10, None, 0.0736), (2**10, 1.0, 0.0949), (2**12, 1.0, 0.0538)])
+    (2**10, None, 0.0736), (2**10, 1.0, 0.0949)])
 def test_the_gap_on_balls_is_that_of_the_reference_table(n, epsilon, expected):
     plan = planned(n, epsilon)
     made = gaps(jax.random.split(jax.random.key(n), 40), plan.hyper, n, recursive, GAME, draw_balls)
@@ -565,13 +565,13 @@ def draw_quadratic(key, n):
 def test_strong_convexity_is_found_without_being_told():
     """The gap falls like 1 / n: the bias is quadratic in lambda."""
     made = []
-    for n in (2**12, 2**15):
+    for n in (2**12, 2**14):
         bound = math.hypot(1 + 0.3 * math.sqrt(3) + 0.3, 1 + 0.3 * math.sqrt(3) + 0.3)
         plan = jmm.plan(recursive, population=n, dim=6, bound=bound, diameter=2 * math.sqrt(2),
                         smooth=1.0, epsilon=None, delta=1e-6, rounds=2)
         made.append(np.mean(gaps(jax.random.split(jax.random.key(n), 8), plan.hyper, n, recursive,
                                  QUADRATIC, draw_quadratic)))
-    assert math.log(made[1] / made[0]) / math.log(8) == pytest.approx(-0.93, abs=0.1)
+    assert math.log(made[1] / made[0]) / math.log(4) == pytest.approx(-0.93, abs=0.1)
 
 
 KINKED = problems.kinked_game()

@@ -138,14 +138,16 @@ def distances(moves, sampling, data, other):
     return np.sqrt(squares)
 
 
-DOORS = [(algorithm, sampling, strategy) for algorithm, sampling in
-         [(sgda, SAMPLINGS[0]), (sgda, SAMPLINGS[1]), (sgda, SAMPLINGS[2]), (gda, SAMPLINGS[0])]
-         for strategy in clipping.STRATEGIES]
+# every strategy, every sampling and both algorithms
+DOORS = [*((sgda, SAMPLINGS[0], strategy) for strategy in clipping.STRATEGIES),
+         (sgda, SAMPLINGS[1], "vmap"), (sgda, SAMPLINGS[1], "ghost"),
+         (sgda, SAMPLINGS[2], "microbatch"), (gda, SAMPLINGS[0], "vmap")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "sampling", "strategy"), DOORS, ids=[
     f"{a.__name__.split('.')[-1]}-{type(s).__name__}-{how}" for a, s, how in DOORS])
+@pytest.mark.optimised("sgda-Poisson-vmap", "sgda-Full-ghost")
 def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
     """2 / z_eff for a replaced record and 1 / z_eff for an absent one, attained and not passed."""
     def moves(data):
@@ -210,11 +212,13 @@ def farthest():
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_the_sensitivity_is_attained():
     assert 0.999 < farthest() <= 1
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_the_sensitivity_catches_a_lifted_clip(bug):
     weight = weights.weight
     bug.setattr(weights, "weight", lambda r, m: jnp.minimum(2 * weight(r, m), 1))
@@ -240,17 +244,20 @@ def noise_ratios(q, z=BIG):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.3), Disjoint(batch=2)], ids=str)
+@pytest.mark.optimised("Full")
 def test_the_noise_is_clip_times_multiplier_over_the_batch_size(sampling):
     np.testing.assert_allclose(noise_ratios(query(sampling, 5)), 1, rtol=0.01)
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_the_noise_of_float32_players_is_as_large():
     z = jax.tree.map(lambda x: x.astype(jnp.float32), BIG)
     np.testing.assert_allclose(noise_ratios(query(), z), 1, rtol=0.01)
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_the_measured_noise_catches_half_of_it(bug):
     noise = noising.integer_noise
     bug.setattr(noising, "integer_noise",
@@ -305,6 +312,7 @@ def test_noise_knows_nothing_of_the_sample(sampling):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_noise_is_not_a_thousandth_quieter_than_described():
     size, z = 2**24, Saddle(1.5, None)
     q = dataclasses.replace(query(clip=Saddle(0.7, None), noise=z, population=1), parameters=size)
@@ -326,9 +334,11 @@ def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
 
 
 @pytest.mark.slow
-@samplings
-def test_strategies_release_the_same_number(sampling):
-    one, *others = (_moves(sgda, sampling, s, split(), records(4)) for s in clipping.STRATEGIES)
+@pytest.mark.parametrize(("sampling", "strategies"), [
+    (SAMPLINGS[0], clipping.STRATEGIES), (SAMPLINGS[1], ("vmap", "ghost")),
+    (SAMPLINGS[2], ("vmap", "microbatch"))], ids=["Full", "Poisson", "Disjoint"])
+def test_strategies_release_the_same_number(sampling, strategies):
+    one, *others = (_moves(sgda, sampling, s, split(), records(4)) for s in strategies)
     for other in others:
         # blocks are made of other rows, and each is rounded to the grid
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-4),
@@ -511,11 +521,13 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(algorithm):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_rows_that_were_sent_ahead_change_no_bit():
     """In float32 and in optimised programs, where an order of sums would show."""
     n = 60
     x = np.random.default_rng(0).normal(size=(2, n, 5)).astype(np.float32)
-    query = Query(clip=CLIP, noise_multiplier=NOISE, population=n, sampling=Poisson(rate=0.3))
+    query = Query(clip=NO_V["clip"], noise_multiplier=NO_V["noise"], population=n,
+                  sampling=Poisson(rate=0.3))
     mechanism, key = Repeat(query=query, times=3), jax.random.key(0)
     z = Saddle(jnp.zeros(5, jnp.float32), jnp.zeros(5, jnp.float32))
     with Supply(key, mechanism, HostData(Saddle(*x)), [3], 0, 3) as supply:

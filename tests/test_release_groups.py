@@ -150,6 +150,7 @@ def test_a_sample_beyond_its_capacity_is_no_release():
 @pytest.mark.slow
 @samplings
 @groups
+@pytest.mark.optimised("0-Full", "0-Poisson")
 def test_gradients_noise_has_the_described_deviation(sampling, group):
     data = jnp.zeros((3, 7, 7))
     g = opened(gradients(Z, sampling), data, group, 2000, w=jnp.ones(7))
@@ -159,6 +160,7 @@ def test_gradients_noise_has_the_described_deviation(sampling, group):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_losses_noise_is_laplace_with_each_groups_own_scale_and_each_its_own():
     data = jnp.zeros((3, 7, 2))
     y = opened(losses(Z), data, count=20_000)
@@ -199,6 +201,7 @@ def test_no_noise_is_used_twice():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", [-1e3, 0.0, np.nan, np.inf])
+@pytest.mark.optimised("-1000")
 def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
     n = SIZES[1]
     one = records().at[1, 4].set(jnp.array([1e3, 0.0]))
@@ -217,6 +220,7 @@ def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_many_float32_losses_add_up_to_within_one_records_share():
     """Added in float32, 2^20 losses would move by many times what one record may change."""
     n = 2**20
@@ -273,6 +277,7 @@ def test_another_mechanism_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.optimised
 def test_laplace_numbers_follow_their_law_into_the_tails(dtype):
     x = np.asarray(floats.standard_laplace(jax.random.key(0), (10**6,), dtype), np.float64)
     assert x.dtype == np.float64
@@ -285,6 +290,7 @@ def test_laplace_numbers_follow_their_law_into_the_tails(dtype):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.optimised
 def test_laplace_numbers_follow_their_law_to_the_last_of_64_bits(dtype, monkeypatch):
     """P[|x| > t] = e^-t: u = 2^k / 2^64 gives t = (64 - k) ln 2, and u = 2^-65 more than 45."""
     words = [(2**k >> 32, 2**k & 0xFFFFFFFF, k % 2 << 31) for k in range(64)]

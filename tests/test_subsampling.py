@@ -1,6 +1,7 @@
 """Fixed-size samples: reference values, exact enumeration, and the law of the samplers."""
 
 import math
+from typing import NamedTuple
 
 import dp_accounting as dpa
 import jax
@@ -14,8 +15,8 @@ import jaxminimax as jmm
 from benchmarks import lower_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import _curves, subsampling
-from jaxminimax.mechanism import overflow_probability
-from jaxminimax.mechanism.sampling import SampleKeys, draw, law_error
+from jaxminimax.mechanism import Charge, PrivacyLoss, overflow_probability
+from jaxminimax.mechanism.sampling import SampleKeys, draw
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 
@@ -30,6 +31,25 @@ def fixed(n, m, z, times, *, replacement=False, laplace=None, poisson=False):
     if laplace:
         parts += (jmm.GroupLosses(bound=1.0, sizes=(n,), noise_multiplier=laplace, times=times),)
     return jmm.Sequence(parts=parts)
+
+
+class Composed(NamedTuple):
+    """Some releases in the accountant's words."""
+
+    cost: Charge
+
+    def epsilon(self, delta):
+        return _curves.epsilon_of(self.cost, delta, "replace_one")
+
+    def delta(self, epsilon):
+        return _curves.delta_of(self.cost, epsilon, "replace_one")
+
+
+def composed(n, m, z, replacement, times):
+    """Noise over the sensitivity of one slot; samplers taken as exact."""
+    loss = PrivacyLoss("replacement" if replacement else "fixed", 2 * z,
+                       1 / n if replacement else m / n, n, m)
+    return Composed(Charge(losses=((loss, times),)))
 
 
 @pytest.mark.parametrize(("n", "m", "z", "times", "laplace", "delta", "poisson", "wor", "wr"), [
@@ -59,8 +79,7 @@ def test_unit_values_of_the_profile():
 def test_a_full_batch_is_the_plain_gaussian():
     assert jmm.epsilon(fixed(100, 100, 4.0, 1), 1e-6) == pytest.approx(
         dpa.get_epsilon_gaussian(4.0, 1e-6))
-    pld = subsampling.fixed_size_gaussian(100, 100, 4.0, False, 1e-4)
-    assert pld.get_epsilon_for_delta(1e-6) == pytest.approx(1.06070, abs=2e-5)
+    assert composed(100, 100, 4.0, False, 1).epsilon(1e-6) == pytest.approx(1.06070, abs=2e-4)
 
 
 def test_one_record_drawn_three_times_counts_three_times():
@@ -94,8 +113,16 @@ def test_one_draw_is_the_same_with_and_without_replacement():
 def common_threshold(epsilon, n, m, z):
     k, w, none, _ = subsampling.multiplicities(n, m, True)
     log_g = np.log1p(np.expm1(epsilon) / (1 - none))
-    terms = [p * np.exp(subsampling._log_delta(mu, log_g)) for p, mu in zip(w, k / z, strict=True)]
-    return sum(terms)
+    return sum(p * subsampling._gaussian(mu, log_g)
+               for p, mu in zip(w, k / z, strict=True))
+
+
+def test_no_amount_of_noise_makes_the_bound_fall_below_one_hit():
+    """Of a record in n, drawn once: rounding counts for more than H itself where noise is great."""
+    for z in (1e4, 1e9, 1e13, 1e15, 1e17):
+        exact = 1e-3 * math.erf(1 / (z * math.sqrt(8)))
+        value = float(subsampling.profile(np.zeros(1), 1000, 1, z, True)[0])
+        assert exact <= value <= exact + 1e-16 + 1e-8 * exact
 
 
 def test_water_filling_beats_the_common_threshold():
@@ -131,13 +158,11 @@ def test_no_explicit_pair_exceeds_the_bound_and_some_attain_it():
     assert min(at_one) > 1 - 1e-5
 
 
-@pytest.mark.slow
 def test_composing_one_direction_at_a_time_is_no_bound():
-    """An adaptive choice of the other records attains .148166; add or remove alone claim less."""
-    attack, n, m, z = 0.148166, 10, 4, 1.0
-    one = subsampling.fixed_size_gaussian(n, m, z, False, 1e-4).self_compose(2)
-    assert attack < one.get_delta_for_epsilon(0.3) == pytest.approx(0.154346, abs=2e-5)
-    assert one.get_delta_for_epsilon(1.0) == pytest.approx(0.045485, abs=2e-5)
+    """An adaptive choice of the other records attains .148165; add or remove alone claim less."""
+    attack, n, m, z = 0.148165, 10, 4, 1.0
+    assert attack < composed(n, m, z, False, 2).delta(0.3) == pytest.approx(0.154346, abs=2e-5)
+    assert composed(n, m, z, False, 2).delta(1.0) == pytest.approx(0.045485, abs=2e-5)
     shortcut = privacy_loss_distribution.from_gaussian_mechanism(
         z, sampling_prob=m / n, value_discretization_interval=1e-4).self_compose(2)
     assert shortcut.get_delta_for_epsilon(0.3) == pytest.approx(0.141984, abs=2e-5)
@@ -147,19 +172,13 @@ def test_composing_one_direction_at_a_time_is_no_bound():
 def test_two_queries_on_one_minibatch_are_not_two_amplified_releases():
     """True delta(1) of two Gaussians on one subset, q = .1, z = 1: 3.664e-3; product 5.33e-4."""
     both = subsampling.profile(np.array([1.0]), 10, 1, 1 / math.sqrt(2), False)[0]
-    apart = subsampling.fixed_size_gaussian(10, 1, 1.0, False, 1e-4).self_compose(2)
+    apart = composed(10, 1, 1.0, False, 2)
     assert both == pytest.approx(3.664e-3, rel=1e-3)
-    assert apart.get_delta_for_epsilon(1.0) < both / 5
+    assert apart.delta(1.0) < both / 5
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(2.0, 2.0), population=10,
                       sampling=jmm.FixedSize(batch=1))
     epsilon = jmm.epsilon(jmm.Repeat(query=query, times=1), float(both))
     assert epsilon == pytest.approx(1.0, abs=1e-3)
-
-
-def test_a_finer_grid_only_lowers_the_bound():
-    values = [subsampling.fixed_size_gaussian(100, 10, 4.0, True, g).self_compose(101)
-              .get_epsilon_for_delta(1e-5) for g in (1e-2, 1e-3, 3e-4)]
-    assert values[0] >= values[1] >= values[2] >= 1.05318 - 2e-5
 
 
 @pytest.mark.parametrize(("n", "m", "z", "replacement"), [
@@ -168,12 +187,7 @@ def test_a_finer_grid_only_lowers_the_bound():
 ])
 def test_a_sampler_that_does_not_exist_is_refused(n, m, z, replacement):
     with pytest.raises(ValueError, match=r"exists|must lie"):
-        subsampling.fixed_size_gaussian(n, m, z, replacement, 1e-3)
-
-
-def test_too_little_noise_is_refused_instead_of_taking_gigabytes():
-    with pytest.raises(MemoryError):
-        subsampling.fixed_size_gaussian(1000, 50, 0.02, True, 1e-4)
+        subsampling.Profile(n, m, z, replacement)
 
 
 # ---- other descriptions -----------------------------------------------------------------------
@@ -227,19 +241,13 @@ def test_the_tightest_part_of_mixed_parallel_parts_decides_at_each_delta():
     jmm.TreeSums(clip=1.0, leaves=4, noise_multiplier=1.0),
     jmm.Solution(sensitivity=1.0, noise_multiplier=1.0, because="x"),
     jmm.GroupLosses(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2),
+    jmm.GroupLosses(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2, noise="gaussian"),
+    jmm.Selection(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2),
 ])
 def test_descriptions_that_are_replace_one_only_say_so(mechanism):
     with pytest.raises(ValueError, match="replace_one"):
         jmm.epsilon(mechanism, 1e-5, neighbours="add_or_remove_one")
     assert 0 < jmm.epsilon(mechanism, 1e-5) < math.inf
-
-
-def test_laplace_renyi_divergences_match_the_library():
-    from dp_accounting.rdp import RdpAccountant
-
-    orders = [float(a) for a in _curves._ORDERS if a < 100]
-    theirs = RdpAccountant(orders).compose(dpa.LaplaceDpEvent(1.7))._rdp
-    np.testing.assert_allclose(_curves._laplace_renyi(1.7)[:len(orders)], theirs, rtol=1e-9)
 
 
 # ---- samplers ---------------------------------------------------------------------------------
@@ -296,5 +304,5 @@ def test_the_samplers_own_errors_are_charged_and_tiny():
     for replacement in (False, True):
         query = jmm.Query(clip=Saddle(1.0, None), population=60_000,
                           sampling=jmm.FixedSize(batch=64, replacement=replacement))
-        assert 0 < law_error(query) < 1e-20
+        assert 0 < query.cost(1, 1.0).failure < 1e-26
         assert overflow_probability(query) <= 1e-16

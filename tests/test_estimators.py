@@ -1,0 +1,97 @@
+"""Estimators keep scikit-learn's conventions, and every fit is charged."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import jaxminimax as jmm
+from jaxminimax.estimators import PrivateAUCClassifier, PrivateWorstGroupClassifier
+from jaxminimax.tables import Category, Number
+
+pytestmark = pytest.mark.slow
+
+
+def made(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 2))
+    return x, np.where(x[:, 0] + rng.normal(0, 0.3, n) > 0, "yes", "no")
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = made()
+    return PrivateAUCClassifier(epsilon=2.0, bounds=(-1.0, 1.0), random_state=0).fit(x, y)
+
+
+# of noise that a thousandth of epsilon = 50 leaves little of, so that what is checked is the form
+FORM = PrivateAUCClassifier(epsilon=50.0, delta=1e-3, random_state=0)
+# checks of array_api ask for other arrays, which a variable of the environment turns on
+CHECKS = tuple((e, c) for e, c in estimator_checks_generator(FORM)
+               if "array_api" not in getattr(c, "func", c).__name__)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), CHECKS,
+                         ids=[getattr(c, "func", c).__name__ for _, c in CHECKS])
+def test_conventions(estimator, check):
+    check(estimator)
+
+
+def test_a_fit_is_private_and_useful(fitted):
+    x, y = made(seed=1)
+    assert 0.9999 * 2 < fitted.statement_.epsilon <= 2
+    assert list(fitted.classes_) == ["no", "yes"]
+    assert fitted.score(x, y) > 0.9
+    assert np.mean(fitted.predict(x) == y) > 0.8
+    assert fitted.n_features_in_ == 2
+
+
+def test_a_clone_has_the_parameters_and_nothing_else(fitted):
+    other = clone(fitted)
+    assert other.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        other.predict(made()[0])
+
+
+def test_ranges_that_nobody_told_are_paid_for(fitted):
+    x, y = made()
+    one = PrivateAUCClassifier(epsilon=2.0, random_state=0).fit(100 * x + 50, y)
+    assert one.statement_.epsilon <= 2
+    assert len(one.statement_.sampling) == len(fitted.statement_.sampling) + 1
+    assert one.score(100 * x + 50, y) > 0.8
+
+
+def test_a_ledger_refuses_the_fit_too_many(tmp_path):
+    x, y = made(200)
+    ledger = jmm.Ledger(tmp_path / "books", epsilon=3.0, delta=1e-5, filter="basic")
+    one = PrivateAUCClassifier(epsilon=1.0, delta=1e-6, bounds=(-1, 1), ledger=ledger,
+                               random_state=0)
+    left = [ledger.remaining().epsilon]
+    for _ in range(2):
+        clone(one).fit(x, y)
+        left.append(ledger.remaining().epsilon)
+    assert left[0] > left[1] > left[2]
+    with pytest.raises(ValueError, match="left"):
+        for _ in range(4):
+            clone(one).fit(x, y)
+
+
+def test_columns_by_name_and_groups():
+    x, y = made()
+    table = {"a": x[:, 0], "b": np.where(x[:, 1] > 0, "u", "v")}
+    schema = {"a": Number(-1, 1), "b": Category(("u", "v"))}
+    groups = np.where(np.arange(600) < 60, "few", "many")
+    one = PrivateWorstGroupClassifier(epsilon=4.0, schema=schema, random_state=0)
+    with pytest.raises(ValueError, match="groups must be given"):
+        one.fit(table, y)
+    one.fit(table, y, groups=groups)
+    assert np.mean(one.predict(table) == y) > 0.7
+    assert "groups' sizes" in " ".join(one.statement_.assumed)
+
+
+@pytest.mark.parametrize("y", [np.zeros(200), np.arange(200) % 3, np.linspace(0, 1, 200)])
+def test_other_labels_are_refused(y):
+    with pytest.raises(ValueError, match=r"class|binary|label type"):
+        PrivateAUCClassifier(bounds=(-1, 1)).fit(made(200)[0], y)
