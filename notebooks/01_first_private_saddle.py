@@ -54,10 +54,9 @@ query = jmm.Query(clip=Saddle(bound, bound), population=n)
 hyper = jmm.gda.Hyper(query=query, modulus=mu, iterations=math.ceil(n ** (2 / 3)))
 hyper = jmm.calibrate(jmm.gda, hyper, epsilon=1.0, delta=1e-6)
 
-run = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
 start = Saddle(jnp.zeros(dim), jnp.zeros(dim))
 data = records(jax.random.key(0), n)
-state, _ = run(jmm.secret_key(), start, data, hyper, jmm.gda, game)
+state, _ = jmm.run(jmm.secret_key(), start, data, hyper, jmm.gda, game)
 print(jmm.statement(jmm.gda, hyper, state, delta=1e-6))
 
 # %% [markdown]

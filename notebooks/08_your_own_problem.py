@@ -205,18 +205,18 @@ with tempfile.TemporaryDirectory() as folder:
         jmm.fit(key, start, data, chosen, jmm.sgda, problem, callback=stop_half_way, **how)
     except KeyboardInterrupt:
         print("stopped; resuming")
-    state, statement = jmm.fit(key, start, data, chosen, jmm.sgda, problem, unit="one visit", **how)
+    done = jmm.fit(key, start, data, chosen, jmm.sgda, problem, unit="one visit", **how)
     try:
         jmm.fit(jax.random.key(4), start, data, chosen, jmm.sgda, problem, **how)
     except ValueError as error:
         print(f"another key on the same folder: {str(error).replace(folder, 'FOLDER')}\n")
 
-whole, _ = jmm.fit(key, start, data, chosen, jmm.sgda, problem, delta=delta, every=rounds // 4,
-                   progress=False)
-same = jax.tree.map(np.array_equal, *jax.device_get((state.average, whole.average)))
+whole = jmm.fit(key, start, data, chosen, jmm.sgda, problem, delta=delta, every=rounds // 4,
+                progress=False)
+same = jax.tree.map(np.array_equal, *jax.device_get((done.state.average, whole.state.average)))
 assert all(jax.tree.leaves(same)), "a resumed run is the uninterrupted one, bit for bit"
-assert int(state.spent) == rounds, "and its releases were counted once"
-print(statement)
+assert int(done.state.spent) == rounds, "and its releases were counted once"
+print(done.statement)
 
 # %% [markdown]
 # ## Results as JSON
@@ -225,10 +225,10 @@ print(statement)
 # `"epsilon": null` is one without a guarantee.
 
 # %%
-on_positives, on_negatives = map(float, metric(state.average, test))
+on_positives, on_negatives = map(float, metric(done.state.average, test))
 result = {"loss_positives": on_positives, "loss_negatives": on_negatives,
           "n": n, "jax": jax.__version__, "jaxminimax": jmm.__version__,
-          "statement": statement.to_json()}
+          "statement": done.statement.to_json()}
 text = json.dumps(result, indent=1, allow_nan=False)
 print(text[:620], "...")
 assert json.loads(text)["statement"]["epsilon"] <= epsilons[len(epsilons) // 2], "the ε of the run"
@@ -317,6 +317,6 @@ for name, mistake in mistakes.items():
 
 # %%
 update = jit(jmm.sgda.update, static_argnames="problem")
-once_more = update(key, state, data, chosen, problem)
+once_more = update(key, done.state, data, chosen, problem)
 print(once_more.z.v)
 assert bool(jnp.isnan(once_more.z.v)), "the budget is spent"
