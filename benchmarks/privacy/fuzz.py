@@ -105,6 +105,7 @@ def thresholds(loss: PrivacyLoss, times: int, neighbours: str,
     if loss.kind == "laplace":
         t = np.linspace(-5 * loss.z, people + 30 * loss.z, 300)
         p, q = (stats.laplace.sf(t, at, loss.z) for at in (people, 0.0))
+        below = [stats.laplace.cdf(t, at, loss.z) for at in (people, 0.0)]
     else:
         z = loss.z
         if loss.kind == "poisson":
@@ -123,9 +124,12 @@ def thresholds(loss: PrivacyLoss, times: int, neighbours: str,
         t = np.linspace(-3 * z, up[-1] + 12 * z, 300)
         p = sum(w * special.ndtr((m - t) / z) for w, m in zip(ahead, up, strict=True))
         q = sum(w * special.ndtr((m - t) / z) for w, m in zip(back, down, strict=True))
+        below = [sum(w * special.ndtr((t - m) / z) for w, m in zip(law, at, strict=True))
+                 for law, at in ((ahead, up), (back, down))]
     p, q = np.minimum(p, 1.0), np.minimum(q, 1.0)
     some = [-np.expm1(times * np.log1p(-np.minimum(x, 1 - 1e-16))) for x in (p, q)]
-    none = [np.exp(times * np.log1p(-np.minimum(x, 1 - 1e-16))) for x in (q, p)]
+    # not from 1 - p, whose digits are lost where p is near 1
+    none = [np.minimum(x, 1.0) ** times for x in reversed(below)]
     return np.concatenate([p, some[0], none[0]]), np.concatenate([q, some[1], none[1]])
 
 

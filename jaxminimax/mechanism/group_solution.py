@@ -8,7 +8,13 @@ import jax
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism._checks import MOST_STEPS, are_plain, check_grid, check_multiplier
+from jaxminimax.mechanism._checks import (
+    MOST_STEPS,
+    are_plain,
+    check_grid,
+    check_multiplier,
+    check_sizes,
+)
 from jaxminimax.mechanism._grid import PARAMETERS
 from jaxminimax.mechanism.costs import SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.stream import Once
@@ -68,10 +74,7 @@ class GroupSolution(Once):
         """The phases, the constants of the loss, and whether solutions can be certified."""
         check_grid(self.exact, self.parameters)
         checks.count("phases", self.phases)
-        if not self.sizes:
-            raise ValueError("sizes must hold each group's number of records, got none.")
-        for n in self.sizes:
-            checks.count("sizes", n)
+        check_sizes(self.sizes)
         if min(phase_sizes(self)) < 1:
             raise ValueError(f"phases must be at most {min(self.sizes)}, the smallest group's "
                              f"records, got {self.phases}.")
