@@ -1,5 +1,6 @@
 """Refusals with the value and the fix in the message; tracers pass, they were numbers before."""
 
+import inspect
 import math
 import numbers
 from typing import Any
@@ -65,3 +66,66 @@ def scalars(**values: Any) -> None:
     for name, x in values.items():
         if np.shape(x) != ():
             raise ValueError(f"{name} must be one number, got shape {np.shape(x)}.")
+
+
+def told(x: Any) -> str:
+    """A value for a message: what kind of thing it is, and how it prints if that is short."""
+    kind = type(x)
+    module = kind.__module__.split(".")[0]
+    name = kind.__qualname__ if module in ("builtins", "jaxminimax") else (
+        f"{module}.{kind.__qualname__}")
+    if isinstance(x, np.ndarray | jax.Array):
+        return f"an array of shape {np.shape(x)} and dtype {x.dtype}"
+    if callable(x) and hasattr(x, "__qualname__"):
+        return f"{'class' if isinstance(x, type) else 'function'} {x.__qualname__}"
+    text = repr(x)
+    return f"{text} ({name})" if len(text) <= 60 and "\n" not in text else name
+
+
+def takes(name: str, function: Any, *arguments: str) -> None:
+    """Refuses what is no function of so many arguments.
+
+    Args:
+      name: what to call it in the message.
+      function: what was given; one that Python cannot look into passes.
+      *arguments: names of the positional arguments that it is called with.
+
+    Raises:
+      TypeError: naming the function and its arguments.
+    """
+    wanted = f"({', '.join(arguments)})"
+    if not callable(function):
+        raise TypeError(f"{name} must be a function of {wanted}, got {told(function)}.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{name} is called with {wanted}, and {told(function)} takes {signature}: "
+                        f"{error}.") from None
+
+
+def can_take(function: Any, *arguments: str) -> bool:
+    """Whether a function can be called with so many arguments, as far as Python can tell."""
+    try:
+        takes("function", function, *arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def one_number(value: Any, name: str) -> Any:
+    """`value`, if it is one number as an array.
+
+    Raises:
+      TypeError: for a tuple such as (loss, aux), or an array of several.
+    """
+    if not isinstance(value, np.ndarray | np.generic | jax.Array | float | int):
+        raise TypeError(f"{name} must return one number, got {told(value)}: return the loss alone, "
+                        "without auxiliary values.")
+    if np.shape(value) != ():
+        raise TypeError(f"{name} must return one number, got shape {np.shape(value)}: it is of one "
+                        "record, and sums or means over its entries are yours to take.")
+    return value

@@ -8,12 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax.base import checks
+
 PyTree = Any  # a pytree of arrays
 T = TypeVar("T")
 
 
 class Saddle(NamedTuple):
-    """One thing per player: the point z = (w, v), an operator's value, or a pair of settings."""
+    """One thing per player: the point z = (w, v), an operator's value, or a pair of settings.
+
+    Examples:
+        >>> steps = Saddle(0.1, 0.5)  # one for each player
+        >>> steps.w, steps.v
+        (0.1, 0.5)
+    """
 
     w: PyTree
     v: PyTree
@@ -28,6 +36,15 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     inside tuples: products of counts would overflow at 32 bits, and every door reads them. No
     validation in `__post_init__`: unflattening runs it on tracers. Numbers are checked where a
     run, a calibration or a charge begins.
+
+    Examples:
+        >>> @jmm.pytree_dataclass
+        ... class Range:
+        ...     low: float
+        ...     high: float
+        ...     steps: int = jax.tree.static(default=3)
+        >>> jax.tree.leaves(Range(low=1.0, high=2.0)), Range(low=1.0, high=2.0).steps
+        ([1.0, 2.0], 3)
     """
     static: list[str] = []
 
@@ -67,19 +84,32 @@ class SaddleOperator:
     This class is the one place of the library where the sign of ascent is written down.
 
     Attributes:
-      loss: `(w, v, example) -> []`.
+      loss: `(w, v, example) -> []`; `(w, v, example, key) -> []` in a problem with `random=True`.
       strategy: how clipped sums of it are computed, never what they are: "auto", "vmap",
         "microbatch" or "ghost", see `clipped_sum`.
       microbatch: examples in a slice of the "microbatch" strategy.
+
+    Examples:
+        >>> operator = jmm.SaddleOperator(lambda w, v, x: w * v - x * v)
+        >>> g = operator(Saddle(2.0, 3.0), 1.0)
+        >>> float(g.w), float(g.v)  # d/dw = v, and less d/dv = x - w
+        (3.0, -1.0)
     """
 
-    loss: Callable[[PyTree, PyTree, PyTree], jax.Array]
+    loss: Callable[..., jax.Array]
     strategy: str = "auto"
     microbatch: int = 32
 
-    def __call__(self, z: Saddle, example: PyTree) -> Saddle:
-        """The operator of one example."""
-        return self.oriented(Saddle(*jax.grad(self.loss, argnums=(0, 1))(z.w, z.v, example)))
+    def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
+        """The operator of one example, with the key of a loss that draws.
+
+        Raises:
+          TypeError: for a loss that is not one number.
+        """
+        def loss(w: PyTree, v: PyTree) -> jax.Array:
+            return checks.one_number(self.loss(w, v, example, *key), "loss(w, v, example)")
+
+        return self.oriented(Saddle(*jax.grad(loss, argnums=(0, 1))(z.w, z.v)))
 
     @staticmethod
     def oriented(gradient: Saddle) -> Saddle:
@@ -87,9 +117,21 @@ class SaddleOperator:
         return Saddle(gradient.w, jax.tree.map(jnp.negative, gradient.v))
 
 
-def saddle_operator(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], strategy: str = "auto",
+def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
                     microbatch: int = 32) -> SaddleOperator:
-    """The saddle operator of `loss(w, v, example) -> []`, see `SaddleOperator`."""
+    """The saddle operator of `loss(w, v, example) -> []`, see `SaddleOperator`.
+
+    Raises:
+      TypeError: for what is no function of three arguments, or of four with a key.
+
+    Examples:
+        >>> operator = jmm.saddle_operator(lambda w, v, x: w * v - x * v)
+        >>> g = operator(Saddle(2.0, 3.0), 1.0)
+        >>> float(g.w), float(g.v)
+        (3.0, -1.0)
+    """
+    if not checks.can_take(loss, "w", "v", "example", "key"):
+        checks.takes("loss", loss, "w", "v", "example")
     return SaddleOperator(loss, strategy, microbatch)
 
 
@@ -103,16 +145,16 @@ class OwnOperator:
       microbatch: as in `SaddleOperator`.
     """
 
-    operator: Callable[[Saddle, PyTree], Saddle]
+    operator: Callable[..., Saddle]
     strategy: str = "auto"
     microbatch: int = 32
 
-    def __call__(self, z: Saddle, example: PyTree) -> Saddle:
-        """The operator of one example."""
-        return self.operator(z, example)
+    def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
+        """The operator of one example, with its key where it draws."""
+        return self.operator(z, example, *key)
 
 
-def with_strategy(operator: Callable[[Saddle, PyTree], Saddle], strategy: str = "auto",
+def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
                   microbatch: int = 32) -> Any:
     """The same operator, whose clipped sums are computed another way.
 
@@ -123,11 +165,29 @@ def with_strategy(operator: Callable[[Saddle, PyTree], Saddle], strategy: str = 
       strategy: "auto", "vmap", "microbatch" or, of a `SaddleOperator`, "ghost"; see `clipped_sum`,
         which refuses others.
       microbatch: examples in a slice of the "microbatch" strategy.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> by_hand = game._replace(operator=jmm.with_strategy(game.operator, "microbatch", 64))
+        >>> by_hand.operator.strategy
+        'microbatch'
     """
     if dataclasses.is_dataclass(operator) and hasattr(operator, "strategy"):
         return dataclasses.replace(operator,  # type: ignore[type-var]
                                    strategy=strategy, microbatch=microbatch)
     return OwnOperator(operator, strategy, microbatch)
+
+
+class Labels(NamedTuple):
+    """The labels that a problem documents.
+
+    Attributes:
+      values: all that there are, e.g. (0, 1).
+      leaf: which of a record's arrays, in `jax.tree.leaves`, is the label.
+    """
+
+    values: tuple[float, ...]
+    leaf: int = -1
 
 
 def _everywhere(z: Saddle) -> Saddle:
@@ -153,16 +213,34 @@ class Problem(NamedTuple):
       saddle_point: `data -> z`, the exact solution, where it has a closed form.
       support: `g -> argmin_{z in W x V} <g, z>`, for gaps of variational inequalities.
       furthest: `(z, data) -> argmax_u <F(u), z - u>`, where it is known.
+      labels: which labels records have, where that is a set, for `check` to say. No run looks
+        whether the data have them (`door.labels`): what it refused would tell of the records.
+      random: whether the operator draws: then it is `(z, example, key) -> g`, and the public term
+        `(z, key) -> g`. The key is another one for every release and every row of the data, the
+        same whenever that row is read in that release, and independent of samples and noise
+        (`door.operator_keys`); nothing more is charged. For latent points, dropout and
+        augmentations; what reads other records, such as statistics of a batch, stays refused.
+
+    Examples:
+        >>> def loss(w, v, record):
+        ...     return v * jnp.sum((w - record) ** 2) - v**2
+        >>> problem = jmm.Problem(operator=jmm.saddle_operator(loss),
+        ...                       project=lambda z: Saddle(z.w, jnp.clip(z.v, 0.0, 1.0)))
+        >>> g = problem.operator(Saddle(jnp.zeros(2), jnp.ones(())), jnp.ones(2))
+        >>> g.w.tolist(), float(g.v)  # the gradient in w, and less the gradient in v
+        ([-2.0, -2.0], -0.0)
     """
 
-    operator: Callable[[Saddle, PyTree], Saddle]
-    public: Callable[[Saddle], Saddle] | None = None
+    operator: Callable[..., Saddle]
+    public: Callable[..., Saddle] | None = None
     project: Callable[[Saddle], Saddle] = _everywhere
     value: Callable[[Saddle, PyTree], jax.Array] | None = None
     best_response: Saddle = Saddle(None, None)
     saddle_point: Callable[[PyTree], Saddle] | None = None
     support: Callable[[Saddle], Saddle] | None = None
     furthest: Callable[[Saddle, PyTree], Saddle] | None = None
+    random: bool = False
+    labels: Labels | None = None
 
 
 class GroupProblem(NamedTuple):
@@ -183,6 +261,11 @@ class GroupProblem(NamedTuple):
       smooth: beta, Lipschitz constant of grad_w loss; None: not known to be smooth.
       convex: whether the loss is convex in w on W, whatever a record contains, and its derivative
         as computed is finite and a subgradient (that of a norm at 0 is neither).
+
+    Examples:
+        >>> problem = jmm.problems.group_glm("hinge", feature_bound=2.0, radius=1.0)
+        >>> isinstance(problem, jmm.GroupProblem), problem.lipschitz
+        (True, 2.0)
     """
 
     loss: Callable[[PyTree, PyTree], jax.Array]
@@ -202,6 +285,13 @@ class Algorithm(Protocol):
     over runs of different lengths hands `update` a hyper whose `iterations` are traced. Those of
     the library have `example` too, by which commands and benchmarks make a `Hyper`, and `plan`
     where a theorem sets their numbers.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
+        >>> described = jmm.sgda.mechanism(hyper)  # all that the accountant reads
+        >>> jmm.mechanism.releases(described)
+        20
     """
 
     def mechanism(self, hyper: Any) -> Any:
@@ -218,6 +308,12 @@ class OnlineOptimiser(Protocol):
     """A private algorithm that reads one record a round, once, and may be used by others: a module.
 
     Beside what an `Algorithm` has, it feeds on records that someone else chooses.
+
+    Examples:
+        >>> made = jmm.ftrl.Hyper(query=jmm.TreeSums(clip=1.0, leaves=8), step=0.1)
+        >>> state = jmm.ftrl.init(Saddle(jnp.zeros(2), ()), made)
+        >>> callable(jmm.ftrl.observe_record), state.z.w.shape
+        (True, (2,))
     """
 
     def init(self, z: Saddle, hyper: Any) -> Any:

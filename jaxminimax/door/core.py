@@ -22,7 +22,7 @@ _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
 SCHEME = 2
-_SAMPLE, _NOISE = 0, 1  # what the key of a release is folded with
+_SAMPLE, _NOISE, _OPERATORS, _PUBLIC = range(4)  # what the key of a release is folded with
 
 
 # --- keys ---
@@ -62,6 +62,8 @@ def keys_of_release(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) ->
         release's key = threefry_key(kind, 2^31 + number),
         sample's and noise's = threefry_release's key(0, 0) and (0, 1).
 
+    (`operators_words` and `public_key` are made of its (0, 2) and (0, 3).)
+
     No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
     twice 32 bits, so that different kinds or numbers have different keys, for sure. So have, of the
     same run's key, `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` for i < 2^31: they
@@ -76,9 +78,31 @@ def keys_of_release(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) ->
       number: of the release or the node, an integer: below 2^31 - 1 for `Kind.MEAN`
         (`SampleKeys.of_pass` has that one), below 2^32 for others.
     """
-    counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
-    own = fold_in(key, counter, kind)
+    own = _of_release(key, kind, number)
     return Keys(fold_in(own, _SAMPLE), fold_in(own, _NOISE))
+
+
+def operators_words(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+    """What the operators of a release draw from, uint32 `[2]`; see `door.operator_keys`."""
+    return jax.random.key_data(fold_in(_of_release(key, kind, number), _OPERATORS))[:2]
+
+
+def public_key(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+    """What the public term beside a release draws from."""
+    return key_of(jax.random.key_data(fold_in(_of_release(key, kind, number), _PUBLIC))[:2])
+
+
+def key_of(words: jax.Array) -> jax.Array:
+    """The key that a user's function draws from, of threefry whatever the run's generator.
+
+    Under a vmap, rbg would give every record numbers that depend on its place.
+    """
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def _of_release(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+    counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
+    return fold_in(key, counter, kind)
 
 
 # --- the end of the budget ---

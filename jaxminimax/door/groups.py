@@ -1,4 +1,4 @@
-"""The door that one group's noisy mean gradients leave by.
+"""The doors that noisy gradients leave by: one group's mean, or all groups' weighted sum.
 
 As in `sums`, sample and noise follow from the description that the accountant reads, and from the
 key and the number of the release alone.
@@ -6,13 +6,22 @@ key and the number of the release alone.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.types import GroupProblem, PyTree, Saddle
+from jaxminimax.base import checks, tree
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, own_record
 from jaxminimax.door.samples import check_groups, sampled_of_group
+from jaxminimax.door.sums import release
+from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import GroupGradients, Repeat, check_noise, group_batch_sizes
+from jaxminimax.mechanism import (
+    GroupGradients,
+    Repeat,
+    check_noise,
+    group_batch_sizes,
+    in_group,
+)
 
 
 def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
@@ -41,10 +50,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
       ValueError: while tracing, if `data` are not those of the described groups, if the noise
         multiplier was never set, or for a clip norm or a group that is not one number.
     """
-    query = mechanism.query
-    if not isinstance(query, GroupGradients):
-        raise ValueError(f"release_group_gradient answers GroupGradients, got "
-                         f"{type(query).__name__}.")
+    query = _described(mechanism, "release_group_gradient", "one")
     z = check_noise(query)
     checks.scalars(clip=query.clip, noise_multiplier=z, group=group)
     if not jnp.issubdtype(jnp.result_type(group), jnp.integer):
@@ -67,3 +73,98 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     size = jnp.asarray(group_batch_sizes(query))[group]
     g = noising.add_noise_and_normalise(keys.noise, total, scale, size, query.exact).w
     return core.nan_unless(allowed & sample.fits, g)
+
+
+def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
+                              problem: GroupProblem, w: PyTree, data: PyTree,
+                              v: jax.Array) -> PyTree:
+    """A noisy gradient of sum_i v_i L_i at w, or NaN once the budget is spent.
+
+        s (sum_i r_i sum_j clip(grad loss(w, z_ij), C) + N(0, (C noise_multiplier)^2 I)),
+
+        s = max_i v_i / n_i,    r_i = v_i / (n_i s) <= 1.
+
+    The bracket is what `release` answers to a `Query` on all N = sum_i n_i records at once, with
+    clip norm C, of the operator
+
+        (w; x, r) -> r clip(grad loss(w, x), C)
+
+    of records (x, r) that hold the share r of their group: the same grid, rounding, noise and count
+    of releases, and the same charge, which rests on no property of r. For `release` clips what the
+    operator says to C once more. Where r is in [0, 1] that changes nothing; were it above 1, or
+    NaN, the record would be clipped or left out. All that is needed is that a replaced record
+    changes no r, and it does not: r is a function of v and of the public sizes. s and N, which the
+    bracket is multiplied by, are too, so that is post-processing.
+
+    Args:
+      key: root key of the run, a secret; as in `release`, and with its numbers: a run that also
+        calls `release` needs another key for that.
+      mechanism: what was promised to the accountant: repeats `GroupGradients(groups="all")`.
+      spent: number of releases already made of this mechanism, int32 `[]`.
+      problem: only `problem.operator` is used.
+      w: the point.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      v: weights of the groups, at least 0, `[p]`; public or a function of earlier releases.
+
+    Returns:
+      A tree like w in at least float32; NaN everywhere if `mechanism.times` releases were made
+      before.
+
+    Raises:
+      ValueError: while tracing, if `data` are not those of the described groups, if the noise
+        multiplier was never set, or for a clip norm that is not one number, or other weights than
+        one for each group.
+    """
+    query = _described(mechanism, "release_weighted_gradient", "all")
+    z = check_noise(query)
+    checks.scalars(clip=query.clip, noise_multiplier=z)
+    p, n = len(query.sizes), sum(query.sizes)
+    if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
+        raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
+                         f"and dtype {jnp.result_type(v)}.")
+    w, data = jax.tree.map(jnp.asarray, (w, data))
+    check_groups(data, query.sizes)
+    own_record.check(problem.operator, Saddle(w, ()), data, 2, n)
+    s, r = shares(jnp.asarray(v, tree.float_dtype(w)), query.sizes)
+    of_record = r[np.repeat(np.arange(p), query.sizes)]  # [N]
+    rows = jax.tree.map(lambda x: jnp.concatenate(
+        [x[i, :size] for i, size in enumerate(query.sizes)]), data)
+
+    def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:
+        x, share = record
+        g = problem.operator(z, x).w
+        scale = share * _own_clip(g, query.clip)
+        return Saddle(jax.tree.map(lambda a: a * scale.astype(tree.at_least_float32(a.dtype)), g),
+                      ())
+
+    whole = Repeat(query=in_group(query, n), times=mechanism.times)
+    mean = release(key, whole, spent, Problem(weighted), Saddle(w, ()), (rows, of_record)).w
+    return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
+
+
+def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """The largest weight of a record, s = max_i v_i / n_i `[]`, and r_i = v_i / (n_i s) `[p]`."""
+    each = v / jnp.asarray(sizes, v.dtype)
+    s = jnp.max(each)
+    return s, each / jnp.where(s > 0, s, 1)
+
+
+def _own_clip(g: PyTree, clip: jax.typing.ArrayLike) -> jax.Array:
+    """min(1, C / ||g||) of one record; 0 for a NaN, and where the norm is not finite."""
+    norm = weights.norm(jax.tree.map(lambda a: a[None], g)).reshape(())
+    return weights.weight(norm / jnp.asarray(clip, norm.dtype), jnp.isfinite(norm))
+
+
+def _described(mechanism: Repeat, door: str, groups: str) -> GroupGradients:
+    """What is repeated.
+
+    Raises:
+      ValueError: for another description than the door's.
+    """
+    query = mechanism.query
+    if not isinstance(query, GroupGradients):
+        raise ValueError(f"{door} answers GroupGradients, got {type(query).__name__}.")
+    if query.groups != groups:
+        raise ValueError(f"{door} answers GroupGradients(groups={groups!r}), got "
+                         f"groups={query.groups!r}.")
+    return query

@@ -4,6 +4,8 @@ import jax
 
 from jaxminimax.base import tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.door import core
+from jaxminimax.door.operator_keys import public_term
 from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Repeat
 
@@ -31,4 +33,6 @@ def noisy_operator(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem:
       ValueError: as `release`.
     """
     g = release(key, mechanism, spent, problem, z, data)
-    return tree.cast_like(g if problem.public is None else tree.add(g, problem.public(z)), z)
+    if problem.public is not None:
+        g = tree.add(g, public_term(problem, z, key, core.Kind.MEAN, spent))
+    return tree.cast_like(g, z)

@@ -16,7 +16,8 @@ import numpy as np
 
 from jaxminimax.base import arithmetic, programs
 from jaxminimax.base.tree import any_lane_rule
-from jaxminimax.base.types import PyTree
+from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.door import operator_keys
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import Sharded
 
@@ -26,7 +27,7 @@ _ONE_BY_ONE = (None, "sequential", "sequential_unrolled")  # how a vmap may call
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
-          records: int = 0) -> None:
+          records: int = 0) -> PyTree:
     """Refuses an operator or a loss that sees more of the data than the record it is given.
 
     One trace on the shapes of one record. Refused are
@@ -44,6 +45,10 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       axes: leading axes that number the records.
       records: how many there are, where the axes are padded.
 
+    Returns:
+      Shapes and dtypes of the function's value. What the function itself raises on a record gets a
+      note with the record's shapes.
+
     Raises:
       ValueError: naming what was found and the way out; for arithmetic that is not sound.
     """
@@ -52,19 +57,34 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         np.shape(x)[lead:], jnp.result_type(x)), rows)
     try:
-        traced = jax.make_jaxpr(function)(point, record)
+        traced, value = jax.make_jaxpr(function, return_shape=True)(point, record)
     except NameError as error:
         if "axis name" not in str(error):
             raise
         raise ValueError("The operator uses a collective over an axis that it does not make itself "
                          f"({error}): it would read other records. Write it for one record, "
                          "without axis names.") from error
+    except Exception as error:
+        error.add_note(f"This was raised on one record of shapes {jax.tree.map(np.shape, record)}, "
+                       f"at a point of shapes {jax.tree.map(np.shape, point)}.")
+        raise
     for equation in programs.equations(traced):
         _check_equation(equation)
     own = {length for x in jax.tree.leaves((point, record)) for length in np.shape(x)}
     lengths = {n for n in (records, *_lengths(data, rows, axes)) if n >= _TELLING} - own
     for x in programs.constants(traced):
         _check_closed_over(x, rows, lengths, axes)
+    return value
+
+
+def check_operator(problem: Problem, z: Saddle, data: PyTree, axes: int = 1) -> PyTree:
+    """`check` of a problem's operator, with any key where it draws."""
+    operator = operator_keys.operator_of(problem)
+
+    def of_record(z: Saddle, record: PyTree) -> Saddle:
+        return operator(z, (record, jnp.zeros(2, jnp.uint32)) if problem.random else record)
+
+    return check(of_record, z, data, axes)
 
 
 def check_constants(program: Any, data: PyTree) -> None:

@@ -14,7 +14,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
-from jaxminimax.door import core, noising, own_record
+from jaxminimax.door import core, noising, operator_keys, own_record
 from jaxminimax.door.samples import check_parts, part_of, sampled_records
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import (
@@ -82,6 +82,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
                    noise_multiplier=query.noise_multiplier)
     refuse(data)
     check_parts(data, mechanism)
+    operator_keys.refuse(problem, "A certified solution")
     own_record.check(problem.operator, z, data)
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
     noising.check_size(z, query.parameters)

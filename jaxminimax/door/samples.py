@@ -114,8 +114,7 @@ def sample_on_mesh(key: jax.Array, mechanism: Repeat,
     check_key(key)
     noise, sample = sample_of_release(key, mechanism, spent)
     if sample.rows is None and mechanism.parts > 1:
-        rows = jnp.arange(mechanism.query.population, dtype=jnp.int32)
-        sample = sample._replace(rows=_first_row(mechanism, spent) + rows)
+        sample = sample._replace(rows=numbers_of_rows(mechanism, spent, sample))
     return noise, sample
 
 
@@ -143,6 +142,15 @@ def sampled_records(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         data = jax.tree.map(
             lambda x: jax.lax.dynamic_slice_in_dim(x, first, query.population), data)
     return noise, sample, data
+
+
+def numbers_of_rows(mechanism: Repeat, spent: jax.Array, sample: Sample) -> jax.Array:
+    """Which rows of the data a release reads, of a part too, int32 `[c]`."""
+    assert isinstance(mechanism.query, Query | Resolvent)
+    if sample.rows is not None:
+        return sample.rows
+    every = jnp.arange(mechanism.query.population, dtype=jnp.int32)
+    return _first_row(mechanism, spent) + every
 
 
 def sampled_of_group(keys: Keys, run: jax.Array, query: GroupGradients, group: jax.Array,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core, correlated, noising, own_record
+from jaxminimax.door import core, correlated, noising, operator_keys, own_record
 from jaxminimax.door.samples import Place, check_groups, record_at
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
@@ -102,7 +102,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     noise_multiplier = check_noise(mechanism)
     checks.scalars(clip=mechanism.clip, noise_multiplier=noise_multiplier)
     record, inside = record_at(data, place)
-    own_record.check(problem.operator, z, data, axes=len(place))
+    own_record.check_operator(problem, z, data, axes=len(place))
     z = jax.tree.map(jnp.asarray, z)
     noising.check_size(z, mechanism.parameters)
     mask = inside if present is None else inside & present
@@ -111,8 +111,13 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     allowed = core.is_left(spent, mechanism.leaves)
     keys = core.keys_of_release(key, core.Kind.LEAF, spent)
     rounding = noising.rounding(keys.noise, scale, z, 1, mechanism.parameters)
-    total = clipped_sum(problem.operator, clip, joint=True).sums(
-        z, jax.tree.map(lambda x: x[None], record), mask[None], rounding)
+    examples = jax.tree.map(lambda x: x[None], record)
+    if problem.random:
+        *group, row = place
+        words = core.operators_words(key, core.Kind.LEAF, spent)
+        examples = operator_keys.with_words(examples, jnp.asarray(row)[None], words, *group)
+    total = clipped_sum(operator_keys.operator_of(problem), clip, joint=True).sums(
+        z, examples, mask[None], rounding)
     # g_t + N_t - N_{t-1}
     if isinstance(mechanism, CorrelatedSums):
         noise = correlated.noise(key, core.Kind.INNOVATION, spent, mechanism.bands, total.floats,

@@ -7,11 +7,16 @@ accountant reads.
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import checks
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core, correlated, noising, own_record
-from jaxminimax.door.samples import check_parts, sample_on_mesh, sampled_records
+from jaxminimax.door import core, correlated, noising, operator_keys, own_record
+from jaxminimax.door.samples import (
+    check_parts,
+    numbers_of_rows,
+    sample_on_mesh,
+    sampled_records,
+)
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import (
     Query,
@@ -45,7 +50,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
       mechanism: what was promised to the accountant.
       spent: number of releases already made, int32 `[]`.
       problem: only `problem.operator` is used, which also says how its clipped sum is computed
-        (`saddle_operator`, `with_strategy`).
+        (`saddle_operator`, `with_strategy`), and whether it draws.
       z: the point to query.
       data: leaves `[n, ...]`, n = `mechanism.query.population`, or the same rows on the devices of
         a mesh, `sharding.shard`; with several parts, at least as many rows as they have together.
@@ -58,19 +63,43 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
       ValueError: while tracing, if a leaf of `data` does not have n rows, if the noise
         multipliers were never set, for a `spent` that is no integer, or for data on a mesh with a
         key that is not threefry's.
+      TypeError: for arguments of another kind, see `base.arguments`.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((100, 2)), jnp.zeros((100, 2)))
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(5.0, 5.0),
+        ...                   population=100)
+        >>> z = Saddle(jnp.zeros(2), jnp.zeros(2))
+        >>> once = jmm.Repeat(query=query, times=1)
+        >>> g = jmm.release(jmm.secret_key(), once, jnp.asarray(0), game, z, data)
+        >>> g.w.shape, bool(jnp.all(jnp.isfinite(g.w)))
+        ((2,), True)
     """
+    if not isinstance(mechanism, Repeat):
+        raise TypeError("release answers a Repeat of a Query, algorithm.mechanism(hyper), got "
+                        f"{checks.told(mechanism)}.")
     query = mechanism.query
     if not isinstance(query, Query):
         raise ValueError(f"release answers a Query, got {type(query).__name__}: use the algorithm "
                          "that this mechanism belongs to.")
+    arguments.key(key)
+    arguments.problem(problem)
+    arguments.players("z", z, "the parameters of both players")
+    arguments.records(data)
+    query.check_own()
     check_correlated(mechanism)
     noise_multiplier = check_noise(query)
     for name, *numbers in zip(Saddle._fields, query.clip, noise_multiplier, strict=True):
         checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
                                   strict=True)))
     check_parts(data, mechanism)
-    own_record.check(problem.operator, z, data)
-    clipped = clipped_sum(problem.operator, query.clip, joint=query.joint)
+    for name, norm in query.clip._asdict().items():
+        if norm is not None:
+            arguments.floats(getattr(z, name), f"z.{name}")
+    _check_value(own_record.check_operator(problem, z, data), z, query.clip)
+    clipped = clipped_sum(operator_keys.operator_of(problem), query.clip, joint=query.joint)
+    words = core.operators_words(key, core.Kind.MEAN, spent) if problem.random else None
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
     released = Saddle(*(None if c is None else x for c, x in zip(query.clip, z, strict=True)))
     noising.check_size(released, query.parameters)
@@ -80,9 +109,12 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         noise, sample = sample_on_mesh(key, mechanism, spent)
         rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
         total = sum_over_shards(clipped.sums, z, data, query, sample.rows, sample.valid, rounding,
-                                fold_in(noise, _PLACES))
+                                fold_in(noise, _PLACES), operator_keys.with_words, words)
     else:
         noise, sample, data = sampled_records(key, mechanism, spent, data)
+        if words is not None:
+            rows = numbers_of_rows(mechanism, spent, sample)
+            data = operator_keys.with_words(data, rows, words)
         rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
         total = clipped.sums(z, data, sample.valid, rounding)
 
@@ -96,3 +128,12 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if clip is None else a
                  for clip, x, a in zip(query.clip, z, g, strict=True)))
     return core.nan_unless(allowed & sample.fits, g)
+
+
+def _check_value(found: PyTree, z: Saddle, clip: Saddle) -> None:
+    """Refuses an operator whose value is not like the point, for a player with a clip norm."""
+    arguments.players("The operator's value", found, "like z")
+    for name, norm in clip._asdict().items():
+        if norm is not None:
+            arguments.same_shapes(getattr(found, name), getattr(z, name),
+                                  f"The operator's value for {name}", f"z.{name}")

@@ -44,6 +44,14 @@ class ClippedSum:
     or so long that its square is not (1e19 in float32), counts as absent; an empty batch gives
     zeros. Sums are at least float32 whatever the parameters
     are.
+
+    Examples:
+        >>> def loss(w, v, record):
+        ...     return jnp.sum(w * record)
+        >>> sums = jmm.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None))
+        >>> long = jnp.array([[30.0, 40.0]])  # a record whose gradient has norm 50
+        >>> print(sums(Saddle(jnp.zeros(2), jnp.zeros(())), long).w.round(3))
+        [0.6 0.8]
     """
 
     operator: Callable[[Saddle, PyTree], Saddle]
@@ -127,6 +135,22 @@ class ClippedSum:
         (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
         return self._explained(*self._chosen(z, examples, size))
 
+    def kept_bytes(self, z: Saddle, examples: PyTree) -> int:
+        """Bytes of per-example gradients, or of their factors, that are held at one time.
+
+        Args:
+          z: as in `explain`.
+          examples: as in `explain`.
+        """
+        (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
+        strategy, plan = self._chosen(z, examples, size)
+        if strategy == "ghost" and plan is not None:
+            return size * sum(t.numbers * max(4, jnp.dtype(t.dtype).itemsize)
+                              for t in plan.treatments if t is not None)
+        held = min(size, self.microbatch) if strategy == "microbatch" else size
+        wanted = [x for clip, x in zip(self.clip, z, strict=True) if clip is not None]
+        return held * sum(x.size * max(4, x.dtype.itemsize) for x in jax.tree.leaves(wanted))
+
     def _explained(self, strategy: str, plan: ghost.Plan | None) -> str:
         chosen = f"strategy {strategy}" + ", chosen by auto" * (self.strategy == "auto")
         return chosen if plan is None else f"{chosen}\n{plan}"
@@ -191,6 +215,15 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
 
     Raises:
       ValueError: for an unknown strategy, ghost without a loss, or a joint clip of one player.
+
+    Examples:
+        >>> def loss(w, v, record):
+        ...     return jnp.sum(w * record)
+        >>> sums = jmm.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="vmap")
+        >>> records = jnp.array([[3.0, 4.0], [0.0, 0.5]])  # of norms 5 and 1/2
+        >>> total = sums(Saddle(jnp.zeros(2), jnp.zeros(())), records)
+        >>> print(np.round(total.w, 3))
+        [0.6 1.3]
     """
     known = isinstance(operator, SaddleOperator | OwnOperator | ClippedOperator)
     if strategy is None:

@@ -5,6 +5,7 @@ what they cost. Neither has another source. What a sampling or a description is 
 `sampling` and `description` list the questions that each answers, `costs` how answers add up.
 """
 
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.mechanism._grid import BLOCK as BLOCK
 from jaxminimax.mechanism._grid import DITHER_FAILURE as DITHER_FAILURE
 from jaxminimax.mechanism._grid import MOST_BITS as MOST_BITS
@@ -80,3 +81,17 @@ from jaxminimax.mechanism.selection import Selection as Selection
 from jaxminimax.mechanism.stream import RecordLosses as RecordLosses
 from jaxminimax.mechanism.stream import Solution as Solution
 from jaxminimax.mechanism.stream import TreeSums as TreeSums
+
+# for whoever describes a run or asks about one; the other names are for other floors of the house
+__all__ = [
+    "NEIGHBOURS", "PARAMETERS", "CorrelatedSums", "Description", "Disjoint", "FixedSize", "Full",
+    "GroupGradients", "GroupLosses", "GroupSolution", "Leaf", "Parallel", "Poisson", "Query",
+    "RecordLosses", "Repeat", "Resolvent", "Sampling", "Selection", "Sequence", "Solution",
+    "TreeSums", "batch_size", "budget_split", "group_batch_sizes", "is_exact", "leaves",
+    "overflow_probability", "phase_sizes", "planned_bands", "releases", "rows_read", "sums_for",
+    "with_noise",
+]
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())

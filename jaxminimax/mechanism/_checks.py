@@ -45,6 +45,8 @@ def check_sizes(sizes: Any) -> None:
                          f"{sizes!r}: problems.by_group returns it.")
     for n in sizes:
         checks.count("sizes", n)
+        if n >= 2**31:
+            raise ValueError(f"sizes must be below 2**31, got {n}: indices are 32-bit.")
 
 
 def check_bound(name: str, bound: Any) -> None:

@@ -32,6 +32,12 @@ class CorrelatedSums(Once):
       bands: p; a tenth of the leaves is enough, and all of them are the square root itself.
       parameters: as in `Query`.
       exact: as in `Query`.
+
+    Examples:
+        >>> sums = jmm.CorrelatedSums(clip=1.0, leaves=1000, bands=64)
+        >>> sums = jmm.calibrate_noise(sums, epsilon=1.0, delta=1e-6)
+        >>> 0.998 < jmm.epsilon(sums, 1e-6) <= 1
+        True
     """
 
     clip: float | jax.Array
@@ -112,6 +118,10 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int = 1) -> Prefi
       clip: of a leaf.
       leaves: Q.
       parameters: numbers of a release.
+
+    Examples:
+        >>> type(jmm.mechanism.sums_for(1.0, leaves=1000)).__name__
+        'CorrelatedSums'
     """
     tree = TreeSums(clip=clip, leaves=leaves)
     if leaves >= _LONG:

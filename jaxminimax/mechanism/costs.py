@@ -34,7 +34,9 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 * Parts of the data that a Repeat takes one after the other hold a record once, so T counts the
   releases on one part.
 * A group's gradients are charged as if every release read the differing record's group; the groups
-  where it may be are alternatives, one for each size that matters.
+  where it may be are alternatives, one for each size that matters. Those of all groups at once are
+  charged as a Query on all records: in units of the clip norm times the largest weight of a record,
+  which the noise is a multiple of, a record has its own weight over the largest one, at most 1.
 * Parts on disjoint data are alternatives: the differing record is in one of them, so epsilon is
   the largest over the alternatives, each a `Charge` of its own.
 * Sums are integers on a grid, plus integer noise that is the floor of a real Gaussian one. How far
@@ -280,6 +282,11 @@ def budget_split(w: float) -> Saddle:
 
     Raises:
       ValueError: unless 0 < w < 1.
+
+    Examples:
+        >>> ratio = jmm.budget_split(w=0.8)
+        >>> round(ratio.v / ratio.w, 3)  # v has a quarter of w's budget, and so twice its noise
+        2.0
     """
     checks.number("w", w, low=0.0, high=1.0)
     return Saddle(w**-0.5, (1.0 - w) ** -0.5)

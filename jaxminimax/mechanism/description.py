@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 
 class Description(abc.ABC):
-    """What a run, or a part of it, does to the data."""
+    """What a run, or a part of it, does to the data.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
+        ...                   population=100)
+        >>> steps = jmm.Repeat(query=query, times=20)
+        >>> isinstance(steps, jmm.mechanism.Description), steps.releases()
+        (True, 20)
+    """
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -91,6 +99,10 @@ class Leaf(Description):
     """A mechanism that is not put together from others; it has one noise multiplier.
 
     What it is asked beyond a `Description` is charged by `costs.price` and printed by statements.
+
+    Examples:
+        >>> isinstance(jmm.TreeSums(clip=1.0, leaves=8), jmm.mechanism.Leaf)
+        True
     """
 
     @abc.abstractmethod
@@ -169,6 +181,9 @@ class OneRelease(abc.ABC):
     @abc.abstractmethod
     def check(self, repeat: "Repeat") -> None:
         """Refuses what no run or charge should start from; `repeat` is the one that it is in."""
+
+    def check_own(self) -> None:  # noqa: B027  # there need be none
+        """Refuses numbers that no release should start from, whatever repeats it."""
 
     @abc.abstractmethod
     def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
@@ -251,17 +266,35 @@ def charges(mechanism: Any, neighbours: str) -> tuple[Charge, ...]:
 
 
 def releases(mechanism: Any) -> int:
-    """Number of releases that the mechanism allows."""
+    """Number of releases that the mechanism allows.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
+        >>> jmm.mechanism.releases(jmm.Repeat(query=query, times=20))
+        20
+    """
     return known(mechanism).releases()
 
 
 def leaves(mechanism: Any) -> list[Leaf]:
-    """The mechanisms that `Sequence` and `Parallel` are built from, in order."""
+    """The mechanisms that `Sequence` and `Parallel` are built from, in order.
+
+    Examples:
+        >>> tree, losses = jmm.TreeSums(clip=1.0, leaves=8), jmm.RecordLosses(bound=1.0, times=8)
+        >>> parts = jmm.mechanism.leaves(jmm.Sequence(parts=(tree, losses)))
+        >>> [type(part).__name__ for part in parts]
+        ['TreeSums', 'RecordLosses']
+    """
     return list(known(mechanism).flattened())
 
 
 def is_exact(mechanism: Any) -> bool:
-    """Whether a mechanism's noise is made of integers and added without rounding."""
+    """Whether a mechanism's noise is made of integers and added without rounding.
+
+    Examples:
+        >>> jmm.mechanism.is_exact(jmm.TreeSums(clip=1.0, leaves=8))
+        True
+    """
     return known(mechanism).is_exact()
 
 
@@ -283,6 +316,11 @@ def with_noise(query: Any, scale: float) -> Any:
 
     Raises:
       ValueError: for what is neither a description nor a release of one.
+
+    Examples:
+        >>> tree = jmm.TreeSums(clip=1.0, noise_multiplier=4.0, leaves=8)
+        >>> jmm.mechanism.with_noise(tree, 2.0).noise_multiplier
+        8.0
     """
     return (query if isinstance(query, OneRelease) else known(query)).with_noise(scale)
 

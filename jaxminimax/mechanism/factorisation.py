@@ -204,6 +204,10 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
       releases: Q.
       apart: as in `norms`; n // b for disjoint batches of b records.
       parameters: numbers of a release.
+
+    Examples:
+        >>> jmm.planned_bands(1000) > 1
+        True
     """
     most = min(_PLANNED, releases, max(1, _DRAWN // parameters))
     errors = {}

@@ -65,6 +65,12 @@ class FixedSize(Sampling):
       batch: m.
       replacement: whether a record may be drawn several times, as the papers' listings write it.
         It then costs much more than a Poisson sample of the same expected size.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
+        ...                   sampling=jmm.FixedSize(batch=50))
+        >>> jmm.mechanism.batch_size(query)
+        50.0
     """
 
     batch: int = jax.tree.static()
@@ -163,6 +169,10 @@ class FixedSize(Sampling):
 
         return InGroups(f"samples of exactly {self.batch} of its records, {self._how()}",
                         lambda size, largest: size, draw)
+
+    def spread(self) -> float | None:
+        """Of draws that are independent from release to release."""
+        return 1.0
 
     def worst_case(self, population: int) -> WorstCase:
         """A record against others that contribute the opposite."""

@@ -52,6 +52,12 @@ class GroupSolution(Once):
       phases: T.
       parameters: as in `Query`.
       exact: as in `Query`.
+
+    Examples:
+        >>> query = jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=0.1,
+        ...                           reg_lam=0.1, sizes=(90, 70), phases=2)
+        >>> jmm.mechanism.phase_sizes(query)  # records of each group that one phase reads
+        (45, 35)
     """
 
     lipschitz: float | jax.Array
@@ -152,7 +158,14 @@ class GroupSolution(Once):
 
 
 def phase_sizes(query: GroupSolution) -> tuple[int, ...]:
-    """Records of each group that a phase reads; what is left over is never read."""
+    """Records of each group that a phase reads; what is left over is never read.
+
+    Examples:
+        >>> query = jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=0.1,
+        ...                           reg_lam=0.1, sizes=(90, 70), phases=4)
+        >>> jmm.mechanism.phase_sizes(query)
+        (22, 17)
+    """
     return tuple(n // query.phases for n in query.sizes)
 
 

@@ -1,4 +1,4 @@
-"""Groups of records: the gradients of one of them at a time, and the losses of all of them."""
+"""Groups of records: gradients of one of them at a time or of all at once, and losses of all."""
 
 import dataclasses
 import math
@@ -34,21 +34,46 @@ from jaxminimax.mechanism.sampling import Sampling, known_sampling
 
 @pytree_dataclass
 class GroupGradients(OneRelease):
-    """Release the clipped sum of per-record gradients over a sample of one of p groups.
+    """Release the clipped sum of per-record gradients over a sample of one of p groups, or of all.
 
     The group may be chosen by looking at everything released before, so it is charged as if every
     release read the differing record's group: neither p nor the groups' weights amplify anything.
     The sum is divided by the public n_i, q n_i or m.
+
+    With `groups="all"` a release has the records of all groups, each with the weight of its group,
+
+        sum_i v_i / n_i sum_j clip(grad_ij, C) + N(0, (D / mu)^2 I),    D = 2 C max_i v_i / n_i,
+
+    mu = 2 / noise_multiplier, for weights v >= 0 that may follow from everything released before.
+    It is charged mu, as a `Query` on all records is. For let all that was released before be given.
+    Then v and s = max_i v_i / n_i are fixed, and the release is s times
+
+        sum_i r_i sum_j clip(grad_ij, C) + N(0, (C noise_multiplier)^2 I),    r_i = v_i / (n_i s).
+
+    Neighbouring data sets differ in what one record of one group contains. Groups and their sizes
+    are public, so every r_i is the same for both, r_i <= 1, and the sum moves by r_i times the
+    difference of two vectors of length C at most, which is 2 C at most: a Gaussian mechanism of
+    parameter 2 / noise_multiplier, whatever v is. To multiply by s, which does not depend on the
+    record, makes it neither more nor less private. Of s alone the noise is a function; it is the
+    s of this round's v, not that of another one. (How the door makes a sum of which that holds in
+    integers: `door.groups`.)
 
     Attributes:
       clip: C, bound on the L2 norm of one record's gradient [gradient units].
       noise_multiplier: standard deviation of the noise on the clipped sum / clip [dimensionless].
         Set by `calibrate`; None: not calibrated yet.
       sampling: inside the group: `Full()`, `Poisson(rate=...)` or `FixedSize(batch=...)`. A Poisson
-        sample's capacity is one for all groups; by default the largest group's.
+        sample's capacity is one for all groups; by default the largest group's. Of all groups:
+        `Full()`.
       sizes: n_1, ..., n_p, records of each group; public.
       parameters: as in `Query`.
       exact: as in `Query`.
+      groups: "one", named at each release, or "all", weighted at each release.
+
+    Examples:
+        >>> query = jmm.GroupGradients(clip=1.0, sizes=(500, 200), noise_multiplier=20.0)
+        >>> round(jmm.epsilon(jmm.Repeat(query=query, times=10), 1e-6), 2)
+        1.37
     """
 
     clip: float | jax.Array
@@ -57,13 +82,18 @@ class GroupGradients(OneRelease):
     sizes: tuple[int, ...] = jax.tree.static()
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
+    groups: str = jax.tree.static(default="one")
 
     def check(self, repeat: Repeat) -> None:
         """The groups, and the sampling, clip norm and noise of the smallest and the largest."""
         if repeat.parts > 1:
             raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
         check_sizes(self.sizes)
-        for n in (min(self.sizes), max(self.sizes)):
+        checks.one_of("groups", self.groups, ("one", "all"))
+        if self.groups == "all" and not isinstance(self.sampling, Full):
+            raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
+                             f"{self.sampling!r}.")
+        for n in (min(self.populations()), max(self.populations())):
             one = in_group(self, n)
             check_sampling(one.sampling, one.population)
             one.check_own()
@@ -72,17 +102,21 @@ class GroupGradients(OneRelease):
         """One for each group where the record may be, of those that cost differently."""
         replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
-        queries = {(one := in_group(self, n)).population: one for n in sorted(set(self.sizes))}
+        queries = {(one := in_group(self, n)).population: one for n in self.populations()}
         return tuple(dict.fromkeys(
             costs.price(dataclasses.replace(repeat, query=one), neighbours)
             for one in queries.values()))
+
+    def populations(self) -> tuple[int, ...]:
+        """How many records a release may read: of each size of a group, or all of them."""
+        return (sum(self.sizes),) if self.groups == "all" else tuple(sorted(set(self.sizes)))
 
     def together(self, repeat: Repeat) -> bool:
         """Where all groups cost the same: a release then reads at most k of the k records.
 
         Those in other groups are not read, so they move nothing: a displacement of 0, which the
-        pairs for k records cover. Groups of which samples have other laws are places that cost
-        separately.
+        pairs for k records cover. Of all groups at once, each moves the sum by 2 C r_i at most.
+        Groups of which samples have other laws are places that cost separately.
         """
         return len(self.charges(repeat, costs.REPLACE_ONE)) == 1
 
@@ -113,6 +147,11 @@ class GroupGradients(OneRelease):
 
     def in_words(self, repeat: Repeat) -> str:
         """How many gradients, of which groups, on which samples."""
+        if self.groups == "all":
+            return (f"{repeat.times} release(s) of the gradients of all groups at once, "
+                    f"{sentences.groups(self.sizes)}: the sum of each over all of its records, "
+                    "with a weight that was released before; noise follows the largest weight of "
+                    "a record.")
         return (f"{repeat.times} release(s) of the gradients of one group each, chosen from "
                 "earlier releases and charged as if always the same one, "
                 f"{sentences.groups(self.sizes)}: {self.sampling.in_groups().in_words}.")
@@ -137,6 +176,8 @@ class GroupGradients(OneRelease):
 def in_group(query: GroupGradients, size: int) -> Query:
     """What a release does to the data of a group of `size` records, as if it were all the data.
 
+    With `groups="all"` and the size of all groups together, what it does to all records.
+
     The population is what the sampling draws a group's sample among: of Poisson samples the largest
     group, of the others the group itself.
     """
@@ -148,7 +189,13 @@ def in_group(query: GroupGradients, size: int) -> Query:
 
 
 def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
-    """The public number that each group's sum is divided by: n_i, q n_i or m."""
+    """The public number that each group's sum is divided by: n_i, q n_i or m.
+
+    Examples:
+        >>> query = jmm.GroupGradients(clip=1.0, sizes=(500, 200), sampling=jmm.Poisson(rate=0.1))
+        >>> jmm.mechanism.group_batch_sizes(query)
+        (50.0, 20.0)
+    """
     return tuple(map(known_sampling(query.sampling).batch_size, query.sizes))
 
 
@@ -172,6 +219,11 @@ class GroupLosses(Leaf):
       exact: as in `Query`.
       noise: "laplace" or "gaussian". None: `calibrate` chooses the one of smaller deviation, which
         is Gaussian but for a few releases; Laplace where the noise multiplier is given.
+
+    Examples:
+        >>> losses = jmm.GroupLosses(bound=1.0, sizes=(500, 200), noise_multiplier=30.0, times=10)
+        >>> jmm.epsilon(losses, 1e-6) < 1
+        True
     """
 
     bound: float | jax.Array

@@ -21,7 +21,13 @@ from jaxminimax.mechanism.sampling import (
 
 @pytree_dataclass
 class Full(Sampling):
-    """Every record takes part in every release."""
+    """Every record takes part in every release.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000, sampling=jmm.Full())
+        >>> jmm.mechanism.batch_size(query)
+        1000.0
+    """
 
     ordered = True
     secret = False
@@ -72,6 +78,10 @@ class Full(Sampling):
 
         return InGroups("all of its records", lambda size, largest: size, one)
 
+    def spread(self) -> float | None:
+        """Of draws that are independent from release to release."""
+        return 0.0
+
     def worst_case(self, population: int) -> WorstCase:
         """A record, once in every release."""
         return WorstCase(np.ones(1), np.ones(1))
@@ -86,6 +96,12 @@ class Disjoint(Sampling):
 
     Attributes:
       batch: b, records in a release.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
+        ...                   sampling=jmm.Disjoint(batch=50))
+        >>> jmm.mechanism.rows_read(query)  # of 20 batches in a pass
+        50
     """
 
     batch: int = jax.tree.static()

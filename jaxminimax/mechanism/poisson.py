@@ -22,7 +22,7 @@ from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import random_words, word_pairs
 from jaxminimax.base.tree import in_any_lane
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
 from jaxminimax.mechanism.gap_law import DIGIT, charged_law, rows_error, thresholds
 from jaxminimax.mechanism.sampling import (
     OVERFLOW,
@@ -47,6 +47,12 @@ class Poisson(Sampling):
       capacity: most records that a release can hold, at least the expected number. A larger
         sample makes the release NaN, which costs no privacy (`gap_law`) but the release. None: the
         smallest capacity that overflows with probability at most 1e-17.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
+        ...                   sampling=jmm.Poisson(rate=0.05))
+        >>> jmm.mechanism.batch_size(query)  # that a sum is divided by, whatever the sample's size
+        50.0
     """
 
     rate: float = jax.tree.static()
@@ -60,6 +66,7 @@ class Poisson(Sampling):
 
     def check(self, population: int) -> None:
         """Refuses a rate outside of (0, 1], samples that are empty or too large all but surely."""
+        checks.scalars(rate=self.rate)
         checks.number("rate", self.rate, low=0.0, high=math.nextafter(1.0, 2.0))
         checks.number("rate * population", self.rate * population, low=1e-6)
         if self.capacity is not None:
@@ -134,6 +141,10 @@ class Poisson(Sampling):
 
         return InGroups(f"Poisson samples of it at rate {self.rate:.6g}",
                         lambda size, largest: largest, one)
+
+    def spread(self) -> float | None:
+        """Of draws that are independent from release to release."""
+        return 1 - concrete(self.rate)
 
     def worst_case(self, population: int) -> WorstCase:
         """A record with probability q; the others contribute nothing."""

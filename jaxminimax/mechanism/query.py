@@ -44,6 +44,12 @@ class Query(OneRelease):
         sum: each one's is a combination of the latest p independent draws, of which
         `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
         only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(5.0, 1.0), noise_multiplier=Saddle(20.0, 20.0),
+        ...                   sampling=jmm.Poisson(rate=0.01), population=20_000)
+        >>> jmm.epsilon(jmm.Repeat(query=query, times=100), 1e-6) < 1
+        True
     """
 
     clip: Saddle
@@ -242,10 +248,24 @@ def sampled_words(repeat: Repeat, of: str = "") -> str:
 
 
 def batch_size(query: OneRelease) -> float:
-    """The public number that a sum is divided by: n, q n or b; never the realised batch size."""
+    """The public number that a sum is divided by: n, q n or b; never the realised batch size.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
+        ...                   sampling=jmm.Poisson(rate=0.05))
+        >>> jmm.mechanism.batch_size(query)
+        50.0
+    """
     return known_sampling(query.sampling).batch_size(query.population)  # type: ignore[attr-defined]
 
 
 def rows_read(query: OneRelease) -> int:
-    """Rows of the fixed-shape batch that a release works on."""
+    """Rows of the fixed-shape batch that a release works on.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
+        ...                   sampling=jmm.Poisson(rate=0.05))
+        >>> jmm.mechanism.rows_read(query) > 50  # room for samples larger than expected
+        True
+    """
     return known_sampling(query.sampling).rows_read(query.population)  # type: ignore[attr-defined]

@@ -58,6 +58,11 @@ class Repetitions:
         less and finds less; 0 is the logarithmic law, 1 the geometric one.
       most: the largest K; in any case K ends where less than 1e-9 of probability is left. A small
         one needs smaller gamma for the same mean, so it costs a little.
+
+    Examples:
+        >>> runs = jmm.Repetitions(expected=10.0)
+        >>> 0.3 < runs.chance_of_trying(10) < 0.6  # that a given one of ten candidates is tried
+        True
     """
 
     expected: float = 10.0

@@ -109,6 +109,11 @@ class Sampling(abc.ABC):
 
     Make it a frozen `pytree_dataclass` whose fields are static: shapes and thresholds follow from
     them.
+
+    Examples:
+        >>> sampling = jmm.Poisson(rate=0.05)
+        >>> isinstance(sampling, jmm.mechanism.Sampling), sampling.secret
+        (True, True)
     """
 
     @property
@@ -211,6 +216,14 @@ class Sampling(abc.ABC):
           ValueError: if it cannot.
         """
 
+    def spread(self) -> float | None:
+        """At most how far a sample's mean strays from all records': its variance over C^2 / m.
+
+        C bounds a record, m is the batch size; for utility alone. None: samples are not drawn anew
+        in every release, so that what strays does not average out.
+        """
+        return None
+
     @abc.abstractmethod
     def worst_case(self, population: int) -> WorstCase | None:
         """What audits attack; None where no pair is known to be the worst."""
@@ -250,7 +263,14 @@ def draw_in_group(keys: SampleKeys, query: Any, group: jax.Array) -> Sample:
 
 
 def overflow_probability(query: Any) -> float:
-    """P[a sample does not fit its capacity, or cannot be drawn], for one release."""
+    """P[a sample does not fit its capacity, or cannot be drawn], for one release.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
+        ...                   sampling=jmm.Poisson(rate=0.05))
+        >>> jmm.mechanism.overflow_probability(query) < 1e-6
+        True
+    """
     return known_sampling(query.sampling).overflow(query.population)
 
 
@@ -261,5 +281,7 @@ def check_batch(batch: int, population: float) -> None:
       ValueError: naming the value and the fix.
     """
     checks.count("batch", batch)
+    if batch >= 2**31:
+        raise ValueError(f"batch must be below 2**31, got {batch}: indices are 32-bit.")
     if batch > population:
         raise ValueError(f"batch must be at most population={population}, got {batch}.")

@@ -36,6 +36,11 @@ class Selection(Leaf):
       sizes: n_1, ..., n_p, records of each group; public, as is which group a record is in.
       noise_multiplier: b over B / min(sizes) [dimensionless].
       times: number of releases. Algorithms set it to their own number of rounds.
+
+    Examples:
+        >>> one = jmm.Selection(bound=1.0, sizes=(500, 200), noise_multiplier=20.0, times=10)
+        >>> jmm.epsilon(one, 1e-6) < 1
+        True
     """
 
     bound: float | jax.Array

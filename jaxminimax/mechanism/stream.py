@@ -61,6 +61,11 @@ class TreeSums(Once):
       leaves: Q, the number of leaves.
       parameters: as in `Query`.
       exact: as in `Query`.
+
+    Examples:
+        >>> tree = jmm.TreeSums(clip=1.0, noise_multiplier=20.0, leaves=1000)
+        >>> round(jmm.epsilon(tree, 1e-6), 2)  # a record is in ten of the tree's nodes
+        1.37
     """
 
     clip: float | jax.Array
@@ -138,6 +143,11 @@ class RecordLosses(Once):
       noise_multiplier: Laplace scale over B [dimensionless].
       times: number of releases.
       exact: as in `Query`.
+
+    Examples:
+        >>> losses = jmm.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)
+        >>> round(jmm.epsilon(losses, 1e-6), 2)  # a record is in one of the releases
+        0.5
     """
 
     bound: float | jax.Array
@@ -202,6 +212,11 @@ class Solution(Once):
         sensitivity; the noise covers (1 + 2 rho) times the sensitivity.
       noise_multiplier: standard deviation over (1 + 2 rho) * sensitivity.
       because: the assumptions that the sensitivity rests on; printed in the statement.
+
+    Examples:
+        >>> query = jmm.Solution(sensitivity=0.01, noise_multiplier=5.0, because="strong convexity")
+        >>> round(jmm.epsilon(query, 1e-6), 2)
+        0.83
     """
 
     sensitivity: float | jax.Array

@@ -22,6 +22,7 @@ bits in float64, and what is in doubt then (one in two million of these at 22 bi
 integers, whose word is final. So the numbers are the same on all machines and in all precisions.
 """
 
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.noise._chosen import MOST_INDICES as MOST_INDICES
 from jaxminimax.noise._chosen import chosen as chosen
 from jaxminimax.noise._laplace import floored_laplace as floored_laplace
@@ -36,3 +37,7 @@ from jaxminimax.noise.floats import gaussian as gaussian
 from jaxminimax.noise.floats import secret_key as secret_key
 from jaxminimax.noise.floats import standard_laplace as standard_laplace
 from jaxminimax.noise.floats import standard_normal as standard_normal
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())

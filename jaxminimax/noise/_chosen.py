@@ -48,6 +48,11 @@ def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
 
     Raises:
       ValueError: for more than 65,535 indices, or keys as in `random_bits.random_words`.
+
+    Examples:
+        >>> below = jnp.array([0, 40 * 2**22], jnp.int32)  # how far each score is below the best
+        >>> int(jmm.noise.chosen(jax.random.key(0), below))
+        0
     """
     p = below.shape[0]
     if p > MOST_INDICES:

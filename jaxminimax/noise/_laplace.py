@@ -34,6 +34,11 @@ def floored_laplace(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
     Raises:
       ValueError: for keys and sizes as in `random_bits.random_words`.
+
+    Examples:
+        >>> draws = jmm.noise.floored_laplace(jax.random.key(0), (3,))
+        >>> draws.shape, draws.dtype.name
+        ((3,), 'int32')
     """
     size = math.prod(shape)
     drawn = random_words(key, (1 + DIGITS * WORDS, size))

@@ -10,7 +10,12 @@ CHOICE_RATIO = 2.0**-160   # see chosen
 
 
 def choice_tail(indices: int) -> float:
-    """Bound on the total variation that `CHOICE_RATIO` leaves of `chosen`."""
+    """Bound on the total variation that `CHOICE_RATIO` leaves of `chosen`.
+
+    Examples:
+        >>> jmm.noise.choice_tail(10) < 1e-20
+        True
+    """
     return (indices + 1) * 2.0**-184
 
 
@@ -55,6 +60,10 @@ def normal_ratio(bits: int) -> float:
 
     Raises:
       ValueError: unless `bits` is an integer in [0, 22].
+
+    Examples:
+        >>> jmm.noise.normal_ratio(18) < 1e-19
+        True
     """
     checks.count("bits", bits, low=0)
     checks.number("bits", bits, low=0, high=BITS, closed=True)

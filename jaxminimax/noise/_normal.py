@@ -41,6 +41,11 @@ def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike,
 
     Raises:
       ValueError: for a size or `bits` out of range, for keys as in `random_bits.random_words`.
+
+    Examples:
+        >>> draws = jmm.noise.floored_normal(jax.random.key(0), 4, 18)
+        >>> draws.shape, draws.dtype.name
+        ((4,), 'int32')
     """
     checks.count("size", size, low=0)
     checks.number("bits", bits, low=0, high=BITS, closed=True)

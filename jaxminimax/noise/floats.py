@@ -40,6 +40,11 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
 
     Raises:
       ValueError: for another generator.
+
+    Examples:
+        >>> key = jmm.secret_key()
+        >>> key.shape
+        ()
     """
     checks.one_of("generator", generator, ("threefry2x32", "rbg"))
     drawn = np.frombuffer(os.urandom(8 if generator == "threefry2x32" else 16), np.uint32)
@@ -48,7 +53,12 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype,
                     wanted: jax.typing.ArrayLike = True) -> jax.Array:
-    """Independent N(0, 1) numbers of float32 or float64; zeros if not `wanted`, bool `[]`."""
+    """Independent N(0, 1) numbers of float32 or float64; zeros if not `wanted`, bool `[]`.
+
+    Examples:
+        >>> jmm.noise.standard_normal(jax.random.key(0), (3,), np.dtype(np.float32)).shape
+        (3,)
+    """
     size = math.prod(shape)
     half = (size + 1) // 2
 
@@ -113,6 +123,10 @@ def standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -
     """Independent numbers of density e^-|x| / 2, of float32 or float64.
 
     A sign and -ln u, with u of 64 bits: the tails reach 45, which e^-45 of the mass lies beyond.
+
+    Examples:
+        >>> jmm.noise.standard_laplace(jax.random.key(0), (3,), np.dtype(np.float32)).shape
+        (3,)
     """
     sign = random_words(key, shape, part=1) >> 31
     return jnp.where(sign, -1.0, 1.0).astype(dtype) * _minus_log(*word_pairs(key, shape), dtype)
@@ -125,6 +139,12 @@ def gaussian(key: jax.Array, tree: PyTree, std: PyTree) -> PyTree:
       key: used up by this draw.
       tree: arrays; their shapes and dtypes count.
       std: a number for all leaves, or a tree of numbers that `tree` continues.
+
+    Examples:
+        >>> tree = {"w": jnp.zeros(3), "b": jnp.zeros(())}
+        >>> noise = jmm.noise.gaussian(jax.random.key(0), tree, 2.0)
+        >>> {name: x.shape for name, x in sorted(noise.items())}
+        {'b': (), 'w': (3,)}
     """
     refuse_complex(tree, "tree")
     leaves, treedef = jax.tree.flatten(tree)

@@ -25,6 +25,11 @@ class HostData:
       rows: leaves `[n, ...]`, NumPy arrays or memory-mapped ones.
       rounds: rounds whose rows are sent together; two such shares lie on the device at a time.
         None: as many as take 64 MiB, at least one.
+
+    Examples:
+        >>> rows = jmm.HostData((np.ones((100, 3)), np.zeros(100)))
+        >>> rows.population, rows.take(np.array([5, 7]))[0].shape
+        (100, (2, 3))
     """
 
     rows: PyTree = dataclasses.field(repr=False)

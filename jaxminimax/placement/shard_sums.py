@@ -43,6 +43,8 @@ from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.slots import CROWDED, places
 from jaxminimax.placement.sharding import AXIS, Sharded, shard_rows
 
+Attach = Callable[[PyTree, jax.Array, jax.Array], PyTree]
+
 
 def _most_rows(query: Query, size: int) -> int:
     """Rows of a sample that may lie in one shard of `size` rows."""
@@ -74,7 +76,8 @@ def _add_up(found: Sums, floats: jax.Array) -> Sums:
 
 def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
                     data: Sharded, query: Query, rows: jax.Array | None,
-                    valid: jax.Array | None, rounding: Rounding, key: jax.Array) -> Sums:
+                    valid: jax.Array | None, rounding: Rounding, key: jax.Array,
+                    attach: Attach | None = None, of_rows: jax.Array | None = None) -> Sums:
     """`total(z, examples, mask, rounding)` over the sampled rows, each in its shard, added up.
 
     Args:
@@ -86,6 +89,9 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
       valid: which of `rows` count; None for all.
       rounding: of the sums.
       key: for the slots of the shards' rows.
+      attach: `(examples, numbers of their rows, of_rows) -> examples`, what is computed of a row's
+        number beside the record; None: nothing.
+      of_rows: an array that `attach` gets, the same for all rows.
 
     Returns:
       As `total`, the same on every device along the axis of the rows.
@@ -107,7 +113,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     moving = query.sampling.secret
 
     def passes(z: Saddle, mine: PyTree, first: jax.Array, rows: jax.Array, count: jax.Array,
-               rounding: Rounding, words: jax.Array) -> Sums:
+               rounding: Rounding, words: jax.Array, of_rows: jax.Array | None) -> Sums:
         begin, end = jnp.minimum(jnp.searchsorted(rows, jnp.stack([first, first + size])), count)
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
 
@@ -118,6 +124,8 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
             place = begin + number * at_once + slot
             local = jnp.clip(rows.at[place].get(mode="clip") - first, 0, size - 1)
             examples = jax.tree.map(lambda x: x.at[local].get(mode="clip"), mine)
+            if attach is not None and of_rows is not None:
+                examples = attach(examples, first + local, of_rows)
             return total(z, examples, place < end, rounding)
 
         if at_once == _most_rows(query, size):
@@ -140,12 +148,15 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         return Sums(jax.tree.map(jnp.add, floats, lost), integers)
 
     def here(z: Saddle, mine: PyTree, first: jax.Array, rows: jax.Array | None,
-             count: jax.Array | None, rounding: tuple, words: jax.Array) -> Sums:
+             count: jax.Array | None, rounding: tuple, words: jax.Array,
+             of_rows: jax.Array | None) -> Sums:
         scale, dither, floats, integers = rounding
         grid = Rounding(Grid(scale, dither, wide), floats, integers)
         if rows is not None and count is not None:
-            return _add_up(passes(z, mine, first[0], rows, count, grid, words), floats)
+            return _add_up(passes(z, mine, first[0], rows, count, grid, words, of_rows), floats)
         number = first[0] + jnp.arange(size, dtype=jnp.int32)
+        if attach is not None and of_rows is not None:
+            mine = attach(mine, number, of_rows)
         return _add_up(total(z, mine, None if whole == data.population
                              else number < data.population, grid), floats)
 
@@ -155,7 +166,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     everywhere = PartitionSpec()
     one_sum = jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=everywhere,
                             in_specs=(everywhere, PartitionSpec(AXIS), PartitionSpec(AXIS),
-                                      *[everywhere] * 4), check_vma=False)
+                                      *[everywhere] * 5), check_vma=False)
     firsts = jnp.arange(shards, dtype=jnp.int32) * size
     return one_sum(z, data.rows, firsts, rows, count,
-                   (scale, dither, floats, integers), jax.random.key_data(key))
+                   (scale, dither, floats, integers), jax.random.key_data(key), of_rows)

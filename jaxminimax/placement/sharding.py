@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxminimax.base import checks
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import PyTree, pytree_dataclass
+from jaxminimax.placement.host_data import HostData
 
 AXIS = "data"
 _LIMIT = 2**31  # row numbers have 32 bits
@@ -34,6 +35,12 @@ class Sharded:
 
     It may be handed to `run`, `sweep` and `update` as well, but only `fit` checks that several
     processes agree.
+
+    Examples:
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> rows = jmm.shard({"x": np.ones((8, 3))}, mesh)
+        >>> isinstance(rows, jmm.placement.Sharded), rows.rows["x"].shape
+        (True, (8, 3))
     """
 
     rows: PyTree
@@ -91,6 +98,11 @@ def own_rows(population: int, mesh: Mesh) -> np.ndarray:
 
     Every record must be one row, and the order of the rows must be public and the same for all
     processes.
+
+    Examples:
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> jmm.placement.own_rows(5, mesh).tolist()  # of a single process, all
+        [0, 1, 2, 3, 4]
     """
     mesh = _automatic(mesh)
     _check_processes(mesh)
@@ -115,6 +127,12 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None) -> Sharded
       ValueError: for a mesh without the axis, one whose other axes cross processes, data with
         another number of rows than this process is to hold, or processes that were told another
         population or order of devices.
+
+    Examples:
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> rows = jmm.shard(np.ones((8, 3)), mesh)
+        >>> rows.population
+        8
     """
     if isinstance(data, Sharded):
         raise ValueError("data are spread over a mesh already.")
@@ -163,6 +181,12 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None) -> Sharded
         return jax.make_array_from_callback((whole, *host.shape[1:]), spread, part)
 
     return Sharded(rows=jax.tree.map(leaf, data), population=population, mesh=mesh)
+
+
+def check_records(data: PyTree) -> None:
+    """Refuses data that are no arrays of numbers, see `arguments.records`; `HostData` are."""
+    if not isinstance(data, HostData):
+        arguments.records(data)
 
 
 def arrays(data: PyTree) -> PyTree:
@@ -245,6 +269,10 @@ def agree(mesh: Mesh, **values: Any) -> None:
 
     Raises:
       ValueError: on every process, naming what differs.
+
+    Examples:
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> jmm.placement.agree(mesh, key=jnp.zeros(2))  # silent if all processes have the same
     """
     if len(_processes(mesh)) == 1:
         return

@@ -1,0 +1,239 @@
+"""What was handed over, and what is wanted: refusals of arguments of the wrong kind, in words.
+
+Kinds, dtypes and shapes are looked at, never the numbers of the data. What passes is not changed.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base.checks import takes, told
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+
+_AS_ARRAYS = {"pandas": ".to_numpy()", "polars": ".to_numpy()", "pyarrow": ".to_numpy()",
+              "torch": ".detach().cpu().numpy()", "tensorflow": ".numpy()"}
+
+
+def algorithm(x: Any, *needed: str) -> None:
+    """Refuses what is no algorithm.
+
+    Args:
+      x: a module such as `sgda`.
+      *needed: functions that it must have; `mechanism` always.
+
+    Raises:
+      TypeError: naming what was given.
+    """
+    if not all(callable(getattr(x, name, None)) for name in ("mechanism", *needed)):
+        raise TypeError("algorithm must be a module such as jaxminimax.sgda, with "
+                        f"{', '.join(('mechanism', *needed))}, got {told(x)}.")
+
+
+def settings(hyper: Any, of: Any) -> None:
+    """Refuses settings that are not an algorithm's own.
+
+    Args:
+      hyper: the settings.
+      of: the algorithm; one without a class `Hyper` takes any.
+
+    Raises:
+      TypeError: naming what was given.
+    """
+    wanted = getattr(of, "Hyper", None)
+    if isinstance(wanted, type) and not isinstance(hyper, wanted):
+        name = str(getattr(of, "__name__", type(of).__name__)).split(".")[-1]
+        kind = type(hyper)
+        given = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
+                 else told(hyper))
+        raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {given}.")
+
+
+def problem(x: Any, of: Any = None) -> None:
+    """Refuses what is no problem, or one of another kind than the algorithm solves.
+
+    Args:
+      x: a `Problem` or a `GroupProblem`.
+      of: the algorithm; None: any.
+
+    Raises:
+      TypeError: naming what was given and what is wanted.
+    """
+    if not callable(getattr(x, "operator", None)) or hasattr(x, "strategy"):
+        raise TypeError(f"problem must be a Problem, got {told(x)}: of a loss (w, v, example) -> "
+                        "[] make Problem(operator=saddle_operator(loss)).")
+    for wanted, other in ((Problem, GroupProblem), (GroupProblem, Problem)):
+        if isinstance(x, other) and _annotation(getattr(of, "update", None)) is wanted:
+            raise TypeError(f"problem must be a {wanted.__name__} for this algorithm, got a "
+                            f"{other.__name__}.")
+    drawn = ("key",) if getattr(x, "random", False) else ()
+    takes("problem.operator", x.operator, "z", "example", *drawn)
+
+
+@functools.lru_cache(maxsize=64)
+def _annotation(update: Any) -> Any:
+    """The kind of problem that an algorithm's `update` says it solves."""
+    try:
+        found = inspect.signature(update).parameters.get("problem")
+    except (TypeError, ValueError):
+        return None
+    return None if found is None else found.annotation
+
+
+def players(name: str, x: Any, each: str = "one number for each player") -> None:
+    """Refuses what is no pair of both players' settings.
+
+    Raises:
+      TypeError: naming what was given.
+    """
+    if not isinstance(x, Saddle):
+        raise TypeError(f"{name} must be a Saddle, {each}, got {told(x)}: Saddle(w=..., v=...).")
+
+
+def point(z: Any, name: str = "z") -> Saddle:
+    """The initial point as arrays.
+
+    Args:
+      z: a `Saddle` of pytrees of arrays, or of Python's floats.
+      name: what to call it in messages.
+
+    Raises:
+      TypeError: for what is no `Saddle`; for leaves that are integers, tensors of other libraries
+        or no numbers.
+    """
+    players(name, z, "the parameters of both players")
+    floats(z, name)
+    return Saddle(*jax.tree.map(jnp.asarray, z))
+
+
+def floats(parameters: PyTree, name: str) -> None:
+    """Refuses parameters that cannot move by steps.
+
+    Raises:
+      TypeError: for leaves that are integers, tensors of other libraries or no numbers.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        where = name + jax.tree_util.keystr(path)
+        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | float | complex) or (
+                isinstance(leaf, np.ndarray) and not _is_numbers(leaf.dtype)):
+            _refuse_leaf(where, leaf)
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise TypeError(f"{where} has dtype {dtype}, but parameters move by steps: give "
+                            "numbers of a float dtype, jnp.asarray(x, jnp.float32).")
+
+
+def records(data: PyTree, name: str = "data") -> None:
+    """Refuses data that are no arrays of numbers; shapes and dtypes are looked at, no number is.
+
+    Args:
+      data: leaves of JAX's or NumPy's arrays.
+      name: what to call them in messages.
+
+    Raises:
+      TypeError: for lists, frames, tensors of other libraries, arrays of text or objects.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        if isinstance(leaf, jax.Array):
+            continue
+        where = name + jax.tree_util.keystr(path)
+        if not isinstance(leaf, np.ndarray):
+            _refuse_leaf(where, leaf, _list_above(data, path, name))
+        if not _is_numbers(leaf.dtype):
+            raise TypeError(f"{where} has dtype {leaf.dtype}, which is no number: encode it by a "
+                            "rule that is public (`Schema` does that for tables).")
+
+
+def _is_numbers(dtype: np.dtype) -> bool:
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool)
+
+
+def _refuse_leaf(where: str, leaf: Any, inside: str = "") -> None:
+    """By its kind alone: the message must not hold a number of the data."""
+    kind = type(leaf)
+    module = kind.__module__.split(".")[0]
+    name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+    if inside:
+        raise TypeError(f"{inside} must be an array of JAX or NumPy, got a list of {name}: lists "
+                        "are trees of single numbers here, so give np.asarray(...) of the whole.")
+    fix = f"x{_AS_ARRAYS[module]}" if module in _AS_ARRAYS else "np.asarray(x)"
+    raise TypeError(f"{where} must be an array of JAX or NumPy, got {name}: give {fix}.")
+
+
+def _list_above(tree: PyTree, path: tuple, name: str) -> str:
+    """Where the outermost list is on the way to a leaf; "" if there is none."""
+    for k, step in enumerate(path):
+        if isinstance(tree, list):
+            return name + jax.tree_util.keystr(path[:k])
+        index: Any = getattr(step, "idx", getattr(step, "key", getattr(step, "name", None)))
+        tree = getattr(tree, index) if isinstance(index, str) and hasattr(tree, index) else (
+            tree[index] if isinstance(tree, tuple | dict) else None)
+    return ""
+
+
+def call(key_: Any, z: Any, hyper: Any, of: Any, to_solve: Any, *, one: bool = True) -> None:
+    """Refuses arguments of a driver that are of the wrong kind, before any of them is used.
+
+    Data are another question, `records`.
+
+    Args:
+      key_: root key, or several.
+      z: initial point.
+      hyper: settings.
+      of: the algorithm.
+      to_solve: the problem.
+      one: whether there must be one key.
+
+    Raises:
+      TypeError: naming what was given and what is wanted.
+      ValueError: for several keys.
+    """
+    algorithm(of, "init", "update")
+    settings(hyper, of)
+    problem(to_solve, of)
+    key(key_, one=one)
+    point(z)
+
+
+def key(x: Any, name: str = "key", *, one: bool = True) -> None:
+    """Refuses what is no typed key.
+
+    Args:
+      x: what was given.
+      name: what to call it in messages.
+      one: whether it must be a single one.
+
+    Raises:
+      TypeError: for numbers and for keys of the old kind, plain uint32 words.
+      ValueError: for several keys.
+    """
+    if not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        old = isinstance(x, np.ndarray | jax.Array) and x.dtype == np.uint32
+        fix = "jax.random.wrap_key_data(key) makes one of the old kind's words" if old else (
+            "secret_key() draws one")
+        raise TypeError(f"{name} must be a typed key of JAX, got {told(x)}: {fix}.")
+    if one and x.shape != ():
+        raise ValueError(f"{name} must be one key, got an array of shape {x.shape}: vmap over "
+                         "keys, or use sweep.")
+
+
+def same_shapes(found: PyTree, wanted: PyTree, name: str, of: str) -> None:
+    """Refuses a value whose tree or shapes are not those of another.
+
+    Args:
+      found: shapes and dtypes that were found.
+      wanted: arrays.
+      name: what was found.
+      of: what it must look like.
+
+    Raises:
+      TypeError: naming both.
+    """
+    told_of = [(str(jax.tree.structure(tree)), [np.shape(x) for x in jax.tree.leaves(tree)])
+               for tree in (found, wanted)]
+    if told_of[0] != told_of[1]:
+        raise TypeError(f"{name} must look like {of}, shapes {jax.tree.map(np.shape, wanted)}, got "
+                        f"{jax.tree.map(np.shape, found)}.")

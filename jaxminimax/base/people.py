@@ -1,0 +1,34 @@
+"""Records that are persons with several rows each."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxminimax.base.types import PyTree
+
+
+class People(NamedTuple):
+    """Persons, or one of them without the leading axis; made by `by_person`.
+
+    Attributes:
+      rows: leaves `[persons, k, ...]`, at most k rows of each.
+      present: which places hold a row, bool `[persons, k]`.
+    """
+
+    rows: PyTree
+    present: Any
+
+    @property
+    def most(self) -> int:
+        """k, the most rows of a person that are read."""
+        return int(np.shape(self.present)[-1])
+
+
+def rows_each(data: PyTree) -> int | None:
+    """The most rows of a record, if the records are persons; None if they are not.
+
+    Args:
+      data: `People`, on a mesh, on the host or by group too.
+    """
+    rows = data.rows if not isinstance(data, People) and hasattr(data, "rows") else data
+    return rows.most if isinstance(rows, People) else None

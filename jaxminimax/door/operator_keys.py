@@ -1,0 +1,93 @@
+"""Keys for operators that draw: latent points, dropout, augmentations, random starts.
+
+The operator of a problem with `random=True` is `(z, record, key) -> g`, and its public term
+`(z, key) -> g`. A record's key is
+
+    threefry_{key of the release's operators}(group, row),      group = 0 where there are none,
+
+a function of the run's key, of the release and of the row's number in the data: not of the row's
+place in a sample, a slice, a shard or what was sent ahead. So a record's value is the same in every
+pass over it (norm and sum are of one function), under every strategy, on every mesh, and after a
+run was resumed. The words of the key travel as a part of the record.
+
+Why that costs nothing. Let rho be all keys of operators of a run. Their law does not depend on the
+data, and they are independent of samples and of noise: no two uses share a key (`door.core`). Given
+rho the run is the described mechanism with the operators g_rho(.; record of row i): each is clipped
+whatever rho is, and a record that is replaced keeps its row, so that neighbours have the same
+operators but for that record's. Hence for each rho the two outputs are (epsilon, delta)-close, and
+so are their mixtures over rho: the divergence sup_S P(S) - e^epsilon Q(S) is jointly convex,
+D(E P_rho, E Q_rho) <= E D(P_rho, Q_rho) <= delta. It would hold if rho were published, too. It
+would not if a key of an operator served noise or samples as well, or if two passes over a record
+had different keys: the norm would then be of another function than the sum.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.random_bits import threefry
+from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, SaddleOperator
+from jaxminimax.door import core
+from jaxminimax.gradients.clipping import ClippedOperator
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithKey:
+    """`(*point, record, key)` as a function of `(*point, (record, words))`."""
+
+    function: Callable
+
+    def __call__(self, *arguments: Any) -> Any:
+        *point, (record, words) = arguments
+        return self.function(*point, record, core.key_of(words))
+
+
+def operator_of(problem: Problem) -> Callable[[Saddle, PyTree], Saddle]:
+    """The operator of one record, or of a pair of a record and its words if the problem draws."""
+    return _keyed(problem.operator) if problem.random else problem.operator
+
+
+def _keyed(operator: Callable) -> Callable[[Saddle, PyTree], Saddle]:
+    if type(operator) is SaddleOperator:
+        return dataclasses.replace(operator, loss=_WithKey(operator.loss))
+    if isinstance(operator, OwnOperator | ClippedOperator):
+        return dataclasses.replace(operator, operator=_keyed(operator.operator))  # type: ignore[arg-type]
+    return _WithKey(operator)
+
+
+def with_words(examples: PyTree, rows: jax.Array, words: jax.Array,
+               group: jax.typing.ArrayLike = 0) -> tuple[PyTree, jax.Array]:
+    """Pairs of a record and the words of its key.
+
+    Args:
+      examples: leaves `[b, ...]`.
+      rows: their numbers in the data, int32 `[b]`.
+      words: of the release, `core.operators_words`.
+      group: that they are in.
+    """
+    group = jnp.full(rows.shape, group, jnp.uint32)
+    return examples, jnp.stack(threefry(words, group, rows.astype(jnp.uint32)), -1)
+
+
+def public_term(problem: Problem, z: Saddle, key: jax.Array, kind: core.Kind,
+                number: jax.typing.ArrayLike) -> Saddle:
+    """The public term at z; that of a problem that draws has a key of its own."""
+    assert problem.public is not None
+    if not problem.random:
+        return problem.public(z)
+    return problem.public(z, core.public_key(key, kind, number))
+
+
+def refuse(problem: Problem, by: str) -> None:
+    """Refuses a problem that draws.
+
+    Raises:
+      ValueError: naming who asks for an operator without a key.
+    """
+    if problem.random:
+        raise ValueError(f"{by} needs one operator for a record, and with random=True the problem "
+                         "draws another one in every release: give a problem whose operator takes "
+                         "no key.")
