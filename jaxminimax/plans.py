@@ -15,6 +15,7 @@ import jax
 
 from jaxminimax.accounting import calibrate, calibrate_noise
 from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.base import arguments
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Solution
 
@@ -38,7 +39,15 @@ def plan(algorithm: Any, *, epsilon: float | None, delta: float, neighbours: str
     Raises:
       ValueError: for an algorithm without a plan, numbers that are missing or unknown to it, or out
         of range.
+      TypeError: for what is no algorithm.
+
+    Examples:
+        >>> made = jmm.plan(jmm.gda, population=1000, bound=1.0, smooth=1.0, modulus=0.5,
+        ...                 epsilon=1.0, delta=1e-6)
+        >>> made.hyper.iterations, jmm.epsilon(jmm.gda.mechanism(made.hyper), 1e-6) <= 1
+        (100, True)
     """
+    arguments.algorithm(algorithm)
     name = algorithm.__name__.split(".")[-1]
     if not hasattr(algorithm, "plan"):
         raise ValueError(f"{name} has no plan, because no theorem sets its numbers: make its Hyper "

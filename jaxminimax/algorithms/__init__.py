@@ -11,11 +11,13 @@ losses the noise multiplier of these, `laplace`, and, where there is a choice, w
 `losses_noise`.
 """
 
+import functools
 import sys
 import typing
 
 from jaxminimax.algorithms import (
     active_groups,
+    balanced_groups,
     extragradient,
     ftrl,
     gda,
@@ -28,9 +30,11 @@ from jaxminimax.algorithms import (
     recursive_sgda,
     sgda,
 )
+from jaxminimax.base.faces import public_names as _public_names
 
 __all__ = [
     "active_groups",
+    "balanced_groups",
     "extragradient",
     "ftrl",
     "gda",
@@ -45,6 +49,12 @@ __all__ = [
 ]
 
 ALGORITHMS: dict[str, typing.Any] = {name: vars(sys.modules[__name__])[name] for name in __all__}
+for _module in ALGORITHMS.values():
+    _module.__dir__ = functools.partial(_public_names, vars(_module))
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())
 
 
 def described_by(algorithm: typing.Any) -> type:

@@ -16,8 +16,15 @@ variational inequalities and saddle-point problems", arXiv:2104.02988, Algorithm
 2T releases are charged (Proposition 7 pays for T), and the second has noise of its own (the listing
 prints the first's twice); the noise is calibrated to the sampling instead of by Propositions 5 and
 7; clipping replaces the bound on the operator; the terms r that read no data are neither clipped
-nor noised; the players may take steps of a constant ratio, which rescales one of them. The last
+nor noised; the players may take steps of a constant ratio, which rescales one of them; all batches
+have one size and one noise, where Proposition 5 allows B_t and sigma_t (steps may vary). The last
 release moves only z_{T+1}, which the output does not use; it is charged, because the state has it.
+
+Examples:
+    >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
+    >>> hyper = jmm.extragradient.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=50)
+    >>> jmm.mechanism.releases(jmm.extragradient.mechanism(hyper))  # two in a round
+    100
 """
 
 import dataclasses
@@ -30,7 +37,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms.common import averaging, schedules
 from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import started, stepped
+from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.noisy_operator import noisy_operator
@@ -57,12 +64,14 @@ class Hyper:
         [parameter units / gradient units]; the theory has one for both, at most 1 / (sqrt(3) L).
       iterations: T, the number of rounds, two releases each.
       averaging: further weights of the points ahead, times the step.
+      geometry: per player, "euclidean", or "entropy" for one whose leaves are probability vectors.
     """
 
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
+    geometry: Saddle = jax.tree.static(default=EUCLIDEAN)
 
 
 class State(NamedTuple):
@@ -104,7 +113,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for a step or an average that is not defined.
+      ValueError: for a step, an average or a geometry that is not defined.
     """
     z = started(z, hyper)
     return State(z, z, averaging.start(z), jnp.int32(0))
@@ -115,9 +124,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     t = state.spent // 2 + 1
     made = mechanism(hyper)
     g = noisy_operator(key, made, state.spent, problem, state.z, data)  # g_t
-    ahead = stepped(state.z, g, hyper.step, t, problem)  # w_t
+    ahead = stepped(state.z, g, hyper.step, t, problem, hyper.geometry)  # w_t
     h = noisy_operator(key, made, state.spent + 1, problem, ahead, data)  # h_t
-    z = stepped(state.z, h, hyper.step, t, problem)  # z_{t+1}
+    z = stepped(state.z, h, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
     weight = hyper.averaging.weight(t, hyper.iterations, state.mean.weight.dtype)
     mean = averaging.weigh(state.mean, ahead, weight * schedules.at(hyper.step.w, t))
     return State(z, ahead, mean, state.spent + 2)
@@ -252,6 +261,10 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
     """
     _known(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
            epsilon=epsilon, delta=delta)
+    if 2 * population**2 >= 2**31:
+        raise ValueError(f"population must be at most {math.isqrt(2**30 - 1)} for n^2 rounds, got "
+                         f"{population}: the counter of their 2 n^2 releases has 32 bits. Take "
+                         "passes='one', or jmm.proximal with passes='many'.")
     spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
     step = min(diameter / bound, 1 / smooth) / (population * max(math.sqrt(population), spread))
     return Schedule(1, population**2, min(step, 1 / (math.sqrt(3) * smooth)))

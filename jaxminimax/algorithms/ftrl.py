@@ -18,6 +18,12 @@ without sampling or shuffling", arXiv:2103.00039, as the optimiser that Zhou and
 arXiv:2402.19437, leave open in Algorithm 2. Departures: replacing a record moves a node by twice
 the clip norm (their guarantee is for a record replaced by zero), which the accountant charges; the
 state holds noisy sums only; `plan` takes the noise of a factorisation where it is less.
+
+Examples:
+    >>> plan = jmm.plan(jmm.ftrl, population=200, dim=3, bound=1.0, diameter=2.0, epsilon=1.0,
+    ...                 delta=1e-6)
+    >>> jmm.mechanism.releases(jmm.ftrl.mechanism(plan.hyper))  # every record once
+    200
 """
 
 import dataclasses
@@ -29,9 +35,9 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms.common import averaging
 from jaxminimax.algorithms.common.averaging import UNIFORM
-from jaxminimax.algorithms.common.plan import Plan, Target
+from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
 from jaxminimax.algorithms.common.steps import stepped
-from jaxminimax.base import checks, tree
+from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.stream import release_leaf
 from jaxminimax.mechanism import PrefixSums, TreeSums, concrete, sums_for
@@ -99,7 +105,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       ValueError: for a step that is not positive.
     """
     checks.number("step", hyper.step, low=0.0)
-    z = jax.tree.map(jnp.asarray, z)
+    z = arguments.point(z)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, tree.at_least_float32(x.dtype)), z)
     return State(z, z, zeros, averaging.start(z), jnp.int32(0))
 
@@ -162,10 +168,12 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     hyper = target.noise(Hyper(query=query, step=1.0))
     step = theorem_step(hyper.query, dim=dim, diameter=diameter)
     regret = regret_bound(hyper.query, dim=dim, diameter=diameter)
-    return Plan(dataclasses.replace(hyper, step=step), regret, regret >= bound * diameter, (
+    trivial = bound * diameter
+    return Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
-        "The noise is that of a replaced record, twice the published sensitivity."))
+        beside_trivial(regret, trivial),
+        "The noise is that of a replaced record, twice the published sensitivity."), trivial)
 
 
 def theorem_step(query: PrefixSums, *, dim: int, diameter: float,

@@ -11,6 +11,14 @@ joint releases of both players (the paper's constant is unspecified, and its pro
 player); each record's operator is clipped, the identity for clip norms at or above the Lipschitz
 constants; phi >= 0 delays the steps, which the first rounds need when the coupling exceeds rho.
 All T releases are charged, although the average does not use the last one: the state does.
+
+Examples:
+    >>> query = jmm.Query(clip=Saddle(1.0, 1.0), joint=True, population=1000)
+    >>> hyper = jmm.gda.Hyper(query=query, modulus=0.5, offset=jmm.gda.safe_offset(2.0, 0.5),
+    ...                       iterations=50)
+    >>> hyper = jmm.calibrate(jmm.gda, hyper, epsilon=1.0, delta=1e-6)
+    >>> jmm.epsilon(jmm.gda.mechanism(hyper), 1e-6) <= 1
+    True
 """
 
 import math

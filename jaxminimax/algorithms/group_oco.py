@@ -23,6 +23,13 @@ Algorithm 2, with `ftrl` for the optimiser that it leaves open. Departures: reco
 in a fixed order for a sampling oracle; the sums' sensitivity to a replaced record, which is twice
 the published one; noise that is private against records chosen by looking at earlier answers, which
 their Definition 5 does not ask for and the proof needs; losses are clipped to [0, B].
+
+Examples:
+    >>> problem = jmm.problems.group_glm("logistic", feature_bound=2.0, radius=1.0)
+    >>> plan = jmm.plan(jmm.group_oco, problem=problem, sizes=(500, 200), dim=3, epsilon=1.0,
+    ...                 delta=1e-6, iterations=50)
+    >>> jmm.epsilon(jmm.group_oco.mechanism(plan.hyper), 1e-6) <= 1
+    True
 """
 
 import dataclasses

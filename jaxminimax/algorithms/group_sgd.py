@@ -14,6 +14,15 @@ of by Theorem 9, which has no batch size in it and fails for small ones; the sam
 a Poisson sample or one of fixed size; gradients and losses are clipped; groups may differ in size;
 `iterations` counts the rounds that release, one less than the paper's T. The step has the square
 root that Theorem 10 lacks.
+
+Examples:
+    >>> sizes = (500, 200)  # records of each group, public
+    >>> hyper = jmm.group_sgd.Hyper(query=jmm.GroupGradients(clip=1.0, sizes=sizes),
+    ...                             losses=jmm.GroupLosses(bound=3.0, sizes=sizes), step=1.0,
+    ...                             weight_step=0.3, iterations=20)
+    >>> hyper = jmm.calibrate(jmm.group_sgd, hyper, epsilon=1.0, delta=1e-6)
+    >>> jmm.epsilon(jmm.group_sgd.mechanism(hyper), 1e-6) <= 1
+    True
 """
 
 import dataclasses

@@ -9,26 +9,50 @@ Each step extrapolates from the last two operators, the released ones with their
 
 On a bilinear game, where the last iterate of plain descent-ascent spirals outwards, this one comes
 in to the saddle. The noise of a step is that of 2 g_t - g_{t-1}, five times the variance of one
-release; the sum over rounds has each release once.
+release; the sum over rounds has each release once. A run is charged what one of `sgda` is, for it
+sees the same answers: extrapolating and stepping are functions of them.
+
+**Theorem.** Let F be monotone and L-Lipschitz, F the mean of the operators as clipped (where a clip
+binds the mean need not be monotone), E[xi_t | past] = 0 and E||xi_t||^2 <= V for xi_t = g_t -
+F(z_t), ||u - z_1|| <= R on the set. For a constant step eta <= 1 / (4 L),
+
+    E gap((z_2 + ... + z_T) / (T - 1))  <=  R^2 / (eta (T - 1)) + 2.5 eta V,
+
+with the strong gap, or that of the variational inequality (`docs/variational_inequalities.md` has
+the proof). At a fixed epsilon V grows like T, so at the best step the noise costs the same for
+every T, and the rest is below it from T of order n epsilon / sqrt(d) on, where `sgda` needs the
+square of that.
 
 Source: Daskalakis, Ilyas, Syrgkanis and Zeng, "Training GANs with Optimism", ICLR 2018,
 arXiv:1711.00141, Section 2, after Popov, "A modification of the Arrow-Hurwicz method for search of
-saddle points", 1980. Departures: both read the operator itself, here it is clipped per record,
-noised and charged; the iterates are projected; g_0 = g_1 makes the first step a plain one.
+saddle points", 1980; with a projection, Malitsky and Tam, "A forward-backward splitting method for
+monotone inclusions without cocoercivity", SIAM J. Optim. 30 (2020). Departures: they read the
+operator itself, here it is clipped per record, noised and charged; g_0 = g_1 makes the first step a
+plain one.
+
+Examples:
+    >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
+    >>> hyper = jmm.optimistic.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=50)
+    >>> jmm.mechanism.releases(jmm.optimistic.mechanism(hyper))  # one in a round
+    50
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.steps import started, stepped
-from jaxminimax.base import tree
+from jaxminimax.algorithms.common import averaging, schedules, variance
+from jaxminimax.algorithms.common.averaging import UNIFORM, WEIGHTED, Averaging
+from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
+from jaxminimax.algorithms.common.steps import ENTROPIC, EUCLIDEAN, started, stepped
+from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.noisy_operator import noisy_operator
-from jaxminimax.mechanism import Query, Repeat
+from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
+
+GAMES = ("monotone", "bilinear", "strongly_monotone")
 
 
 @pytree_dataclass
@@ -41,12 +65,14 @@ class Hyper:
         [parameter units / gradient units]; at most 1 / (2 L) for an L-Lipschitz operator.
       iterations: T, the number of rounds and of releases.
       averaging: weights of the average of the iterates.
+      geometry: per player, "euclidean", or "entropy" for one whose leaves are probability vectors.
     """
 
     query: Query
     step: Saddle
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
+    geometry: Saddle = jax.tree.static(default=EUCLIDEAN)
 
 
 class State(NamedTuple):
@@ -92,6 +118,108 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_t
     before = jax.tree.map(lambda a, b: jnp.where(t == 1, a, b), g, state.before)  # g_{t-1}
     ahead = jax.tree.map(lambda a, b: 2 * a - b, g, before)
-    z = stepped(state.z, ahead, hyper.step, t, problem)  # z_{t+1}
+    z = stepped(state.z, ahead, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, g, mean, t)
+
+
+def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, smooth: float,
+         diameter: float | None = None, radius: float | None = None, game: str = "monotone",
+         proved: bool = False, kappa: float = 1.0, iterations: int = 300,
+         geometry: Saddle = EUCLIDEAN,
+         sampling: Full | Poisson | FixedSize = Full()) -> Plan:  # noqa: B008
+    """Settings for a smooth game, from public numbers: those that did best, or those proved.
+
+    With V from the noise as calibrated (`variance.of_release`),
+
+        step = min{1 / (2 L), kappa R / (T V)^(1/2)}.
+
+    A monotone game gets weights t in the average, a bilinear one equal weights, from z_2 on; a
+    strongly monotone one a step that falls linearly to 0, and its last iterate for the average
+    (say so only of games that hardly turn: with a modulus well below L and a skew part, averages
+    are closer). These rest on measurement: beyond 1 / (4 L), and for other weights, nothing is
+    proved here. With `proved` the cap is 1 / (4 L), weights are equal, and kappa = (2/5)^(1/2)
+    minimises the bound. Wherever the theorem covers the settings, the plan has its
+    guarantee.
+
+    In the entropic geometry norms are l1 for points and l-infinity for operators, so R^2 = 2 (ln
+    d_w + ln d_v), V = 2 sigma^2 (ln 2 d_w + ln 2 d_v), and L is with respect to these: the largest
+    entry of the mean matrix for a matrix game. The clip is still in l2. For full batches, whose
+    noise is Gaussian and independent, the theorem holds as it stands.
+
+    Args:
+      target: of privacy.
+      population: n.
+      dim: d, coordinates of both players together; of each one, a `Saddle`, for entropic steps.
+      bound: M, on the norm of a record's operator, players together: the joint clip.
+      smooth: L, the Lipschitz constant of the mean operator, public terms included.
+      diameter: D, of W x V; not for entropic steps.
+      radius: R, the largest distance of a point of W x V from the start; None: D.
+      game: "monotone", "bilinear" or "strongly_monotone".
+      proved: whether to keep to what the theorem covers.
+      kappa: factor of the noise-limited step; ignored with `proved`.
+      iterations: T, at least 2.
+      geometry: Euclidean or entropic, the same for both players; the latter starts at equal
+        weights.
+      sampling: full batches, or samples drawn anew in every round.
+
+    Raises:
+      ValueError: for numbers out of range or missing.
+    """
+    checks.one_of("game", game, GAMES)
+    checks.count("population", population)
+    checks.count("iterations", iterations, low=2)
+    for name, value in dict(bound=bound, smooth=smooth, kappa=kappa).items():
+        checks.number(name, value, low=0.0)
+    diameter, radius = _reach(dim, diameter, radius, geometry)
+    query = Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
+    hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations,
+                               geometry=geometry))
+    spread = variance.of_release(hyper.query, dim, geometry)  # V
+    cap, factor = (1 / (4 * smooth), math.sqrt(0.4)) if proved else (1 / (2 * smooth), kappa)
+    noisy = factor * radius / math.sqrt(iterations * spread) if spread else math.inf
+    step = min(cap, noisy)
+    how: tuple[schedules.Step, Averaging] = (step, WEIGHTED)
+    if proved or game == "bilinear":
+        how = step, Averaging(skip=1.5 / iterations)  # z_2, ..., z_T
+    elif game == "strongly_monotone":
+        falling = schedules.Linear(scale=step, rounds=iterations)
+        how = falling, Averaging(skip=1 - 0.5 / iterations)  # z_T
+    made = Hyper(query=hyper.query, step=Saddle(how[0], how[0]), iterations=iterations,
+                 averaging=how[1], geometry=geometry)
+    covered = (proved or game == "bilinear") and step * smooth <= 0.25 and (
+        geometry == EUCLIDEAN or sampling.spread() == 0)
+    if not covered:
+        return Plan(made, None, False, (
+            "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
+            f"The step is {step * smooth:.3g} / L; up to 1 / (4 L), with equal weights"
+            f"{'' if geometry == EUCLIDEAN else ' and full batches'}, there is one: proved=True."))
+    gap, trivial = radius**2 / (step * (iterations - 1)) + 2.5 * step * spread, bound * diameter
+    return Plan(made, gap, gap >= trivial, (
+        "The strong gap by the theorem on forward-reflected-backward steps with noise, "
+        "docs/variational_inequalities.md.",
+        "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
+        beside_trivial(gap, trivial)), trivial)
+
+
+def _reach(dim: int | Saddle, diameter: float | None, radius: float | None,
+           geometry: Saddle) -> tuple[float, float]:
+    """D in l2, and R in the norm of the geometry."""
+    if geometry == ENTROPIC:
+        if not isinstance(dim, Saddle) or diameter is not None or radius is not None:
+            raise ValueError("entropic steps take dim=Saddle(d_w, d_v), and neither diameter nor "
+                             f"radius, which follow from it; got dim={dim!r}, "
+                             f"diameter={diameter!r}, radius={radius!r}.")
+        for name, d in dim._asdict().items():
+            checks.count(f"dim.{name}", d, low=2)
+        return 2.0, math.sqrt(2 * (math.log(dim.w) + math.log(dim.v)))
+    if geometry != EUCLIDEAN:
+        raise ValueError(f"a plan has one geometry for both players, got {geometry!r}: make the "
+                         "Hyper yourself for two different ones, and calibrate it.")
+    checks.count("dim", dim)
+    checks.number("diameter", diameter, low=0.0)
+    assert diameter is not None
+    if radius is None:
+        return diameter, diameter
+    checks.number("radius", radius, low=0.0, high=diameter * (1 + 1e-9), closed=True)
+    return diameter, radius

@@ -23,6 +23,13 @@ accuracy that Lemma 3 takes for granted would cost 10^6 passes and more; w_t is 
 next phase's analysis needs; T and n_t are rounded down and constants follow from the rounded
 numbers; M^2 in mu_v, and B / M in eta, for units (the paper has M near 1); groups of different
 sizes, the smallest of which decides.
+
+Examples:
+    >>> problem = jmm.problems.group_glm("logistic", feature_bound=2.0, radius=1.0)
+    >>> plan = jmm.plan(jmm.phased_erm, problem=problem, sizes=(500, 200), dim=3, epsilon=1.0,
+    ...                 delta=1e-6, phases=2)
+    >>> jmm.epsilon(jmm.phased_erm.mechanism(plan.hyper), 1e-6) <= 1
+    True
 """
 
 import dataclasses
@@ -35,7 +42,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms.common import schedules
 from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import projected
-from jaxminimax.base import checks, tree
+from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.solutions import release_group_solution
 from jaxminimax.mechanism import GroupSolution, check, exact_sensitivity
@@ -109,7 +116,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       ValueError: for a description that is not valid.
     """
     check(mechanism(hyper))
-    return State(jax.tree.map(jnp.asarray, z), jnp.int32(0))
+    return State(arguments.point(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,

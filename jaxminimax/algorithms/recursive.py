@@ -1,6 +1,6 @@
 """Recursive regularisation for smooth problems, by perturbed certified solutions.
 
-    min over w in W, max over v in V, of  F(z) = E f(w, v; x)      (or a monotone VI)
+    min over w in W, max over v in V, of  F(w, v) = E f(w, v; x)
 
 The data are cut into T parts of m records, once. Round t = 1, ..., T solves, on its own part, the
 problem regularised towards all earlier outputs,
@@ -25,7 +25,16 @@ point problem with optimal rates for the strong gap", COLT 2023, arXiv:2302.1290
 the output perturbation of Section 4.2. Departures: the noise is calibrated to the sensitivity of
 certified solutions, 2 L / (mu_t m), instead of 8 L sqrt(ln(2/delta)) / (2^t lambda m epsilon),
 which rests on an accuracy in expectation; the noisy point is projected; all data are used (their m
-T is at most n / 2); lambda and T come from `plan`, whose constants are not vacuous.
+T is at most n / 2); lambda and T come from `plan`, with constants small enough that rounds are made
+at the n in use. The rounds solve monotone variational inequalities as well; the theorem is about
+saddle points. (A strong gap of a variational inequality was first bounded for a modified recursion:
+Bassily, Guzman and Menart, NeurIPS 2024.)
+
+Examples:
+    >>> plan = jmm.plan(jmm.recursive, population=5000, dim=10, bound=1.0, diameter=2.0,
+    ...                 smooth=1.0, epsilon=1.0, delta=1e-6)
+    >>> jmm.epsilon(jmm.recursive.mechanism(plan.hyper), 1e-6) <= 1
+    True
 """
 
 import dataclasses
@@ -37,7 +46,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.recursion import public_numbers, schedule
 from jaxminimax.algorithms.common.steps import projected
-from jaxminimax.base import checks, tree
+from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.proximal import release_resolvent
 from jaxminimax.mechanism import Repeat, Resolvent, check
@@ -120,7 +129,7 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
 
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
-         slack: float = 0.01, solver: Any = None) -> Plan:
+         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan:
     """Rounds and lambda by the theorem, see `common.recursion`.
 
     Privacy rests on the constants given here: every record's operator must be monotone, bounded and
@@ -136,6 +145,8 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
       mode: "tight", "paper", or "manual", lambda = kappa times the tight one.
       kappa: for "manual".
       rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
+      modulus: mu_0, of strong monotonicity of every record's operator; see `mechanism.Resolvent`.
+        The noise falls with it; rounds and bound are those without it.
       slack: rho, of certificates, relative to half of the sensitivity.
       solver: see `mechanism.Resolvent`; `solvers.near_linear` pays where the condition number is
         large.
@@ -146,10 +157,10 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, slack=slack)
     made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = Resolvent(bound=bound, prox=4 * made.base, lipschitz=float(smooth), doubling=True,
-                      diameter=diameter, slack=slack, population=made.population,
+                      diameter=diameter, slack=slack, population=made.population, modulus=modulus,
                       assumes="monotone", solver=solver)
     hyper = target.noise(Hyper(query=certified(query, made.rounds), iterations=made.rounds))
-    return Plan(hyper, made.gap_bound, made.vacuous, made.why)
+    return Plan(hyper, made.gap_bound, made.vacuous, made.why, bound * diameter)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:
@@ -166,7 +177,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     if not hyper.query.doubling:
         raise ValueError("query.doubling must be True: recursive.certified(query, iterations).")
     check(mechanism(hyper))
-    z = jax.tree.map(jnp.asarray, z)
+    z = arguments.point(z)
     return State(z, z, jnp.int32(0))
 
 

@@ -1,29 +1,43 @@
 """Recursive regularisation for any convex-concave problem, by noisy descent-ascent.
 
 The rounds, parts and quadratics of `recursive`; no smoothness is needed. Round t runs K - 1 steps
-of descent-ascent from its predecessor's output on its own part of m records,
+of descent-ascent from its predecessor's output z_1 on its own part of m records. By default steps
+decay and the quadratic is handled in the projection,
 
     g_k     = (sum_{i in B_k} clip(g(z_k; x_i)) + Gaussian) / m  +  public terms at z_k
-    z_{k+1} = P(z_k - step_t (g_k + mu_t (z_k - c_t))),                  k = 0, ..., K - 2,
+    z_{k+1} = P((k z_k + c_t - g_k / mu_t) / (k + 1)),                   k = 1, ..., K - 1,
 
-and outputs the mean of z_0 ... z_{K-1}. Here m is the public batch size of the sampling. The
-quadratic is a public function of earlier outputs, so it is added after the noise: it is neither
-clipped nor charged. Optionally it is handled in the projection ("composite"),
+and the round's output is its last iterate z_K. Here m is the public batch size of the sampling.
+The quadratic is a public function of earlier outputs, so it is added after the noise: it is
+neither clipped nor charged. The paper's steps (`decaying=False`) are constant in a round,
 
-    z_{k+1} = P((z_k - step_t (g_k - mu_t c_t)) / (1 + step_t mu_t)).
+    z_{k+1} = P(z_k - step_t (g_k + mu_t (z_k - c_t))),      output (z_1 + ... + z_K) / K,
 
-The steps are  step_t = D_t / sqrt(K (L_t^2 + d sigma^2 + V)),  with D_t = min(D, (2 + 2.19 L /
-(lambda D sqrt n')) D / 2^t) the distance from start to solution, n' the records of a part, L the
-joint clip norm, or (C_w^2 + C_v^2)^(1/2) of two, L_t = L + mu_t D (L if composite), d sigma^2 the
-noise and V = L^2 (1 - q) / (q n') the sampling variance of a Poisson sample at rate q.
+or, with `composite`,  z_{k+1} = P((z_k - step_t (g_k - mu_t c_t)) / (1 + step_t mu_t)).
+
+They are  step_t = D_t / sqrt(K (L_t^2 + d sigma^2 + V)),  with D_t = min(D, (2 + 2.19 L / (lambda D
+sqrt n')) D / 2^t) the distance from start to solution, n' the records of a part, L the joint clip
+norm, or (C_w^2 + C_v^2)^(1/2) of two, L_t = L + mu_t D (L if composite), d sigma^2 the noise and
+V = L^2 (1 - q) / (q n') the sampling variance of a Poisson sample at rate q.
 
 Source: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Algorithm 1 with Appendix C.2.
-Departures: samples are the mechanism's, full batches by default, and noise is calibrated to them
-(the paper draws with replacement, cites a bound for Poisson samples, and leaves its constant open);
-noise covers L, not the 5 L of the regularised loss; D_t as the proof has it, not D / 2^t; the last
-iterate of a round is averaged without a query of its own.
+Departures: decaying steps, whose error is proved in `common.recursion`, for with the paper's the
+theorem has no round to do at any n in use; samples are Poisson's of Theorem 21's size, and noise is
+calibrated to them (the paper draws with replacement, cites a bound for Poisson samples, and leaves
+its constant open); noise covers L, not the 5 L of the regularised loss; K is min{n', n'^2 / (d
+r^2)}, r the Gaussian's ratio of noise to sensitivity, no less than Theorem 21's, at most n' / 8;
+D_t as the proof has it, not D / 2^t; the last iterate of a round is averaged without a query of
+its own.
+
+Examples:
+    >>> plan = jmm.plan(jmm.recursive_sgda, population=5000, dim=10, bound=1.0, diameter=2.0,
+    ...                 epsilon=1.0, delta=1e-6)
+    >>> jmm.epsilon(jmm.recursive_sgda.mechanism(plan.hyper), 1e-6) <= 1
+    True
 """
 
+import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +49,7 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.recursion import public_numbers, schedule
 from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.algorithms.recursive import modulus, recentred
-from jaxminimax.base import checks, tree
+from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.noisy_operator import noisy_operator
 from jaxminimax.mechanism import (
@@ -60,8 +74,9 @@ class Hyper:
       base: lambda.
       diameter: D, of W x V.
       rounds: T.
-      inner: K >= 2, iterates that a round averages; it makes K - 1 releases.
-      composite: whether the quadratic is handled in the projection.
+      inner: K >= 2, iterates of a round; it makes K - 1 releases.
+      composite: of constant steps, whether the quadratic is handled in the projection.
+      decaying: steps 1 / (mu_t k), and the last iterate as a round's output.
     """
 
     query: Query
@@ -70,6 +85,7 @@ class Hyper:
     rounds: int = jax.tree.static()
     inner: int = jax.tree.static()
     composite: bool = jax.tree.static(default=False)
+    decaying: bool = jax.tree.static(default=False)
 
     @property
     def iterations(self) -> int:
@@ -108,7 +124,7 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
-         composite: bool = False) -> Plan:
+         composite: bool = False, decaying: bool | None = None) -> Plan:
     """Rounds and lambda by the theorem, see `common.recursion`.
 
     Args:
@@ -120,25 +136,34 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
       mode: "tight", "paper", or "manual", lambda = kappa (L / B) (1/m + 4 d r^2 / m^2)^(1/2).
       kappa: for "manual".
       rounds: "largest" T with 2^T lambda B <= L, "bound_optimal", or a number.
-      inner: K, iterates a round; None: min(m, 1000).
-      sampling: of a round; None: all its records.
+      inner: K, iterates a round; None for the module's formula.
+      sampling: of a round; None: Poisson's, of m sqrt(epsilon / (4 K)) records.
       composite: see `Hyper`.
+      decaying: see `Hyper`; None: where mode is "tight".
 
     Raises:
       ValueError: for numbers out of range.
     """
+    decaying = mode == "tight" if decaying is None else decaying
     public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, inner=inner,
-                            sampling=sampling)
+                            sampling=sampling, decaying=decaying)
     made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
-    query = Query(clip=Saddle(bound, bound), joint=True, sampling=public.sampling,
+    query = Query(clip=Saddle(bound, bound), joint=True, sampling=public.drawn(made.population),
                   population=made.population)
     hyper = target.noise(Hyper(query=query, base=made.base, diameter=diameter, rounds=made.rounds,
-                               inner=public.iterates(made.population), composite=composite))
-    return Plan(hyper, made.gap_bound, made.vacuous, made.why)
+                               inner=public.iterates(made.population), composite=composite,
+                               decaying=decaying))
+    if target.epsilon is not None:  # what the samples really cost, over full batches' r
+        z = check_noise(hyper.query).w
+        full = 2 * public.ratio * math.sqrt(hyper.inner - 1) / made.population
+        public = dataclasses.replace(public, excess=z / batch_size(query) / full)
+        made = schedule(public, population, mode=mode, kappa=kappa, rounds=made.rounds)
+        hyper = dataclasses.replace(hyper, base=made.base)
+    return Plan(hyper, made.gap_bound, made.vacuous, made.why, bound * diameter)
 
 
 def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
-    """step_t of round t = 1, 2, ...; of z only the shapes matter."""
+    """The constant step_t of round t = 1, 2, ...; of z only the shapes matter."""
     query, reach = hyper.query, hyper.diameter
     clips = [0.0 if c is None else c for c in query.clip]
     bound = jnp.maximum(*clips) if query.joint else jnp.hypot(*clips)
@@ -167,7 +192,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     checks.count("inner", hyper.inner, low=2)
     checks.number("base", hyper.base, low=0.0)
     checks.number("diameter", hyper.diameter, low=0.0)
-    z = jax.tree.map(jnp.asarray, z)
+    z = arguments.point(z)
     return State(z, averaging.start(z), z, z, jnp.int32(0))
 
 
@@ -193,17 +218,21 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     t = (state.spent // (hyper.inner - 1) + 1).astype(dtype)
     mu, step = modulus(hyper.base, t), steps(hyper, state.z, t)
 
+    k = (state.spent % (hyper.inner - 1) + 1).astype(dtype)
+
     def move(x: jax.Array, g: jax.Array, c: jax.Array) -> jax.Array:
+        if hyper.decaying:
+            return (k * x + c - g / mu) / (k + 1)
         if hyper.composite:
             return (x - step * (g - mu * c)) / (1 + step * mu)
         return x - step * (g + mu * (x - c))
 
     z = projected(jax.tree.map(move, state.z, g, state.centre), state.z, problem)  # z_{k+1}
     mean = averaging.weigh(state.mean, state.z, jnp.ones((), dtype))
-    # the round ends after K - 1 steps, with the mean of K iterates as its output
+    # the round ends after K - 1 steps, with its last iterate or the mean of K as its output
     ends = (state.spent + 1) % (hyper.inner - 1) == 0
     whole = averaging.weigh(mean, z, jnp.ones((), dtype))
-    out = tree.cast_like(whole.value, z)
+    out = z if hyper.decaying else tree.cast_like(whole.value, z)
     going = State(z, mean, state.centre, state.average, state.spent + 1)
     centre = recentred(state.centre, out, t + 1)  # c_{t+1}
     done = State(out, averaging.start(out), centre, out, state.spent + 1)

@@ -15,6 +15,14 @@ calibrated to it instead of by Theorem 1; clipping replaces the Lipschitz assump
 has its own clip norm and noise; the terms r that read no data are neither clipped nor noised; any
 optax optimiser may take the step; averages are over the points z_1 ... z_T at which the operator
 was taken, as in the proofs.
+
+Examples:
+    >>> query = jmm.Query(clip=Saddle(5.0, 1.0), sampling=jmm.Poisson(rate=0.01),
+    ...                   population=20_000)
+    >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=100)
+    >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
+    >>> jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1
+    True
 """
 
 import math
@@ -26,8 +34,8 @@ import optax
 
 from jaxminimax.algorithms.common import averaging, schedules
 from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import projected, started
+from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
+from jaxminimax.algorithms.common.steps import EUCLIDEAN, moved, started
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.noisy_operator import noisy_operator
@@ -46,6 +54,7 @@ class Hyper:
       averaging: weights of the average of the iterates.
       optimiser: per player, a factory `step -> optax.GradientTransformation`; it sees released
         operators only. Keep one function object: it is hashed by identity.
+      geometry: per player, "euclidean", or "entropy" for one whose leaves are probability vectors.
     """
 
     query: Query
@@ -53,6 +62,7 @@ class Hyper:
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
+    geometry: Saddle = jax.tree.static(default=EUCLIDEAN)
 
 
 class State(NamedTuple):
@@ -99,7 +109,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
       hyper: see `Hyper`.
 
     Raises:
-      ValueError: for a step or an average that is not defined.
+      ValueError: for a step, an average or a geometry that is not defined.
     """
     z = started(z, hyper)
     make = _optimisers(hyper, jnp.int32(1))
@@ -128,7 +138,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     moves = [tx.update(*x)
              for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))
-    z = projected(tree.add(state.z, change), state.z, problem)  # z_{t+1}
+    z = moved(state.z, change, problem, hyper.geometry)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, mean, memory, t)
 
@@ -173,7 +183,11 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     known = dict(population=population, dim=dim, epsilon=epsilon, delta=target.delta)
     step = (theorem2_step_nonsmooth(**known) if smooth is None  # type: ignore[arg-type]
             else theorem2_step(smooth=smooth, **known))  # type: ignore[arg-type]
-    rounds = population**2 if smooth is None else population
+    rounds = int(population) ** 2 if smooth is None else population
+    if rounds >= 2**31:
+        raise ValueError(f"population must be at most {math.isqrt(2**31 - 1)} for n^2 rounds, got "
+                         f"{population}: the counter of releases has 32 bits. Give smooth, or take "
+                         "jmm.recursive_sgda, which needs none.")
     size = min(population, max(1, round(population * math.sqrt(epsilon / (4 * rounds)))))
     query = Query(clip=Saddle(bound, bound), joint=True, population=population,
                   sampling=Poisson(rate=size / population))
@@ -198,10 +212,13 @@ def _one_pass(target: Target, population: int, dim: int, bound: float, diameter:
     step = diameter / math.sqrt(rounds * second)
     hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
     gap = 2 * diameter * math.sqrt(second / rounds)
-    return Plan(hyper, gap, gap >= bound * diameter, (
-        "The strong gap of one pass, Appendix A.2 of Bassily, Guzman and Menart (2023).",
+    trivial = bound * diameter
+    return Plan(hyper, gap, gap >= trivial, (
+        "The strong gap of one pass, for saddle points, Appendix A.2 of Bassily, Guzman and Menart "
+        "(2023).", beside_trivial(gap, trivial),
+        "It is for losses of which nothing is clipped.",
         "The published noise forgets that replacing a record moves its operator by 2 L, and the "
-        "published step divides by epsilon where it should multiply."))
+        "published step divides by epsilon where it should multiply."), trivial)
 
 
 def theorem2_step(*, population: int, dim: int, smooth: float, epsilon: float,

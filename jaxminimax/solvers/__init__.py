@@ -1,5 +1,6 @@
 """Solvers of regularised problems, whose solutions are certified; `groups` has those for groups."""
 
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.solvers import groups as groups
 from jaxminimax.solvers.saddle import Certified as Certified
 from jaxminimax.solvers.saddle import Regularised as Regularised
@@ -10,3 +11,7 @@ from jaxminimax.solvers.saddle import extrapolation_steps as extrapolation_steps
 from jaxminimax.solvers.saddle import near_linear as near_linear
 from jaxminimax.solvers.saddle import operator_extrapolation as operator_extrapolation
 from jaxminimax.solvers.saddle import variance_reduced as variance_reduced
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals(), modules=["groups"])

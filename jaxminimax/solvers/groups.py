@@ -30,9 +30,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import checks
+from jaxminimax.base.faces import public_names as _public_names
 
 Risks = Callable[[jax.Array], jax.Array]
 Project = Callable[[jax.Array], jax.Array]
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())
 
 
 class CertifiedPoint(NamedTuple):
@@ -41,6 +46,11 @@ class CertifiedPoint(NamedTuple):
     Attributes:
       point: w `[d]`.
       distance: at least ||w - w*||, whatever happened before; `[]`.
+
+    Examples:
+        >>> jmm.solvers.groups.CertifiedPoint(point=jnp.zeros(2),
+        ...                                   distance=jnp.asarray(0.01)).point.shape
+        (2,)
     """
 
     point: jax.Array
@@ -59,6 +69,13 @@ def objective(risks: Risks, centre: jax.Array, *, reg_w: jax.typing.ArrayLike,
       centre: c `[d]`.
       reg_w: mu_w.
       reg_lam: mu_v, weight of the entropy.
+
+    Examples:
+        >>> def risks(w):
+        ...     return jnp.array([jnp.sum(w**2), jnp.sum((w - 1.0) ** 2)])
+        >>> value = jmm.solvers.groups.objective(risks, jnp.zeros(1), reg_w=0.1, reg_lam=0.01)
+        >>> bool(value(jnp.full(1, 0.5)) < value(jnp.zeros(1)))  # the worst risk is least between
+        True
     """
     def value(w: jax.Array) -> jax.Array:
         each = risks(w)
@@ -84,6 +101,12 @@ def certify(gradient: Callable[[jax.Array], jax.Array], project: Project, w: jax
       w: what a solver returned.
       smooth: l; any positive number gives a valid certificate.
       modulus: mu, of strong convexity.
+
+    Examples:
+        >>> found = jmm.solvers.groups.certify(lambda w: w - 1.0, lambda w: w, jnp.ones(1),
+        ...                                    smooth=1.0, modulus=1.0)
+        >>> print(found.point, found.distance)
+        [1.] 0.0
     """
     here = gradient(w)
     u = project(w - here / smooth)
@@ -115,6 +138,11 @@ def accelerated_steps(distance: float, *, smooth: float, modulus: float, lipschi
 
     Raises:
       ValueError: for numbers that are not positive.
+
+    Examples:
+        >>> jmm.solvers.groups.accelerated_steps(0.01, smooth=2.0, modulus=1.0, lipschitz=1.0,
+        ...                                      diameter=2.0)
+        10
     """
     for name, value in dict(distance=distance, smooth=smooth, modulus=modulus,
                             lipschitz=lipschitz, diameter=diameter).items():
@@ -151,6 +179,12 @@ def accelerated(gradient: Callable[[jax.Array], jax.Array], project: Project, st
       smooth: l, on W; at least mu.
       modulus: mu.
       steps: number of steps, may be traced; 0 returns the start.
+
+    Examples:
+        >>> w = jmm.solvers.groups.accelerated(lambda w: w - 1.0, lambda w: w, jnp.zeros(1),
+        ...                                    smooth=1.0, modulus=1.0, steps=5)
+        >>> print(w.round(3))
+        [1.]
     """
     q = jnp.sqrt(modulus / smooth)
 
@@ -179,6 +213,12 @@ def newton(value: Callable[[jax.Array], jax.Array], project: Project, start: jax
       modulus: mu.
       distance: stop once certified to this.
       steps: most steps.
+
+    Examples:
+        >>> w = jmm.solvers.groups.newton(lambda w: jnp.sum((w - 1.0) ** 2) / 2, lambda w: w,
+        ...                               jnp.zeros(1), smooth=1.0, modulus=1.0, distance=1e-3)
+        >>> print(w.round(3))
+        [1.]
     """
     gradient, hessian = jax.grad(value), jax.hessian(value)
     shares = 0.5 ** jnp.arange(8, dtype=start.dtype)
@@ -215,6 +255,10 @@ def subgradient_steps(distance: float, *, modulus: float, lipschitz: float,
     ceil((2 G / (mu distance))^2) with G = L + mu M, a bound on P's subgradients on W.
 
     Arguments and errors as in `accelerated_steps`.
+
+    Examples:
+        >>> jmm.solvers.groups.subgradient_steps(0.1, modulus=1.0, lipschitz=1.0, diameter=2.0)
+        3600
     """
     for name, value in dict(distance=distance, modulus=modulus, lipschitz=lipschitz,
                             diameter=diameter).items():
@@ -240,6 +284,12 @@ def subgradient(value: Callable[[jax.Array], jax.Array], project: Project, start
       start: w_1 in W.
       modulus: mu.
       steps: N.
+
+    Examples:
+        >>> found = jmm.solvers.groups.subgradient(lambda w: jnp.sum((w - 1.0) ** 2) / 2,
+        ...                                        lambda w: w, jnp.zeros(1), modulus=1.0, steps=50)
+        >>> bool(jnp.abs(found.point[0] - 1.0) < 0.1)
+        True
     """
     both = jax.value_and_grad(value)
     total = steps * (steps + 1) / 2

@@ -36,6 +36,10 @@ class Certified(NamedTuple):
       point: v in W.
       residual: ||e|| for an e in H(v) + N_W(v), H(u) = G(u) + mu (u - c). With H m-strongly
         monotone, ||v - u*|| <= ||e|| / m, and <H(v), v - u> <= ||e|| D for all u in W.
+
+    Examples:
+        >>> jmm.solvers.Certified(point=jnp.zeros(2), residual=jnp.asarray(0.01)).point.tolist()
+        [0.0, 0.0]
     """
 
     point: PyTree
@@ -53,6 +57,13 @@ class Regularised(NamedTuple):
       centre: c.
       prox: mu > 0.
       lipschitz: l > 0, of the components, in the mean square at least.
+
+    Examples:
+        >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=None, size=1,
+        ...                                   project=lambda u: u, centre=jnp.zeros(1), prox=1.0,
+        ...                                   lipschitz=1.0)
+        >>> problem.mean(jnp.zeros(1)).tolist()
+        [-1.0]
     """
 
     mean: Operator
@@ -84,6 +95,10 @@ def extrapolation_bound(steps: int, *, lipschitz: float, prox: float, distance: 
     """Proven bound on ||u - u*|| after `steps` steps from a start at most `distance` away.
 
     (2 kappa / (2 kappa - 1))^(1/2) kappa^(-steps/2) distance, with kappa = 1 + mu / l.
+
+    Examples:
+        >>> jmm.solvers.extrapolation_bound(40, lipschitz=1.0, prox=1.0, distance=2.0) < 1e-5
+        True
     """
     log_kappa = _log_kappa(lipschitz, prox)
     kappa = math.exp(log_kappa)
@@ -102,6 +117,10 @@ def extrapolation_steps(accuracy: float, *, lipschitz: float, prox: float,
 
     Raises:
       ValueError: for numbers out of range.
+
+    Examples:
+        >>> jmm.solvers.extrapolation_steps(1e-3, lipschitz=1.0, prox=1.0, distance=2.0)
+        23
     """
     log_kappa = _log_kappa(lipschitz, prox)
     checks.number("accuracy", accuracy, low=0.0)
@@ -114,6 +133,10 @@ def certifying_steps(residual: float, *, lipschitz: float, prox: float, distance
     """Steps after which `certify` cannot find more than `residual`, in exact arithmetic.
 
     An iterate within zeta of the solution has a residual of at most 2 l (1 + sqrt 2) zeta.
+
+    Examples:
+        >>> jmm.solvers.certifying_steps(1e-3, lipschitz=1.0, prox=1.0, distance=2.0)
+        28
     """
     return extrapolation_steps(residual / (2 * (1 + math.sqrt(2)) * lipschitz),
                                lipschitz=lipschitz, prox=prox, distance=distance)
@@ -138,6 +161,13 @@ def operator_extrapolation(problem: Regularised, start: PyTree,
       problem: its components are not used.
       start: u_1 in W; public, or released before: never an iterate of another solve.
       steps: number of steps; 0 or fewer leave the start.
+
+    Examples:
+        >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=None, size=1,
+        ...                                   project=lambda u: u, centre=jnp.zeros(1), prox=1.0,
+        ...                                   lipschitz=1.0)
+        >>> print(jmm.solvers.operator_extrapolation(problem, jnp.zeros(1), 30).round(3))
+        [0.5]
     """
     weight = 1.0 / (1.0 + problem.prox / problem.lipschitz)
 
@@ -171,6 +201,14 @@ def certify(problem: Regularised, point: PyTree) -> Certified:
     Args:
       problem: its components are not used.
       point: u, what a solver returned.
+
+    Examples:
+        >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=None, size=1,
+        ...                                   project=lambda u: u, centre=jnp.zeros(1), prox=1.0,
+        ...                                   lipschitz=1.0)
+        >>> found = jmm.solvers.certify(problem, jnp.array([0.5]))  # (u - 1) + u = 0 there
+        >>> print(found.point.round(3), found.residual.round(3))
+        [0.5] 0.0
     """
     here = problem.mean(point)
     v = problem.step(point, here, 1.0 / problem.lipschitz)
@@ -201,6 +239,16 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
     Returns:
       The last snapshot, and how many evaluations of a component it took, float `[]`; both depend on
       the data.
+
+    Examples:
+        >>> def component(u, i):
+        ...     return u - 1.0
+        >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=component, size=2,
+        ...                                   project=lambda u: u, centre=jnp.zeros(1), prox=1.0,
+        ...                                   lipschitz=1.0)
+        >>> point, evaluations = jmm.solvers.variance_reduced(jax.random.key(0), problem, 1e-3)
+        >>> print(jmm.solvers.certify(problem, point).point.round(2))
+        [0.5]
     """
     assert problem.component is not None
     component, n = problem.component, problem.size
@@ -243,5 +291,16 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
 
 
 def near_linear(key: jax.Array, problem: Regularised, residual: jax.Array) -> PyTree:
-    """`variance_reduced`, as a `Resolvent` wants its solver."""
+    """`variance_reduced`, as a `Resolvent` wants its solver.
+
+    Examples:
+        >>> def component(u, i):
+        ...     return u - 1.0
+        >>> problem = jmm.solvers.Regularised(mean=lambda u: u - 1.0, component=component, size=2,
+        ...                                   project=lambda u: u, centre=jnp.zeros(1), prox=1.0,
+        ...                                   lipschitz=1.0)
+        >>> point = jmm.solvers.near_linear(jax.random.key(0), problem, 1e-3)
+        >>> print(jmm.solvers.certify(problem, point).point.round(2))
+        [0.5]
+    """
     return variance_reduced(key, problem, residual)[0]

@@ -6,8 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import checks
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.base.tree import at_least_float32, float_dtype, lerp
 from jaxminimax.base.types import Saddle, pytree_dataclass
+
+__all__ = ["TAIL", "UNIFORM", "WEIGHTED", "Averaging"]
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())
 
 
 @pytree_dataclass
@@ -17,6 +24,11 @@ class Averaging:
     Attributes:
       power: 0 for equal weights; k for weights t^k.
       skip: share of the rounds left out at the start, in [0, 1).
+
+    Examples:
+        >>> last_quarter = jmm.Averaging(skip=0.75)
+        >>> [float(last_quarter.weight(jnp.asarray(t), 4, jnp.float32)) for t in (3, 4)]
+        [0.0, 1.0]
     """
 
     power: float | jax.Array = 0.0
@@ -51,7 +63,11 @@ def check(averaging: Averaging) -> None:
 
     Raises:
       ValueError: naming the value.
+      TypeError: for what is no `Averaging`.
     """
+    if not isinstance(averaging, Averaging):
+        raise TypeError("averaging must be UNIFORM, TAIL, WEIGHTED or an Averaging(power, skip), "
+                        f"got {checks.told(averaging)}.")
     checks.number("averaging.power", averaging.power, low=0.0, high=100.0, closed=True)
     checks.number("averaging.skip", averaging.skip, low=-1e-300, high=1.0)
 

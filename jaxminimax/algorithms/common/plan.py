@@ -23,13 +23,24 @@ class Plan(NamedTuple):
         the theorem is a rate.
       vacuous: whether the theorem promises nothing here: one of its conditions fails, or its bound
         is no better than the trivial one. The run is as private as any other.
-      why: sentences: which theorem, what its measure is, which departures from it.
+      why: sentences: which theorem, what its measure is, the bound beside the trivial one, and
+        which departures from it.
+      trivial: the bound that every point of the feasible set keeps, L B; None where the theorem is
+        a rate.
     """
 
     hyper: Any
     guarantee: float | None
     vacuous: bool
     why: tuple[str, ...]
+    trivial: float | None = None
+
+
+def beside_trivial(bound: float, trivial: float) -> str:
+    """A sentence: what a bound says, vacuous or not."""
+    verdict = ("so it says nothing here" if bound >= trivial
+               else "so it says something, of the worst problem with these constants")
+    return f"The bound is {bound:.3g}; any point at all has one of L B = {trivial:.3g}, {verdict}."
 
 
 class Target(NamedTuple):

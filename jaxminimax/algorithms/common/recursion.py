@@ -11,23 +11,44 @@ and for descent-ascent with the smallest lambda at which 8 e + 8 phi + gamma <= 
 (`recursive_sgda`),
 
     c = lambda B sqrt(m) / L,  phi = 1 / c^2,  gamma = sqrt(2) / c^2,
-    e = (2 + (1 + 2^(1/4)) / c) alpha / (lambda B),   alpha^2 = ((5 L)^2 + d sigma^2 + V) / K;
+
+e B^2 / 4^t bounding the squared distance of a round's output from the solution on its part. With
+V the sampling variance of one answer and K iterates a round,
+
+    e = (1 + ln K / K) H^2 / (4 (lambda B)^2 (K + 1)) + 2 s^2 / (K (K + 1)),
+    H^2 = 4 L^2 + d sigma^2 + V,   s = 2 + (1 + 2^(1/4)) / c              (decaying steps),
+    e = s alpha / (lambda B),   alpha^2 = ((5 L)^2 + d sigma^2 + V) / K   (the paper's steps);
 
 then the strong gap is at most (sqrt(2) 2^(-T) L / (lambda B) + 12 T) lambda B^2, for any T. The
 published constants, 48 in place of about 3, leave no round to do below n = 160,000 ("paper").
 
+The bound is about saddle points of convex-concave losses. Both algorithms solve monotone
+variational inequalities too, for which this theorem promises nothing.
+
+The first e is proved as follows. Decaying steps are z_{k+1} = argmin <g_k, z> + (mu/2) ||z - c||^2
++ (mu k / 2) ||z - z_k||^2, with g_k = G(z_k) + noise and z* the solution. Strong convexity of what
+is minimised, monotonicity of G and <G(z*) + mu (z* - c), z_k - z*> >= 0 give, for a_k = E ||z_k -
+z*||^2,
+
+    (k + 2) a_{k+1} <= k a_k + E ||g_k + mu (z* - c)||^2 / (mu^2 k),
+
+and mu ||z* - c|| <= L, from the same inequality at z = c. So E ||g_k + mu (z* - c)||^2 <= H^2, and
+the sum of k + 1 times this is K (K + 1) a_K <= 2 a_1 + (K + ln K) H^2 / mu^2, where mu >= 4 lambda
+(2^t - 1) and a_1 <= (s B / 2^t)^2. Where the paper's steps need K above 100,000 for a second
+round, these need K of the order of m: nothing is asked of 5 L.
+
 Source: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Theorems 5, 12, 18 and 21, with the
 constants of its induction worked out anew (its coefficient of G is 1/2 where 1 is needed, of E and
-F 6 where 8 is).
+F 6 where 8 is); the decaying steps and their bound are this library's.
 """
 
 import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from jaxminimax.algorithms.common.plan import Target
+from jaxminimax.algorithms.common.plan import Target, beside_trivial
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Full, Poisson
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson
 
 MODES = ("tight", "paper", "manual")
 
@@ -64,8 +85,10 @@ class Public:
       delta: of the privacy target.
       ratio: r.
       slack: rho of certificates; None for descent-ascent.
-      inner: K, iterates a round of descent-ascent; None: min(m, 1000).
-      sampling: of a round of descent-ascent.
+      inner: K, iterates a round of descent-ascent; None for `iterates`.
+      sampling: of a round of descent-ascent; None for `drawn`.
+      decaying: the steps of descent-ascent; see `recursive_sgda`.
+      excess: deviation of the calibrated noise over that of full batches, of descent-ascent.
     """
 
     dim: int
@@ -76,11 +99,27 @@ class Public:
     ratio: float
     slack: float | None = None
     inner: int | None = None
-    sampling: Any = dataclasses.field(default_factory=Full)
+    sampling: Any = None
+    decaying: bool = True
+    excess: float = 1.0
 
     def iterates(self, m: int) -> int:
-        """K for m records a round."""
-        return max(2, min(m, 1000) if self.inner is None else self.inner)
+        """K for m records a round: min{m, m^2 / (d r^2)}, beyond which the error is not the steps'.
+
+        That is no less than Theorem 21's min{m / 8, m^2 epsilon^2 / (32 d ln(1/delta))}.
+        """
+        if self.inner is not None:
+            return max(2, self.inner)
+        noise = self.dim * self.ratio**2
+        return max(2, m if noise <= m else math.ceil(m**2 / noise))
+
+    def drawn(self, m: int) -> Any:
+        """The sampling of a round of m records: Theorem 21's batch m sqrt(epsilon / (4 K))."""
+        if self.sampling is not None:
+            return self.sampling
+        epsilon = 1.0 if self.epsilon is None else self.epsilon
+        batch = max(1, round(m * math.sqrt(epsilon / (4 * self.iterates(m)))))
+        return Poisson(rate=batch / m) if batch < m else Full()
 
     def privacy(self, log: float) -> float:
         """sqrt(d ln(.)) / epsilon, 0 without privacy."""
@@ -95,19 +134,35 @@ class Public:
         noise = (1 + 2 * self.slack) ** 2 * self.dim * self.ratio**2 + self.slack**2
         return self.bound / self.diameter * math.sqrt(9.5 / m + 8 * noise / m**2)
 
-    def _accuracy(self, m: int) -> float:
-        """alpha, relative accuracy of K iterates of descent-ascent on 5 L-Lipschitz losses."""
+    def _variance(self, m: int) -> float:
+        """The variance d sigma^2 + V of one answer on a part of m records."""
         k = self.iterates(m)
-        variance = self.dim * (2 * self.bound / m) ** 2 * self.ratio**2 * (k - 1)
-        if isinstance(self.sampling, Poisson):
-            variance += self.bound**2 * (1 - self.sampling.rate) / (self.sampling.rate * m)
-        return math.sqrt(((5 * self.bound) ** 2 + variance) / k)
+        noise = self.dim * (2 * self.bound * self.ratio * self.excess / m) ** 2 * (k - 1)
+        match self.drawn(m):
+            case Poisson(rate=rate):
+                return noise + self.bound**2 * (1 - rate) / (rate * m)
+            case FixedSize(batch=batch) | Disjoint(batch=batch):
+                return noise + self.bound**2 / batch
+        return noise
+
+    def _accuracy(self, m: int) -> float:
+        """alpha, relative accuracy of K iterates of the paper's steps on 5 L-Lipschitz losses."""
+        return math.sqrt(((5 * self.bound) ** 2 + self._variance(m)) / self.iterates(m))
+
+    def _error(self, base: float, m: int) -> float:
+        """e: squared distance of a round's output from its solution, over B^2 / 4^t."""
+        reach, k = base * self.diameter, self.iterates(m)
+        start = 2 + (1 + 2**0.25) * self.bound / (reach * math.sqrt(m))
+        if not self.decaying:
+            return start * self._accuracy(m) / reach
+        second = 4 * self.bound**2 + self._variance(m)  # H^2
+        return ((1 + math.log(k) / k) * second / (4 * reach**2 * (k + 1))
+                + 2 * start**2 / (k * (k + 1)))
 
     def _of_descent(self, m: int) -> float:
         def fits(base: float) -> bool:
             c = base * self.diameter * math.sqrt(m) / self.bound
-            e = (2 + (1 + 2**0.25) / c) * self._accuracy(m) / (base * self.diameter)
-            return 8 * e + (8 + math.sqrt(2)) / c**2 <= 1
+            return 8 * self._error(base, m) + (8 + math.sqrt(2)) / c**2 <= 1
 
         low, high = 1e-9 * self.bound / self.diameter, 1e9 * self.bound / self.diameter
         for _ in range(200):
@@ -133,7 +188,7 @@ class Public:
 
 def public_numbers(target: Target, *, dim: int, bound: float, diameter: float,
                    slack: float | None = None, inner: int | None = None,
-                   sampling: Any = None) -> Public:
+                   sampling: Any = None, decaying: bool = True) -> Public:
     """The numbers, checked.
 
     Raises:
@@ -148,7 +203,7 @@ def public_numbers(target: Target, *, dim: int, bound: float, diameter: float,
     if inner is not None:
         checks.count("inner", inner, low=2)
     return Public(int(dim), bound, diameter, target.epsilon, target.delta, target.gaussian(), slack,
-                  inner, Full() if sampling is None else sampling)
+                  inner, sampling, decaying)
 
 
 def schedule(public: Public, population: int, *, mode: str = "tight", kappa: float = 1.0,
@@ -188,8 +243,12 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         checks.count("rounds", rounds)
         checks.number("rounds", rounds, low=1, high=population, closed=True)
         count = int(rounds)
-    why = ["The strong gap by Theorems 5, 12, 18 and 21 of Bassily, Guzman and Menart (2023), with "
-           "the constants of their induction worked out anew."]
+    why = ["The strong gap, for saddle points, by Theorems 5, 12, 18 and 21 of Bassily, Guzman and "
+           "Menart (2023), with the constants of their induction worked out anew.",
+           beside_trivial(gap(count), bound * diameter)]
+    if public.slack is None:
+        why.append("It is for losses of which nothing is clipped: L bounds the norm of every "
+                   "record's operator, public terms included.")
     if mode != "tight":
         why.append(f"lambda is that of mode={mode!r}, not the smallest that the induction allows.")
     if count not in feasible:

@@ -8,9 +8,16 @@ import jax.numpy as jnp
 from scipy import special
 
 from jaxminimax.base import checks
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.base.types import pytree_dataclass
 
 Step = float | jax.Array | Callable[[jax.Array], jax.Array]
+
+__all__ = ["Cosine", "Decay"]
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())
 
 
 @pytree_dataclass
@@ -22,6 +29,13 @@ class Decay:
       power: how fast it falls.
       offset: rounds that the schedule is ahead.
       cap: largest step allowed.
+
+    Examples:
+        >>> falling = jmm.schedules.Decay(scale=1.0, power=0.5, cap=0.4)
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(falling, 0.1), iterations=20)
+        >>> float(falling(jnp.asarray(16.0)))
+        0.25
     """
 
     scale: float | jax.Array
@@ -41,6 +55,11 @@ class Cosine:
     Attributes:
       scale: step of the first round [parameter units / gradient units].
       rounds: rounds that it is meant for; later ones take no step.
+
+    Examples:
+        >>> falling = jmm.schedules.Cosine(scale=1.0, rounds=100)
+        >>> float(falling(jnp.asarray(1))), float(falling(jnp.asarray(101)))
+        (1.0, 0.0)
     """
 
     scale: float | jax.Array
@@ -50,6 +69,23 @@ class Cosine:
         """The step of round t = 1, 2, ..."""
         done = jnp.minimum((t - 1) / self.rounds, 1.0)
         return self.scale * (1 + jnp.cos(jnp.pi * done)) / 2
+
+
+@pytree_dataclass
+class Linear:
+    """scale (1 - (t - 1) / rounds): from `scale` down to scale / rounds, along a line.
+
+    Attributes:
+      scale: step of the first round [parameter units / gradient units].
+      rounds: rounds that it is meant for; later ones take no step.
+    """
+
+    scale: float | jax.Array
+    rounds: float | jax.Array
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        """The step of round t = 1, 2, ..."""
+        return self.scale * jnp.maximum(1 - (t - 1) / self.rounds, 0.0)
 
 
 def at(step: Step, t: jax.Array) -> jax.Array:
@@ -68,7 +104,7 @@ def check(name: str, step: Step) -> None:
         checks.number(f"{name}.power", step.power, low=0.0, high=100.0, closed=True)
         checks.number(f"{name}.offset", step.offset, low=0.0, high=1e30, closed=True)
         checks.number(f"{name}.cap", step.cap, low=0.0, infinite=True)
-    elif isinstance(step, Cosine):
+    elif isinstance(step, Cosine | Linear):
         checks.number(f"{name}.scale", step.scale, low=0.0)
         checks.number(f"{name}.rounds", step.rounds, low=0.0)
     elif not callable(step):

@@ -1,13 +1,33 @@
-"""Where a run starts, and the projected step that most algorithms take."""
+"""Where a run starts, and the projected step that most algorithms take.
+
+A player whose set is the simplex may take entropic steps, geometry "entropy" in place of
+"euclidean": with D the Kullback-Leibler divergence,
+
+    x'_j  =  x_j exp(-step g_j) / sum_k x_k exp(-step g_k)
+          =  argmin over y in the simplex of  step <g, y> + D(y, x),
+
+along the last axis of each of the player's leaves. It is a function of the released g like any
+other step, so the clip norms, the noise and the charge are those of Euclidean steps.
+
+Source: Nemirovski, Juditsky, Lan and Shapiro, "Robust stochastic approximation approach to
+stochastic programming", SIAM J. Optim. 19 (2009), Section 3.
+"""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax.algorithms.common import averaging, schedules
-from jaxminimax.base import checks, tree
+from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.mechanism import OneRelease
+
+GEOMETRIES = ("euclidean", "entropy")
+EUCLIDEAN = Saddle("euclidean", "euclidean")
+ENTROPIC = Saddle("entropy", "entropy")
+_LEAST = 1e-30  # a probability below it counts as this much: what became 0 may come back
 
 
 def started(z: Saddle, hyper: Any) -> Saddle:
@@ -16,12 +36,23 @@ def started(z: Saddle, hyper: Any) -> Saddle:
     Args:
       z: initial point; leaves of any shape and float dtype.
       hyper: with `iterations` and `averaging`; `step` and `weight_step`, if it has them, are a
-        number or a schedule, or a `Saddle` of one for each player.
+        number or a schedule, or a `Saddle` of one for each player; `geometry`, if it has it, is
+        one of `GEOMETRIES` for each player.
 
     Raises:
-      ValueError: for a count, a step or an average that is not defined.
+      ValueError: for a count, a step, an average or a geometry that is not defined; for a player
+        with entropic steps who does not start inside the simplex.
+      TypeError: for a point, a step or optimisers of another kind.
     """
+    if not hasattr(hyper, "iterations") or isinstance(hyper, type):
+        raise TypeError("hyper must be the algorithm's Hyper(query=..., ...), got "
+                        f"{checks.told(hyper)}.")
+    if isinstance(hyper.query, OneRelease):
+        hyper.query.check_own()
     checks.count("iterations", hyper.iterations)
+    if isinstance(getattr(type(hyper), "optimiser", None), Saddle):  # its default: one a player
+        _check_optimisers(hyper.optimiser)
+        arguments.players("step", hyper.step, "a number or a schedule for each player")
     averaging.check(hyper.averaging)
     for name in ("step", "weight_step"):
         step: Any = getattr(hyper, name, None)
@@ -30,20 +61,68 @@ def started(z: Saddle, hyper: Any) -> Saddle:
                 schedules.check(f"{name}.{player}", one)
         elif hasattr(hyper, name):
             schedules.check(name, step)
-    return jax.tree.map(jnp.asarray, z)
+    z = arguments.point(z)
+    check_geometry(getattr(hyper, "geometry", EUCLIDEAN), z)
+    return z
+
+
+def _check_optimisers(optimiser: Any) -> None:
+    """Refuses what is no pair of factories."""
+    factories = "a factory step -> optax.GradientTransformation for each player"
+    if hasattr(optimiser, "update") and not isinstance(optimiser, Saddle):
+        raise TypeError(f"optimiser must be a Saddle, {factories}, got an optax transformation: "
+                        "give Saddle(optax.adam, optax.adam), and the steps as Hyper.step.")
+    arguments.players("optimiser", optimiser, factories)
+    for name, make in optimiser._asdict().items():
+        if hasattr(make, "update"):
+            raise TypeError(f"optimiser.{name} must be {factories.removesuffix(' for each player')}"
+                            ", such as optax.adam, got a transformation that is made already: its "
+                            f"step is Hyper.step.{name}.")
+        checks.takes(f"optimiser.{name}", make, "step")
+
+
+def check_geometry(geometry: Saddle, z: Saddle) -> None:
+    """Refuses a geometry that is none, and entropic steps from outside of the simplex.
+
+    Raises:
+      ValueError: naming the player and the fix.
+    """
+    if not isinstance(geometry, Saddle):
+        raise ValueError(f"geometry must be a Saddle, one of {', '.join(GEOMETRIES)} for each "
+                         f"player, got {geometry!r}.")
+    for player, kind in geometry._asdict().items():
+        checks.one_of(f"geometry.{player}", kind, GEOMETRIES)
+        for x in jax.tree.leaves(getattr(z, player)) if kind == "entropy" else ():
+            if np.ndim(x) == 0:
+                raise ValueError(f"geometry.{player} is 'entropy', but a leaf of z.{player} is one "
+                                 "number: give it the axis of a probability vector.")
+            if isinstance(x, jax.core.Tracer):
+                continue  # checked where it was a number
+            x = np.asarray(x, np.float64)
+            if not (np.all(x > 0) and np.allclose(x.sum(-1), 1, atol=1e-2)):
+                raise ValueError(f"geometry.{player} is 'entropy', but z.{player} is not inside "
+                                 "the simplex: start at equal weights, 1/d each.")
 
 
 def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
-            problem: Problem | GroupProblem) -> PyTree:
-    """P(z - step_t g), in the dtypes of z.
+            problem: Problem | GroupProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
+    """P(z - step_t g), in the dtypes of z; entropic steps for the players that take them.
 
     Args:
       z: the point, or the w of a `GroupProblem`.
       g: what to descend along, like z.
       step: a number or a schedule; for a `Saddle` z, also one for each player.
       t: the round, from 1, int32 `[]`.
-      problem: `project` is used.
+      problem: `project` is used, for players with Euclidean steps.
+      geometry: of a `Saddle` z.
     """
+    if geometry != EUCLIDEAN:
+        assert isinstance(step, Saddle)
+        lengths = [schedules.at(one, t) for one in step]
+        change = Saddle(*(jax.tree.map(lambda a, s=s: -s.astype(a.dtype) * a, x)
+                          for x, s in zip(g, lengths, strict=True)))
+        return moved(z, change, problem, geometry)
+
     def player(z: PyTree, g: PyTree, step: schedules.Step) -> PyTree:
         length = schedules.at(step, t)
         return jax.tree.map(lambda x, a: x - length.astype(x.dtype) * a.astype(x.dtype), z, g)
@@ -55,3 +134,21 @@ def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
 def projected(new: PyTree, z: PyTree, problem: Problem | GroupProblem) -> PyTree:
     """P(new), in the dtypes of z."""
     return tree.cast_like(problem.project(new), z)
+
+
+def moved(z: Saddle, change: Saddle, problem: Problem | GroupProblem,
+          geometry: Saddle) -> Saddle:
+    """P(z + change), in the dtypes of z; softmax(log z + change) for entropic players.
+
+    An entropic step stays inside the simplex by itself. Projecting it as well would set the
+    smallest probabilities to 0, which the next steps multiply.
+    """
+    new = projected(tree.add(z, change), z, problem)
+    return Saddle(*(jax.tree.map(_entropic, x, c) if kind == "entropy" else at
+                    for kind, x, c, at in zip(geometry, z, change, new, strict=True)))
+
+
+def _entropic(x: jax.Array, change: jax.Array) -> jax.Array:
+    wide = tree.at_least_float32(x.dtype)
+    logits = jnp.log(jnp.maximum(x.astype(wide), _LEAST)) + change.astype(wide)
+    return jax.nn.softmax(logits, axis=-1).astype(x.dtype)
