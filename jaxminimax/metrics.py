@@ -4,8 +4,15 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.door import operator_keys
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())
 
 
 def _needs(problem: Problem, *players: str) -> Callable[[Saddle, PyTree], jax.Array]:
@@ -28,6 +35,13 @@ def strong_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 
     Raises:
       ValueError: if the problem has no closed-form best responses.
+
+    Examples:
+        >>> game = jmm.problems.bilinear_game(coupling=1.0, radius=Saddle(1.0, 1.0))
+        >>> data = (jnp.zeros((4, 2)), jnp.zeros((4, 2)))
+        >>> z = Saddle(jnp.array([0.6, 0.8]), jnp.zeros(2))
+        >>> round(float(jmm.metrics.strong_gap(game, z, data)), 3)  # the opponent gains |w|
+        1.0
     """
     value = _needs(problem, "w", "v")
     w, v = problem.best_response.w(z.v, data), problem.best_response.v(z.w, data)
@@ -51,6 +65,13 @@ def weak_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
 
     Raises:
       ValueError: if the problem has no closed-form best responses.
+
+    Examples:
+        >>> game = jmm.problems.bilinear_game(coupling=1.0, radius=Saddle(1.0, 1.0))
+        >>> data = (jnp.zeros((4, 1)), jnp.zeros((4, 1)))
+        >>> zs = Saddle(jnp.array([[1.0], [-1.0]]), jnp.zeros((2, 1)))  # each has a strong gap of 1
+        >>> float(jmm.metrics.weak_gap(game, zs, data))
+        0.0
     """
     value = _needs(problem, "w", "v")
     mean = jax.tree.map(lambda x: jnp.mean(x, 0), zs)
@@ -74,6 +95,13 @@ def relative_accuracy(problem: Problem, z: Saddle, saddle: Saddle, data: PyTree)
 
     Raises:
       ValueError: if the problem has no value.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
+        >>> saddle, z = game.saddle_point(data), Saddle(jnp.zeros(1), jnp.zeros(1))
+        >>> bool(jmm.metrics.relative_accuracy(game, z, saddle, data) > 0)
+        True
     """
     value = _needs(problem)
     return value(Saddle(z.w, saddle.v), data) - value(Saddle(saddle.w, z.v), data)
@@ -84,13 +112,27 @@ def primal_risk(problem: Problem, w: PyTree, data: PyTree) -> jax.Array:
 
     Raises:
       ValueError: if the problem has no closed-form best response of v.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
+        >>> float(jmm.metrics.primal_risk(game, jnp.zeros(1), data))  # the best v is 0
+        0.5
     """
     value = _needs(problem, "v")
     return value(Saddle(w, problem.best_response.v(w, data)), data)
 
 
 def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
-    """Reads the data; not private. F(z): the records' mean operator, and the public terms."""
+    """Reads the data; not private. F(z): the records' mean operator, and the public terms.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
+        >>> jmm.metrics.mean_operator(game, Saddle(jnp.zeros(1), jnp.zeros(1)), data).w.tolist()
+        [-1.0]
+    """
+    operator_keys.refuse(problem, "The mean operator")
     each = jax.vmap(problem.operator, (None, 0))(z, data)
     mean = jax.tree.map(lambda x: jnp.mean(x, 0), each)
     return mean if problem.public is None else jax.tree.map(jnp.add, mean, problem.public(z))
@@ -112,6 +154,13 @@ def vi_gap(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 
     Raises:
       ValueError: if the problem does not know the maximiser.
+
+    Examples:
+        >>> turn = jmm.problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
+        ...                            domain=jmm.problems.ball(1.0))
+        >>> offsets = jnp.zeros((4, 2))
+        >>> float(jmm.metrics.vi_gap(turn.problem, Saddle(jnp.zeros(2), ()), offsets))  # a solution
+        0.0
     """
     if problem.furthest is None:
         raise ValueError("The problem has no maximiser in closed form: give Problem(furthest=...) "
@@ -128,6 +177,13 @@ def vi_gap_bound(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
 
     Raises:
       ValueError: if the problem has no linear minimiser.
+
+    Examples:
+        >>> made = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
+        >>> payoffs = jnp.tile(jnp.array([[1.0, -1.0], [-1.0, 1.0]]), (4, 1, 1))
+        >>> mixed = jnp.full(2, 0.5)
+        >>> float(jmm.metrics.vi_gap_bound(made.problem, Saddle(mixed, mixed), payoffs))
+        0.0
     """
     if problem.support is None:
         raise ValueError("The problem has no linear minimiser: give Problem(support=...) one.")
@@ -145,12 +201,27 @@ def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
       problem: as in `vi_gap`.
       zs: outputs of runs with one key, each on its own sample; leaves `[R, ...]`.
       data: stands for the population.
+
+    Examples:
+        >>> turn = jmm.problems.affine(matrix=np.array([[0.0, 1.0], [-1.0, 0.0]]), offset_bound=0.5,
+        ...                            domain=jmm.problems.ball(1.0))
+        >>> offsets = jnp.zeros((4, 2))
+        >>> zs = Saddle(jnp.array([[1.0, 0.0], [-1.0, 0.0]]), ())  # two runs
+        >>> float(jmm.metrics.weak_vi_gap(turn.problem, zs, offsets))
+        0.0
     """
     return vi_gap(problem, jax.tree.map(lambda x: jnp.mean(x, 0), zs), data)
 
 
 def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
-    """Reads the data; not private. ||z - P_W(z - F(z))||, 0 at solutions only, for any operator."""
+    """Reads the data; not private. ||z - P_W(z - F(z))||, 0 at solutions only, for any operator.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
+        >>> round(float(jmm.metrics.natural_residual(game, game.saddle_point(data), data)), 3)
+        0.0
+    """
     moved = problem.project(_minus(z, mean_operator(problem, z, data)))
     gap = _minus(z, moved)
     return jnp.sqrt(_dot(gap, gap))
@@ -172,6 +243,13 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
       w: the point.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
       sizes: records of each group.
+
+    Examples:
+        >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
+        >>> data, sizes = jmm.problems.by_group(jnp.array([[1.0], [0.0], [0.0]]),
+        ...                                     np.array([0, 1, 1]))
+        >>> jmm.metrics.group_risks(problem, jnp.zeros(1), data, sizes).tolist()
+        [0.5, 0.0]
     """
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
     return _group_means(each, sizes)
@@ -179,7 +257,15 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
 
 def worst_group_risk(problem: GroupProblem, w: PyTree, data: PyTree,
                      sizes: tuple[int, ...]) -> jax.Array:
-    """Reads the data; not private. The largest of the groups' mean losses at w."""
+    """Reads the data; not private. The largest of the groups' mean losses at w.
+
+    Examples:
+        >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
+        >>> data, sizes = jmm.problems.by_group(jnp.array([[1.0], [0.0], [0.0]]),
+        ...                                     np.array([0, 1, 1]))
+        >>> float(jmm.metrics.worst_group_risk(problem, jnp.zeros(1), data, sizes))
+        0.5
+    """
     return jnp.max(group_risks(problem, w, data, sizes))
 
 
@@ -191,6 +277,12 @@ def group_accuracies(w: jax.Array, data: tuple[jax.Array, jax.Array],
       w: `[d]`.
       data: x `[p, n_max, d]` and y `[p, n_max]` in {-1, 1}.
       sizes: records of each group.
+
+    Examples:
+        >>> x = jnp.array([[[1.0], [2.0]], [[1.0], [0.0]]])  # two groups, of two records and of one
+        >>> y = jnp.array([[1.0, -1.0], [1.0, 0.0]])
+        >>> jmm.metrics.group_accuracies(jnp.ones(1), (x, y), (2, 1)).tolist()
+        [0.5, 1.0]
     """
     x, y = data
     return _group_means(((x @ w) * y > 0).astype(w.dtype), sizes)
@@ -205,9 +297,76 @@ def auc(scores: jax.Array, y: jax.Array) -> float:
 
     Raises:
       ValueError: if a score is not finite: a diverged run has no AUC, not 0.5.
+
+    Examples:
+        >>> jmm.metrics.auc(jnp.array([0.1, 0.4, 0.35, 0.8]), jnp.array([0, 0, 1, 1]))
+        0.75
     """
     from sklearn.metrics import roc_auc_score
 
     if not bool(jnp.all(jnp.isfinite(scores))):
         raise ValueError("scores are not finite: the run diverged or its budget ran out.")
     return float(roc_auc_score(y, scores))
+
+
+def parity_violation(predicted: np.ndarray, groups: np.ndarray) -> float:
+    """Reads the data; not private. How far hard predictions are from demographic parity.
+
+    For every class the largest difference between two groups' shares of records that are predicted
+    to be in it; the largest of those.
+
+    Args:
+      predicted: classes, not scores, `[n]`.
+      groups: `[n]`.
+
+    Raises:
+      ValueError: for scores instead of classes, or for lengths that differ.
+
+    Examples:
+        >>> jmm.metrics.parity_violation(np.array([1, 0, 1, 1]), np.array([0, 0, 1, 1]))
+        0.5
+    """
+    predicted, groups = _classes(predicted, groups)
+    return _violation(predicted, groups)
+
+
+def odds_violation(predicted: np.ndarray, y: np.ndarray, groups: np.ndarray) -> float:
+    """Reads the data; not private. How far hard predictions are from equalised odds.
+
+    The largest `parity_violation` among the records of one class y: of two classes the larger one
+    of the differences in true and false positive rates. A group without records of a class takes no
+    part in that class's.
+
+    Args:
+      predicted: classes, not scores, `[n]`.
+      y: the records' classes, `[n]`.
+      groups: `[n]`.
+
+    Raises:
+      ValueError: for scores instead of classes, or for lengths that differ.
+
+    Examples:
+        >>> predicted, y = np.array([1, 0, 1, 1]), np.array([1, 1, 1, 1])
+        >>> jmm.metrics.odds_violation(predicted, y, np.array([0, 0, 1, 1]))
+        0.5
+    """
+    predicted, y, groups = _classes(predicted, y, groups)
+    return max(_violation(predicted[y == label], groups[y == label]) for label in np.unique(y))
+
+
+def _classes(predicted: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+    arrays = tuple(map(np.asarray, (predicted, *others)))
+    if {a.shape for a in arrays} != {(len(arrays[0]),)}:
+        raise ValueError("predictions, classes and groups must be vectors of one length, got "
+                         f"shapes {[a.shape for a in arrays]}.")
+    known = arrays[0]
+    if known.dtype.kind == "f" and np.any(known != np.round(known)):
+        raise ValueError("predicted must be classes, got numbers that are not whole: compare the "
+                         "scores with a threshold first.")
+    return arrays
+
+
+def _violation(predicted: np.ndarray, groups: np.ndarray) -> float:
+    shares = np.array([[np.mean(predicted[groups == group] == label)
+                        for group in np.unique(groups)] for label in np.unique(predicted)])
+    return float(np.max(np.ptp(shares, axis=1)))

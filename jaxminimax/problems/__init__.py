@@ -1,5 +1,7 @@
 """Saddle problems: a loss, a projection and, where it exists, the exact solution."""
 
+from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base.people import People as People
 from jaxminimax.problems._adversarial import adversarial as adversarial
 from jaxminimax.problems._adversarial import linear_start as linear_start
 from jaxminimax.problems._adversarial import robust_accuracy as robust_accuracy
@@ -12,9 +14,16 @@ from jaxminimax.problems._auc import release_prior as release_prior
 from jaxminimax.problems._bounded_games import bounded_bilinear as bounded_bilinear
 from jaxminimax.problems._bounded_games import cournot as cournot
 from jaxminimax.problems._bounded_games import matrix_game as matrix_game
+from jaxminimax.problems._fair import fermi as fermi
+from jaxminimax.problems._fair import fermi_bound as fermi_bound
+from jaxminimax.problems._fair import fermi_start as fermi_start
+from jaxminimax.problems._fair import parity as parity
+from jaxminimax.problems._fair import parity_bound as parity_bound
+from jaxminimax.problems._fair import parity_start as parity_start
 from jaxminimax.problems._games import bilinear_game as bilinear_game
 from jaxminimax.problems._games import kinked_game as kinked_game
 from jaxminimax.problems._games import quadratic_game as quadratic_game
+from jaxminimax.problems._gan import FreshLatents as FreshLatents
 from jaxminimax.problems._gan import cosine_discriminator as cosine_discriminator
 from jaxminimax.problems._gan import generator_init as generator_init
 from jaxminimax.problems._gan import image_generator as image_generator
@@ -31,6 +40,8 @@ from jaxminimax.problems._groups import worst_group as worst_group
 from jaxminimax.problems._mdp import mdp as mdp
 from jaxminimax.problems._mdp import mdp_policy as mdp_policy
 from jaxminimax.problems._mdp import mdp_start as mdp_start
+from jaxminimax.problems._people import by_person as by_person
+from jaxminimax.problems._people import per_person as per_person
 from jaxminimax.problems._regression import bounded_glm as bounded_glm
 from jaxminimax.problems._regression import robust_regression as robust_regression
 from jaxminimax.problems._robust import reweighted as reweighted
@@ -43,7 +54,12 @@ from jaxminimax.problems._sets import ball as ball
 from jaxminimax.problems._sets import box as box
 from jaxminimax.problems._sets import product as product
 from jaxminimax.problems._sets import simplex as simplex
+from jaxminimax.problems._shares import release_shares as release_shares
 from jaxminimax.problems._vi import Bounded as Bounded
 from jaxminimax.problems._vi import affine as affine
 from jaxminimax.problems._vi import sanitise as sanitise
 from jaxminimax.problems._vi import variational_inequality as variational_inequality
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Repeat
 
@@ -29,7 +29,12 @@ Scorer = Callable[[PyTree, jax.Array], jax.Array]
 
 
 def linear_scorer(theta: jax.Array, x: jax.Array) -> jax.Array:
-    """<theta, x>; parameters `[d]`."""
+    """<theta, x>; parameters `[d]`.
+
+    Examples:
+        >>> float(jmm.problems.linear_scorer(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])))
+        11.0
+    """
     return x @ theta
 
 
@@ -37,12 +42,23 @@ def mlp_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     """Two layers, leaky ReLU of slope 0.01; parameters W1 `[d, h]`, b1 `[h]`, W2 `[h]`.
 
     No output bias: a and b absorb it.
+
+    Examples:
+        >>> theta = jmm.problems.mlp_init(jax.random.key(0), dim=3, hidden=4)
+        >>> jmm.problems.mlp_scorer(theta, jnp.ones(3)).shape
+        ()
     """
     return jax.nn.leaky_relu(x @ theta["W1"] + theta["b1"]) @ theta["W2"]
 
 
 def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> dict[str, jax.Array]:
-    """Random parameters of `mlp_scorer`: W1 is N(0, 1), W2 is N(0, scale^2 / h), b1 is 0."""
+    """Random parameters of `mlp_scorer`: W1 is N(0, 1), W2 is N(0, scale^2 / h), b1 is 0.
+
+    Examples:
+        >>> theta = jmm.problems.mlp_init(jax.random.key(0), dim=3, hidden=4)
+        >>> {name: x.shape for name, x in sorted(theta.items())}
+        {'W1': (3, 4), 'W2': (4,), 'b1': (4,)}
+    """
     one, two = jax.random.split(key)
     return {
         "W1": jax.random.normal(one, (dim, hidden)),
@@ -52,7 +68,13 @@ def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> di
 
 
 def auc_start(theta: PyTree) -> Saddle:
-    """The initial point w = (theta, 0, 0), v = 0."""
+    """The initial point w = (theta, 0, 0), v = 0.
+
+    Examples:
+        >>> start = jmm.problems.auc_start(jnp.zeros(3))
+        >>> sorted(start.w), float(start.v)
+        (['a', 'b', 'theta'], 0.0)
+    """
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(theta)))
     return Saddle({"theta": theta, "a": zero, "b": zero}, zero)
 
@@ -75,6 +97,14 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
 
     Raises:
       ValueError: for a prior outside (0, 1), a radius that is not positive, an unknown dual.
+
+    Examples:
+        >>> radius = Saddle(10.0, 10.0)
+        >>> problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.7, radius=radius)
+        >>> start = jmm.problems.auc_start(jnp.zeros(3))
+        >>> g = problem.operator(start, (jnp.ones(3), jnp.ones(())))
+        >>> g.w["theta"].shape
+        (3,)
     """
     checks.number("prior", prior, low=0.0, high=1.0)
     for name, r in radius._asdict().items():
@@ -109,7 +139,7 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         return jnp.clip(jnp.mean(s * minus) - jnp.mean(s * plus), -radius.v, radius.v)
 
     return Problem(operator=saddle_operator(loss), public=public, project=project,
-                   value=value, best_response=Saddle(None, best_v))
+                   value=value, best_response=Saddle(None, best_v), labels=Labels((0, 1)))
 
 
 def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
@@ -128,6 +158,15 @@ def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
 
     Raises:
       ValueError: for another clip norm, which would bias the estimate.
+
+    Examples:
+        >>> y = jnp.arange(1000) < 700
+        >>> ask = jmm.Repeat(query=jmm.Query(clip=Saddle(0.5, None), population=1000,
+        ...                                  noise_multiplier=Saddle(20.0, None)), times=1)
+        >>> key = jax.random.key(0)  # of real data jmm.secret_key()
+        >>> prior = jmm.problems.release_prior(key, ask, y)
+        >>> bool(0.6 < prior < 0.8)
+        True
     """
     clip = getattr(mechanism.query, "clip", None)
     if clip != Saddle(0.5, None):

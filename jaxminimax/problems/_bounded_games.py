@@ -43,6 +43,13 @@ def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price:
 
     Raises:
       ValueError: for arrays of different shapes or numbers out of range.
+
+    Examples:
+        >>> firms = np.ones(2)
+        >>> made = jmm.problems.cournot(cost=0.2 * firms, slope=firms, capacity=firms, price=2.0,
+        ...                             sensitivity=1.0)
+        >>> made.problem.project(Saddle(jnp.array([-1.0, 3.0]), ())).w.tolist()
+        [0.0, 1.0]
     """
     cost, slope, capacity = (np.asarray(x, np.float64) for x in (cost, slope, capacity))
     if not cost.shape == slope.shape == capacity.shape or cost.ndim != 1:
@@ -94,6 +101,13 @@ def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> Bounded:
     Args:
       entry_bound: b.
       shape: (k, l).
+
+    Examples:
+        >>> made = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
+        >>> payoffs = jnp.tile(jnp.array([[1.0, -1.0], [-1.0, 1.0]]), (4, 1, 1))  # four records
+        >>> mixed = jnp.full(2, 0.5)
+        >>> float(jmm.metrics.strong_gap(made.problem, Saddle(mixed, mixed), payoffs))
+        0.0
     """
     checks.number("entry_bound", entry_bound, low=0.0)
     for name, size in zip("kl", shape, strict=True):
@@ -135,6 +149,11 @@ def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = 
 
     Raises:
       ValueError: for numbers out of range; unless one of radius and sets is given.
+
+    Examples:
+        >>> made = jmm.problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=Saddle(1.0, 1.0))
+        >>> round(made.bound, 3), made.smooth, round(made.diameter, 3)
+        (2.828, 1.0, 2.828)
     """
     if (radius is None) == (sets is None):
         raise ValueError("give radius=Saddle(R_w, R_v) for balls or sets=Saddle(W, V), and not "

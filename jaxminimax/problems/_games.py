@@ -40,6 +40,13 @@ def quadratic_game(*, modulus: float, coupling: float, radius: Saddle) -> Proble
 
     Raises:
       ValueError: for a modulus or a radius that is not positive.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((4, 1)), jnp.zeros((4, 1)))
+        >>> z = game.saddle_point(data)
+        >>> print(z.w.round(3), z.v.round(3))
+        [0.8] [0.4]
     """
     mu, c = modulus, coupling
     checks.number("modulus", mu, low=0.0)
@@ -86,6 +93,12 @@ def bilinear_game(*, coupling: float, radius: Saddle) -> Problem:
 
     Raises:
       ValueError: for a radius that is not positive.
+
+    Examples:
+        >>> game = jmm.problems.bilinear_game(coupling=1.0, radius=Saddle(1.0, 1.0))
+        >>> data = (jnp.zeros((5, 2)), jnp.zeros((5, 2)))
+        >>> float(jmm.metrics.strong_gap(game, Saddle(jnp.zeros(2), jnp.zeros(2)), data))
+        0.0
     """
     for name, r in radius._asdict().items():
         checks.number(f"radius.{name}", r, low=0.0)
@@ -122,6 +135,12 @@ def kinked_game() -> Problem:
     {-1, 0, 1} with probabilities (s, 1 - 2 s, s) the saddle point is (0, 0), and with p = 1 - 2 s
     the strong gap is p |w| + (|w| - p)_+ + p |v| + (|v| - p)_+. Its kinks rule output perturbation
     out.
+
+    Examples:
+        >>> game = jmm.problems.kinked_game()
+        >>> data = (jnp.array([-1.0, 0.0, 1.0]), jnp.array([-1.0, 0.0, 1.0]))
+        >>> float(jmm.metrics.strong_gap(game, Saddle(jnp.zeros(()), jnp.zeros(())), data))
+        0.0
     """
     ends = (-1.0, 0.0, 1.0)
 

@@ -8,17 +8,17 @@ xi. Only D_w(z) reads a record, and it does not contain v: give the generator no
 `Query(clip=Saddle(c, None))`. Its gradient then is neither noised nor charged, and whatever it
 generates, however much of it, is post-processing.
 
-The latent points are a fixed public bank, drawn once: the second mean is a public function of the
-point, taken over the whole bank in every round. Fresh points each round would need a key in
-`Problem.public`, and so a second secret in every algorithm that replays its rounds exactly; a bank
-needs nothing, adds no sampling noise, and with about a thousand points of few dimensions a
-generator has no room to learn them by heart. Metrics should look at fresh points.
+The latent points are a public bank that is drawn once, or fresh ones in every round
+(`FreshLatents`), from the key of the public term. A bank adds no sampling noise, and with about a
+thousand points of few dimensions a generator has no room to learn them by heart; more dimensions
+want fresh points. Metrics should look at fresh points.
 
 Source: Arjovsky, Chintala and Bottou, "Wasserstein generative adversarial networks", ICML 2017, as
 in Yang et al., arXiv:2201.09046, Appendix A. Departures: players swap signs (D is low on records);
 weights are projected to a set that bounds the Lipschitz constant of D; the penalty.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -32,17 +32,36 @@ LIMITS = ("spectral", "entry", "ball")
 
 
 def mlp_generator(v: dict[str, jax.Array], xi: jax.Array) -> jax.Array:
-    """Two layers, ReLU; parameters W1 `[k, h]`, b1 `[h]`, W2 `[h, d]`, b2 `[d]`; a point `[d]`."""
+    """Two layers, ReLU; parameters W1 `[k, h]`, b1 `[h]`, W2 `[h, d]`, b2 `[d]`; a point `[d]`.
+
+    Examples:
+        >>> v = jmm.problems.generator_init(jax.random.key(0), latent=2, hidden=4, dim=3)
+        >>> jmm.problems.mlp_generator(v, jnp.ones(2)).shape
+        (3,)
+    """
     return jax.nn.relu(xi @ v["W1"] + v["b1"]) @ v["W2"] + v["b2"]
 
 
 def image_generator(v: dict[str, jax.Array], xi: jax.Array) -> jax.Array:
-    """`mlp_generator` and a sigmoid: pixels in (0, 1)."""
+    """`mlp_generator` and a sigmoid: pixels in (0, 1).
+
+    Examples:
+        >>> v = jmm.problems.generator_init(jax.random.key(0), latent=2, hidden=4, dim=3)
+        >>> pixels = jmm.problems.image_generator(v, jnp.ones(2))
+        >>> pixels.shape, bool(jnp.all((pixels > 0) & (pixels < 1)))
+        ((3,), True)
+    """
     return jax.nn.sigmoid(mlp_generator(v, xi))
 
 
 def generator_init(key: jax.Array, *, latent: int, hidden: int, dim: int) -> dict[str, jax.Array]:
-    """Random parameters of `mlp_generator`: matrices are N(0, 1 / fan in), biases 0."""
+    """Random parameters of `mlp_generator`: matrices are N(0, 1 / fan in), biases 0.
+
+    Examples:
+        >>> v = jmm.problems.generator_init(jax.random.key(0), latent=2, hidden=4, dim=3)
+        >>> {name: x.shape for name, x in sorted(v.items())}
+        {'W1': (2, 4), 'W2': (4, 3), 'b1': (4,), 'b2': (3,)}
+    """
     for name, value in dict(latent=latent, hidden=hidden, dim=dim).items():
         checks.count(name, value)
     one, two = jax.random.split(key)
@@ -68,6 +87,12 @@ def cosine_discriminator(key: jax.Array, *, dim: int, hidden: int, low: float, h
 
     Raises:
       ValueError: for sizes or frequencies out of range.
+
+    Examples:
+        >>> score = jmm.problems.cosine_discriminator(jax.random.key(0), dim=2, hidden=8, low=0.5,
+        ...                                           high=2.0)
+        >>> score(jnp.zeros(8), jnp.ones(2)).shape
+        ()
     """
     checks.count("dim", dim)
     checks.count("hidden", hidden)
@@ -91,12 +116,38 @@ def latents(key: jax.Array, count: int, dim: int) -> jax.Array:
 
     Raises:
       ValueError: for an odd count.
+
+    Examples:
+        >>> bank = jmm.problems.latents(jax.random.key(0), 6, 2)
+        >>> bank.shape, bool(jnp.allclose(bank.mean(0), 0, atol=1e-6))
+        ((6, 2), True)
     """
     checks.count("count", count, low=2)
     if count % 2:
         raise ValueError(f"count must be even, got {count}: every point comes with its mirror.")
     half = jax.random.normal(key, (count // 2, dim))
     return jnp.concatenate([half, -half])
+
+
+@dataclasses.dataclass(frozen=True)
+class FreshLatents:
+    """Other `latents` in every round, instead of a bank.
+
+    Attributes:
+      count: m, of a round; even.
+      dim: of a point.
+
+    Examples:
+        >>> fresh = jmm.problems.FreshLatents(count=8, dim=2)
+        >>> fresh.count, fresh.dim
+        (8, 2)
+    """
+
+    count: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        latents(jax.random.key(0), self.count, self.dim)  # its checks
 
 
 def limited(w: PyTree, limit: float, norm: str = "spectral") -> PyTree:
@@ -112,6 +163,12 @@ def limited(w: PyTree, limit: float, norm: str = "spectral") -> PyTree:
 
     Raises:
       ValueError: for a limit that is not positive or another norm.
+
+    Examples:
+        >>> w = {"W": 3.0 * jnp.eye(2)}
+        >>> print(jmm.problems.limited(w, 1.0)["W"].round(3))
+        [[1. 0.]
+         [0. 1.]]
     """
     checks.number("limit", limit, low=0.0)
     checks.one_of("norm", norm, LIMITS)
@@ -135,7 +192,7 @@ def limited(w: PyTree, limit: float, norm: str = "spectral") -> PyTree:
 
 
 def wgan(discriminator: Callable[[PyTree, jax.Array], jax.Array],
-         generator: Callable[[PyTree, jax.Array], jax.Array], bank: jax.Array, *,
+         generator: Callable[[PyTree, jax.Array], jax.Array], bank: jax.Array | FreshLatents, *,
          limit: float = 1.0, norm: str = "spectral",
          penalty: float = 0.0) -> Problem:
     """The Wasserstein GAN problem.
@@ -146,34 +203,49 @@ def wgan(discriminator: Callable[[PyTree, jax.Array], jax.Array],
       discriminator: `(w, z) -> []`, the score of one record: `cosine_discriminator(...)`,
         `mlp_scorer` (from `mlp_init`), or your own.
       generator: `(v, xi) -> z`, a record made of one latent point: `mlp_generator`, or your own.
-      bank: xi `[m, ...]`, public latent points, see `latents`; never from the data.
+      bank: xi `[m, ...]`, public latent points, see `latents`; never from the data. Or
+        `FreshLatents`: the problem then draws (`Problem.random`), and `value` takes a bank of its
+        own.
       limit: of the discriminator's weights, see `limited`.
       norm: which norm `limit` bounds.
       penalty: rho >= 0; it reads no data, and damps the players' circling.
 
     Raises:
       ValueError: for an empty bank, a limit or penalty out of range, or another norm.
+
+    Examples:
+        >>> score = jmm.problems.cosine_discriminator(jax.random.key(0), dim=2, hidden=8, low=0.5,
+        ...                                           high=2.0)
+        >>> bank = jmm.problems.latents(jax.random.key(1), 6, 2)
+        >>> problem = jmm.problems.wgan(score, jmm.problems.mlp_generator, bank, penalty=1.0)
+        >>> v = jmm.problems.generator_init(jax.random.key(2), latent=2, hidden=4, dim=2)
+        >>> problem.operator(Saddle(jnp.zeros(8), v), jnp.ones(2)).w.shape
+        (8,)
     """
     checks.number("limit", limit, low=0.0)
     checks.number("penalty", penalty, low=0.0, closed=True)
     checks.one_of("norm", norm, LIMITS)
-    if jnp.ndim(bank) < 1 or not len(bank):
-        raise ValueError(f"bank must be latent points [m, ...], got shape {jnp.shape(bank)}.")
+    fresh = bank if isinstance(bank, FreshLatents) else None
+    fixed = (latents(jax.random.key(0), bank.count, bank.dim) if isinstance(bank, FreshLatents)
+             else bank)
+    if jnp.ndim(fixed) < 1 or not len(fixed):
+        raise ValueError(f"bank must be latent points [m, ...], got shape {jnp.shape(fixed)}.")
 
-    def real(w, _, record):
+    def real(w, _, record, *key):
         return discriminator(w, record)
 
-    def made(w, v):
+    def made(w, v, key=None):
         """Minus the mean score of what the generator makes, and the penalty."""
-        fakes = jax.vmap(generator, (None, 0))(v, bank)
+        points = fixed if key is None or fresh is None else latents(key, fresh.count, fresh.dim)
+        fakes = jax.vmap(generator, (None, 0))(v, points)
         size = sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(w))
         return penalty / 2 * size - jnp.mean(jax.vmap(discriminator, (None, 0))(w, fakes))
 
-    public = saddle_operator(lambda w, v, _: made(w, v))
+    public = saddle_operator(made)
 
     def value(z, data):
         return jnp.mean(jax.vmap(discriminator, (None, 0))(z.w, data)) + made(*z)
 
     return Problem(operator=saddle_operator(real),
-                   public=lambda z: public(z, None),
+                   public=lambda z, key=None: public(z, key), random=fresh is not None,
                    project=lambda z: Saddle(limited(z.w, limit, norm), z.v), value=value)

@@ -38,6 +38,12 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
 
     Raises:
       ValueError: for labels that are no integers or of another length, or a group without records.
+
+    Examples:
+        >>> rows, group = np.arange(5.0), np.array([0, 1, 0, 0, 1])
+        >>> data, sizes = jmm.problems.by_group(rows, group)
+        >>> data.tolist(), sizes
+        ([[0.0, 2.0, 3.0], [1.0, 4.0, 0.0]], (3, 2))
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
@@ -77,6 +83,14 @@ def worst_group(loss: Callable[[PyTree, PyTree], jax.Array], domain: Set, *, lip
 
     Raises:
       ValueError: for constants that are not positive.
+
+    Examples:
+        >>> def distance(w, record):
+        ...     return jnp.abs(w - record)
+        >>> problem = jmm.problems.worst_group(distance, jmm.problems.ball(1.0), lipschitz=1.0,
+        ...                                    bound=2.0, convex=True)
+        >>> problem.lipschitz, problem.bound
+        (1.0, 2.0)
     """
     checks.number("lipschitz", lipschitz, low=0.0)
     checks.number("bound", bound, low=0.0)
@@ -112,6 +126,11 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
 
     Raises:
       ValueError: for another loss, or numbers that are not positive.
+
+    Examples:
+        >>> problem = jmm.problems.group_glm("logistic", feature_bound=2.0, radius=1.0)
+        >>> round(problem.lipschitz, 3), problem.diameter, problem.convex
+        (1.762, 2.0, True)
     """
     checks.one_of("loss", loss, GLM_LOSSES)
     for name, value in dict(feature_bound=feature_bound, radius=radius, label_bound=label_bound,
@@ -152,6 +171,11 @@ def group_means(*, radius: float, record_bound: float) -> GroupProblem:
 
     Records z `[d]` are projected to ||z|| <= r. L = R + r, B = (R + r)^2 / 2, beta = 1. Its exact
     solution is `group_means_optimum`.
+
+    Examples:
+        >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
+        >>> problem.lipschitz, problem.bound, problem.smooth
+        (2.0, 2.0, 1.0)
     """
     checks.number("radius", radius, low=0.0)
     checks.number("record_bound", record_bound, low=0.0)
@@ -182,6 +206,11 @@ def group_means_optimum(means: np.ndarray, spreads: np.ndarray
 
     Raises:
       ValueError: for other shapes or more groups.
+
+    Examples:
+        >>> w, v, value = jmm.problems.group_means_optimum(np.array([[-1.0], [1.0]]), np.zeros(2))
+        >>> print(abs(w).round(3), v.round(3), round(value, 3))
+        [0.] [0.5 0.5] 0.5
     """
     means, spreads = np.asarray(means, np.float64), np.asarray(spreads, np.float64)
     if means.ndim != 2 or spreads.shape != means.shape[:1] or len(means) > _MOST_GROUPS:

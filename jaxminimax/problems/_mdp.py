@@ -46,6 +46,12 @@ def mdp(*, states: int, actions: int, bias: float, design: np.ndarray | None = N
     Raises:
       ValueError: for sizes or a bound out of range, or a design that is no distribution with
         positive probabilities.
+
+    Examples:
+        >>> problem = jmm.problems.mdp(states=3, actions=2, bias=2.0)
+        >>> g = problem.operator(jmm.problems.mdp_start(3, 2), (0, 1, 2, 0.5))
+        >>> g.w.shape, g.v.shape
+        ((3,), (3, 2))
     """
     checks.count("states", states)
     checks.count("actions", actions)
@@ -91,12 +97,25 @@ def mdp(*, states: int, actions: int, bias: float, design: np.ndarray | None = N
 
 
 def mdp_start(states: int, actions: int) -> Saddle:
-    """The initial point: h = 0 and the uniform mu."""
+    """The initial point: h = 0 and the uniform mu.
+
+    Examples:
+        >>> start = jmm.problems.mdp_start(3, 2)
+        >>> start.w.shape, round(float(start.v.sum()), 3)
+        ((3,), 1.0)
+    """
     return Saddle(jnp.zeros(states), jnp.full((states, actions), 1 / (states * actions)))
 
 
 def mdp_policy(mu: jax.Array) -> jax.Array:
-    """P[a | i] = mu(i, a) / sum_a mu(i, a), `[S, A]`; uniform in states that mu leaves out."""
+    """P[a | i] = mu(i, a) / sum_a mu(i, a), `[S, A]`; uniform in states that mu leaves out.
+
+    Examples:
+        >>> policy = jmm.problems.mdp_policy(jnp.array([[0.1, 0.3], [0.0, 0.0]]))
+        >>> print(np.round(policy, 3))
+        [[0.25 0.75]
+         [0.5  0.5 ]]
+    """
     total = jnp.sum(mu, 1, keepdims=True)
     known = total > 1e-6 / mu.shape[0]
     return jnp.where(known, mu / jnp.where(known, total, 1), 1 / mu.shape[1])

@@ -28,6 +28,12 @@ def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope:
       feature_bound: B.
       label_bound: Y.
       radius: R.
+
+    Examples:
+        >>> made = jmm.problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0,
+        ...                                 feature_bound=2.0, label_bound=1.0, radius=3.0)
+        >>> made.bound, made.smooth, made.diameter
+        (2.0, 4.0, 6.0)
     """
     for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound,
                             label_bound=label_bound).items():
@@ -62,6 +68,12 @@ def robust_regression(*, feature_bound: float, label_bound: float, radius: Saddl
 
     Raises:
       ValueError: for a penalty below R_w^2, or numbers that are not positive.
+
+    Examples:
+        >>> made = jmm.problems.robust_regression(feature_bound=1.0, label_bound=1.0,
+        ...                                       radius=Saddle(1.0, 0.5), penalty=1.0)
+        >>> made.bound > 0, made.smooth > 0, round(made.diameter, 3)
+        (True, True, 2.236)
     """
     checks.number("feature_bound", feature_bound, low=0.0)
     checks.number("label_bound", label_bound, low=0.0)

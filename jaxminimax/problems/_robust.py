@@ -31,7 +31,12 @@ Loss = Callable[[PyTree, PyTree], jax.Array]
 
 
 def squared_loss(theta: jax.Array, record: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """(<theta, x> - y)^2 / 2 of one record (x, y)."""
+    """(<theta, x> - y)^2 / 2 of one record (x, y).
+
+    Examples:
+        >>> float(jmm.problems.squared_loss(jnp.ones(2), (jnp.array([1.0, 2.0]), jnp.ones(()))))
+        2.0
+    """
     x, y = record
     return (x @ theta - y) ** 2 / 2
 
@@ -55,6 +60,15 @@ def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
 
     Raises:
       ValueError: for shares that are no positive probabilities, or a radius out of range.
+
+    Examples:
+        >>> shares = np.array([0.8, 0.2])
+        >>> problem = jmm.problems.worst_mixture(jmm.problems.squared_loss, shares=shares,
+        ...                                      radius=1.0)
+        >>> z = Saddle(jnp.zeros(2), jnp.full(2, 0.5))
+        >>> g = problem.operator(z, (1, (jnp.ones(2), jnp.ones(()))))
+        >>> print(g.v.round(3))  # a rare source counts more
+        [-0.  -2.5]
     """
     pi = np.asarray(shares, np.float64)
     if pi.ndim != 1 or not np.all(pi > 0) or abs(pi.sum() - 1) > 1e-6:
@@ -104,6 +118,14 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
 
     Raises:
       ValueError: for numbers out of range or another divergence.
+
+    Examples:
+        >>> problem = jmm.problems.reweighted(jmm.problems.squared_loss, divergence="cvar",
+        ...                                   level=0.1, radius=3.0, bound=10.0)
+        >>> start = jmm.problems.reweighted_start(jnp.zeros(2), "cvar")
+        >>> g = problem.operator(start, (jnp.ones(2), jnp.ones(())))
+        >>> sorted(g.w)
+        ['eta', 'theta']
     """
     checks.one_of("divergence", divergence, DIVERGENCES)
     cvar = divergence == "cvar"
@@ -135,7 +157,13 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
 
 
 def reweighted_start(theta: PyTree, divergence: str, *, eta: float = 0.0) -> Saddle:
-    """The initial point: theta, eta, and s = 1 where there is one; no second player."""
+    """The initial point: theta, eta, and s = 1 where there is one; no second player.
+
+    Examples:
+        >>> start = jmm.problems.reweighted_start(jnp.zeros(2), "chi_square")
+        >>> sorted(start.w)
+        ['eta', 'scale', 'theta']
+    """
     checks.one_of("divergence", divergence, DIVERGENCES)
     one = jnp.ones((), jnp.result_type(*jax.tree.leaves(theta)))
     w = {"theta": theta, "eta": eta * one}
@@ -151,6 +179,11 @@ def reweighted_risk(losses: jax.Array, *, divergence: str, level: float) -> jax.
       losses: `[n]`.
       divergence: one of `DIVERGENCES`.
       level: as in `reweighted`.
+
+    Examples:
+        >>> losses = jnp.arange(10.0)
+        >>> float(jmm.problems.reweighted_risk(losses, divergence="cvar", level=0.2))  # of 8 and 9
+        8.5
     """
     checks.one_of("divergence", divergence, DIVERGENCES)
     n = len(losses)

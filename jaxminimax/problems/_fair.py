@@ -1,0 +1,306 @@
+"""Fair classification where the group of a record is private: parity and equalised odds.
+
+Records are (x, y, s): y a class and s a group, both private. A scorer gives logits, q_j is the
+probability of class j by them, and the classifier minimises cross entropy + weight * penalty, where
+the penalty is 0 if what it says does not depend on s:
+
+    parity  q and s are independent,
+    odds    q and s are independent among the records of each class y,
+
+the second being the sum over classes y of the first, each on the records of that class.
+
+* `fermi`: the chi-square information of q and s (ERMI) by its dual, any number of classes and
+  groups,
+
+      ERMI + 1 = sum_{j,s} P(j, s)^2 / (P(j) p_s)
+               = max over W of  E sum_j q_j (2 W_{j,s} / sqrt(p_s) - |W_j|^2),
+
+  attained at W_{j,s} = P(j, s) / (P(j) sqrt(p_s)), which lies in [0, 1 / sqrt(p_s)].
+
+* `parity`: squared differences of mean probabilities between groups, of two classes. With
+
+      h_i = E q a_i(s),   a_i(s) = 1 / p_i for s = i, and -1 / (1 - p_i) for another group,
+
+  which is how far group i is above the others,
+
+      weight |h|^2 / 2 = max over v of  <v, h> - |v|^2 / (2 weight),
+      weight |h|_1     = max over |v_i| <= weight of  <v, h>,
+
+  the second being the Lagrangian of the constraint h = 0 with bounded multipliers. Of two groups h
+  has one number. A centre c stands in for q by q - c, which changes nothing where the shares p are
+  right, since E a_i(s) = 0, and makes records shorter.
+
+Shares p are of the data, so they are public guesses or released and charged (`release_shares`).
+Wrong ones shift what is measured and cost no privacy. Player v's operator does not hold the weight,
+which its step takes care of: a larger one has no larger sensitivity.
+
+Source: Lowy, Gupta and Razaviyayn, "Stochastic Differentially Private and Fair Learning", ICLR 2023
+(the first). Departures: W is kept in the box of its maximiser, both players' operators are clipped,
+and shares are not taken from the data without charge.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.problems._shares import shares_given
+
+PENALTIES = ("squared", "absolute")
+Scorer = Callable[[PyTree, jax.Array], jax.Array]
+
+
+def _logits(scorer: Scorer, theta: PyTree, x: jax.Array, classes: int) -> jax.Array:
+    """`[m]`; those of two classes may be one number, the log-odds of class 1."""
+    t = scorer(theta, x)
+    if classes == 2 and t.shape == ():
+        return jnp.stack([jnp.zeros_like(t), t])
+    if t.shape != (classes,):
+        raise ValueError(f"scorer must give {classes} logits of a record"
+                         f"{', or one number,' * (classes == 2)} got shape {t.shape}.")
+    return t
+
+
+def _cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
+    return jax.nn.logsumexp(logits) - jax.nn.one_hot(y, len(logits), dtype=logits.dtype) @ logits
+
+
+def _ball(w: PyTree, radius: float | None) -> PyTree:
+    return w if radius is None else optax.projections.projection_l2_ball(w, radius)
+
+
+def _numbers(weight: float, radius: float | None) -> None:
+    checks.number("weight", weight, low=0.0)
+    if radius is not None:
+        checks.number("radius", radius, low=0.0)
+
+
+def _places(y: jax.Array, s: jax.Array, shape: tuple[int, ...],
+            dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    """One-hot rows of a record's class, if that matters, and of its group; 0 where it has none."""
+    labels, groups = shape
+    label = jax.nn.one_hot(y if labels > 1 else jnp.zeros_like(y), labels, dtype=dtype)
+    return label, jax.nn.one_hot(s, groups, dtype=dtype)
+
+
+def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2,
+          kind: str = "parity", radius: float | None = None) -> Problem:
+    """Cross entropy + weight * ERMI, the chi-square information between prediction and group.
+
+    Data are (x, y, s): x `[n, ...]`, y `[n]` and s `[n]` integers from 0; a record with another s
+    is in no group. v is W `[1, m, k]`, or `[m, m, k]` for odds, first the class y. Player w is
+    clipped to what you choose; `fermi_bound` is what player v's operator never exceeds, and a
+    smaller clip norm, which has less noise, mostly binds for rare groups.
+
+    Args:
+      scorer: `(theta, x) -> [m]` logits of one record; of two classes also `[]`, the log-odds.
+      shares: p `[k]`, of the groups; for odds `[m, k]`, of every class with every group.
+      weight: of the penalty.
+      classes: m.
+      kind: one of `KINDS`.
+      radius: of a ball that holds w; None: there is none.
+
+    Raises:
+      ValueError: for shares that are no positive probabilities or of another shape, numbers out of
+        range, or an unknown kind.
+
+    Examples:
+        >>> shares = np.array([0.7, 0.3])
+        >>> problem = jmm.problems.fermi(jmm.problems.linear_scorer, shares=shares, weight=1.0)
+        >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=shares)
+        >>> problem.operator(start, (jnp.ones(3), 1, 0)).v.shape
+        (1, 2, 2)
+    """
+    label, given = shares_given(shares, kind, classes)
+    _numbers(weight, radius)
+    root = given**0.5  # [l, k]
+
+    def dual(q, v, y, s):
+        """Sum over j of q_j (2 W_{j,s} / sqrt(p_s) - |W_j|^2) - 1, over P(l)."""
+        place, g = _places(y, s, given.shape, q.dtype)
+        own = jnp.einsum("l,ljk->jk", place, v)
+        inner = 2 * own @ (g / (place @ jnp.asarray(root, q.dtype))) - jnp.sum(own**2, 1)
+        return (q @ inner - 1) * jnp.sum(g) / (place @ jnp.asarray(label, q.dtype))
+
+    def of_record(w, v, example):
+        x, y, s = example
+        y, s = jnp.asarray(y, jnp.int32), jnp.asarray(s, jnp.int32)
+        logits = _logits(scorer, w, x, classes)
+        return _cross_entropy(logits, y), jax.nn.softmax(logits), y, s
+
+    def loss(w, v, example):
+        # gradients: of entropy + weight * dual by w, and of the dual alone by v
+        entropy, q, y, s = of_record(w, v, example)
+        still = jax.lax.stop_gradient
+        return entropy + weight * dual(q, still(v), y, s) + dual(still(q), v, y, s)
+
+    def value(z, data):
+        def one(example):
+            entropy, q, y, s = of_record(z.w, z.v, example)
+            return entropy + weight * dual(q, z.v, y, s)
+
+        return jnp.mean(jax.vmap(one)(data))
+
+    def best_v(w, data):
+        def moments(example):
+            _, q, y, s = of_record(w, None, example)
+            place, g = _places(y, s, given.shape, q.dtype)
+            return jnp.einsum("l,j,k->ljk", place, q, g)
+
+        joint = jnp.mean(jax.vmap(moments)(data), 0)  # [l, m, k]
+        whole = jnp.sum(joint, -1, keepdims=True)
+        return _boxed(joint / jnp.where(whole > 0, whole, 1) / root[:, None], root)
+
+    def project(z):
+        return Saddle(_ball(z.w, radius), _boxed(z.v, root))
+
+    return Problem(operator=saddle_operator(loss), project=project, value=value,
+                   best_response=Saddle(None, best_v))
+
+
+def _boxed(v: jax.Array, root: Any) -> jax.Array:
+    """0 <= W_{j,s} <= 1 / sqrt(p_s)."""
+    return jnp.clip(v, 0, jnp.asarray(1 / root, v.dtype)[:, None])
+
+
+def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
+                kind: str = "parity") -> Saddle:
+    """The initial point: theta, and the W of a prediction that does not depend on the group.
+
+    Examples:
+        >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
+        >>> start.v.shape
+        (1, 2, 2)
+    """
+    _, given = shares_given(shares, kind, classes)
+    dtype = jnp.result_type(*jax.tree.leaves(theta))
+    return Saddle(theta, jnp.repeat(jnp.asarray(given**0.5, dtype)[:, None], classes, 1))
+
+
+def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -> float:
+    """The largest norm of player v's operator, 2 (sum_s 1 / P(s | l))^(1/2) / P(l).
+
+    |q| <= 1, and each of W's columns s is at most 2 / sqrt(p_s) from where it is drawn to.
+
+    Examples:
+        >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
+        >>> jmm.problems.fermi_bound(rare) > jmm.problems.fermi_bound(even)
+        True
+    """
+    label, given = shares_given(shares, kind, classes)
+    return float(np.max(2 * np.sqrt(np.sum(1 / given, 1)) / label))
+
+
+def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "parity",
+           penalty: str = "squared", centre: float = 0.5, reach: float | None = None,
+           radius: float | None = None) -> Problem:
+    """Cross entropy of two classes + a penalty on differences between the groups' mean scores.
+
+    Data are (x, y, s) as for `fermi`; the score is q, the probability of class 1. v is `[l, c]`
+    with a number for every group, one in all of two groups, and a row for each class under odds.
+    `parity_bound` is what player v's operator never exceeds.
+
+    Args:
+      scorer: `(theta, x) -> []`, the log-odds of class 1.
+      shares: as for `fermi`.
+      weight: of the penalty.
+      kind: one of `KINDS`.
+      penalty: "squared", weight / 2 times the differences' squares; "absolute", weight times their
+        absolute values, whose v is a vector of Lagrange multipliers.
+      centre: c in [0, 1], a public guess of q's mean.
+      reach: largest |v|; None: `weight`, beyond which no maximiser lies. Smaller ones keep v's
+        noise small, and bound the slope of the penalty. Of multipliers it is the weight.
+      radius: of a ball that holds w; None: there is none.
+
+    Raises:
+      ValueError: as `fermi`.
+
+    Examples:
+        >>> shares = np.array([0.7, 0.3])
+        >>> problem = jmm.problems.parity(jmm.problems.linear_scorer, shares=shares, weight=1.0)
+        >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=shares)
+        >>> problem.operator(start, (jnp.ones(3), 1, 0)).v.shape
+        (1, 1)
+    """
+    label, given = shares_given(shares, kind, 2)
+    contrasts = _contrasts(given)  # [l, k, c]
+    _numbers(weight, radius)
+    checks.one_of("penalty", penalty, PENALTIES)
+    checks.number("centre", centre, low=0.0, high=1.0, closed=True)
+    if reach is not None:
+        checks.number("reach", reach, low=0.0)
+        if penalty == "absolute":
+            raise ValueError(f"reach={reach!r}: multipliers reach to the weight; leave it out.")
+    far = weight if reach is None else reach
+
+    def pull(q, y, s):
+        """(q - c) a(s) / P(l), in the row of the record's l."""
+        place, g = _places(y, s, given.shape, q.dtype)
+        row = jnp.einsum("l,k,lkc->c", place, g, jnp.asarray(contrasts, q.dtype))
+        return (q - centre) * jnp.outer(place / jnp.asarray(label, q.dtype), row)
+
+    def of_record(w, example):
+        x, y, s = example
+        y, s = jnp.asarray(y, jnp.int32), jnp.asarray(s, jnp.int32)
+        logits = _logits(scorer, w, x, 2)
+        return _cross_entropy(logits, y), pull(jax.nn.sigmoid(logits[1] - logits[0]), y, s)
+
+    def loss(w, v, example):
+        entropy, h = of_record(w, example)
+        return entropy + jnp.sum(v * h)
+
+    def public(z):
+        return Saddle(jax.tree.map(jnp.zeros_like, z.w), z.v / weight)
+
+    def project(z):
+        return Saddle(_ball(z.w, radius), jnp.clip(z.v, -far, far))
+
+    def value(z, data):
+        own = 0.0 if penalty == "absolute" else jnp.sum(z.v**2) / (2 * weight)
+        return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data)) - own
+
+    def best_v(w, data):
+        h = jnp.mean(jax.vmap(lambda example: of_record(w, example)[1])(data), 0)
+        return far * jnp.sign(h) if penalty == "absolute" else jnp.clip(weight * h, -far, far)
+
+    return Problem(operator=saddle_operator(loss), project=project, value=value,
+                   public=None if penalty == "absolute" else public,
+                   best_response=Saddle(None, best_v))
+
+
+def _contrasts(given: Any) -> Any:
+    """a_i(s), `[l, k, c]`, first the record's group; of two groups the second alone."""
+    k = given.shape[1]
+    own = np.eye(k)[None]
+    a = own / given[:, None] - (1 - own) / (1 - given[:, None])
+    return a[:, :, 1:] if k == 2 else a
+
+
+def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> Saddle:
+    """The initial point: theta, and v = 0.
+
+    Examples:
+        >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
+        >>> start.v.shape
+        (1, 1)
+    """
+    shape = _contrasts(shares_given(shares, kind, 2)[1]).shape
+    return Saddle(theta, jnp.zeros((shape[0], shape[2]), jnp.result_type(*jax.tree.leaves(theta))))
+
+
+def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.5) -> float:
+    """The largest norm of player v's operator, max(c, 1 - c) |a(s)| / P(l).
+
+    Examples:
+        >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
+        >>> jmm.problems.parity_bound(rare) > jmm.problems.parity_bound(even)
+        True
+    """
+    label, given = shares_given(shares, kind, 2)
+    lengths = np.linalg.norm(_contrasts(given), axis=2) / label[:, None]
+    return max(centre, 1 - centre) * float(lengths.max())

@@ -1,0 +1,213 @@
+"""Persons as records: at most k rows of each, clipped together.
+
+A row is the unit of privacy of a table only if nobody has two. Otherwise the record is a person:
+
+    g(z; person) = (1/m) sum_{t <= m} g(z; row_t),    m <= k rows of the person that are read,
+
+clipped as one vector. Replacing a person, whatever the rows and however many, moves a clipped sum
+by at most twice the clip norm, where charging k rows one by one costs about k times the epsilon.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base import arguments, checks
+from jaxminimax.base.people import People
+from jaxminimax.base.types import (
+    GroupProblem,
+    Problem,
+    PyTree,
+    Saddle,
+    SaddleOperator,
+    with_strategy,
+)
+
+
+def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
+                   people: Any = None) -> np.ndarray:
+    """Numbers of the rows that are read of each person, `[persons, most]`, -1 where there is none.
+
+    Args:
+      owners: as in `by_person`.
+      most: as in `by_person`.
+      key: as in `by_person`.
+      people: as in `by_person`.
+
+    Raises:
+      ValueError: as `by_person`.
+    """
+    checks.count("most", most)
+    owners = np.asarray(owners)
+    if owners.ndim != 1 or not owners.size or owners.dtype.kind not in "biuSU":
+        raise ValueError("owners must be whole numbers or text, one for each row, got shape "
+                         f"{owners.shape} and dtype {owners.dtype}.")
+    known = np.unique(owners)
+    if people is not None:
+        listed = np.asarray(people)
+        order = np.argsort(listed)
+        at = np.minimum(np.searchsorted(listed, known, sorter=order), listed.size - 1)
+        if listed.ndim != 1 or len(np.unique(listed)) != listed.size or (
+                listed.size == 0 or np.any(listed[order[at]] != known)):
+            raise ValueError("people must name every owner once.")
+        number, count = order[at][np.searchsorted(known, owners)], listed.size
+    else:
+        number, count = np.searchsorted(known, owners), known.size
+    rows = np.arange(owners.size)
+    place = _places(number, rows)
+    if key is not None:
+        arguments.key(key)
+        # by words that are functions of the person's number and the row's place among the
+        # person's own, so that which rows are read depends on nobody else
+        words = np.asarray(_words(key, number, place))
+        drawn = np.lexsort((place, words[:, 1], words[:, 0], number))
+        kept = np.zeros(owners.size, bool)
+        kept[drawn] = _places(number[drawn], rows) < most
+        number, rows = number[kept], rows[kept]
+        place = _places(number, np.arange(number.size))
+    index = np.full((count, most), -1)
+    kept = place < most
+    index[number[kept], place[kept]] = rows[kept]
+    return index
+
+
+@jax.jit
+def _words(key: jax.Array, person: jax.Array, place: jax.Array) -> jax.Array:
+    """Two random words for each row, `[rows, 2]`, by its person and its place among theirs."""
+    return jax.vmap(lambda i, j: jax.random.bits(
+        jax.random.fold_in(jax.random.fold_in(key, i), j), (2,)))(person, place)
+
+
+def _places(number: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Which of a person's own each row is, 0, 1, ...; rows in increasing order."""
+    order = np.argsort(number, kind="stable")
+    start = np.flatnonzero(np.diff(number[order], prepend=-1))
+    place = np.empty(number.size, np.int64)
+    place[order] = np.arange(number.size) - np.repeat(start, np.diff(start, append=number.size))
+    return place
+
+
+def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = None,
+              people: Any = None) -> People:
+    """Rows as records of persons, at most `most` rows each; the other rows are never read.
+
+    Person i of the result is the i-th of `people`, or of the owners in order. Who the persons are,
+    and so their number n, is public; which rows a person has, and how many, is not. Use it with
+    `problems.per_person`, and with `problems.by_group` for groups of persons.
+
+    Args:
+      data: leaves `[rows, ...]`.
+      owners: whose each row is, whole numbers or text, `[rows]`.
+      most: k, rows of a person that are read.
+      key: draws which rows of a person with more are read, uniformly; not the run's key. None: the
+        first ones, in the order of the table.
+      people: every person, in a public order, those without rows too; None: all owners.
+
+    Returns:
+      `People`, as NumPy arrays. Places without a row hold the person's first row again, zeros for
+      one without rows: they are masked.
+
+    Raises:
+      ValueError: for data and owners of different lengths, owners of another kind, or an owner who
+        is not among `people`.
+      TypeError: for data that are no arrays.
+
+    Examples:
+        >>> rows = np.arange(10.0).reshape(5, 2)
+        >>> made = jmm.by_person(rows, owners=["b", "a", "b", "b", "c"], most=2)
+        >>> made.present.tolist()
+        [[True, False], [True, True], [True, False]]
+        >>> made.rows[1].tolist()
+        [[0.0, 1.0], [4.0, 5.0]]
+    """
+    arguments.records(data)
+    index = rows_of_people(owners, most, key=key, people=people)
+    lengths = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
+    if lengths != {(len(owners),)}:
+        raise ValueError(f"data have leading axes {lengths}, but there are {len(owners)} owners.")
+    present = index >= 0
+    own = np.where(present, index, index[:, :1])
+
+    def leaf(x: Any) -> np.ndarray:
+        x = np.asarray(x)[own]
+        x[~present[:, 0]] = 0
+        return x
+
+    return People(jax.tree.map(leaf, data), present)
+
+
+def per_person(problem: Problem | GroupProblem, *, total: bool = False) -> Any:
+    """The problem of `People`: a person's operator is the mean of that of the rows that are read.
+
+    How clipped sums are computed is as the problem says; the ghost strategy takes a person's rows
+    as it takes positions of a sequence. What reads whole data sets (`value`, `best_response`,
+    `saddle_point`, `furthest`) is left out: it is of rows.
+
+    Args:
+      problem: of rows.
+      total: whether the rows are added up instead, so that persons with more rows count for more;
+        not for a `GroupProblem`, whose constants are those of a mean.
+
+    Raises:
+      TypeError: for what is no problem.
+      ValueError: for the total of a `GroupProblem`.
+
+    Examples:
+        >>> rows = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: w * v * x))
+        >>> problem = jmm.problems.per_person(rows)
+        >>> people = jmm.by_person(np.array([1.0, 3.0, 5.0]), owners=[7, 7, 8], most=2)
+        >>> first = jax.tree.map(lambda x: x[0], people)
+        >>> float(problem.operator(Saddle(1.0, 1.0), first).w)  # the mean of 1 and 3
+        2.0
+    """
+    arguments.problem(problem)
+    return _per_person(problem, total)
+
+
+@functools.lru_cache(maxsize=64)  # one object a problem: programs are kept by identity
+def _per_person(problem: Any, total: bool) -> Any:
+    def over(values: PyTree, present: jax.Array) -> PyTree:
+        count = 1 if total else jnp.maximum(jnp.sum(present), 1)
+
+        def leaf(x: jax.Array) -> jax.Array:
+            there = present.reshape(-1, *[1] * (x.ndim - 1))
+            return jnp.sum(jnp.where(there, x, 0), 0) / jnp.asarray(count, x.dtype)
+
+        return jax.tree.map(leaf, values)
+
+    def each(person: People, key: tuple[jax.Array, ...]) -> list[jax.Array]:
+        """Of a problem that draws: a key for each row of the person."""
+        return [jax.random.split(k, person.most) for k in key]
+
+    if isinstance(problem, GroupProblem):
+        if total:
+            raise ValueError("total=True would multiply the constants of a GroupProblem by the "
+                             "number of rows: leave it out.")
+        of_row = problem.loss
+
+        def group_loss(w: PyTree, person: People) -> jax.Array:
+            return over(jax.vmap(of_row, (None, 0))(w, person.rows), person.present)
+
+        return problem._replace(loss=group_loss, operator=SaddleOperator(
+            lambda w, _, person: group_loss(w, person)))
+    operator: Any = problem.operator
+    if type(operator) is SaddleOperator:
+        loss = operator.loss
+
+        def person_loss(w: PyTree, v: PyTree, person: People, *key: jax.Array) -> jax.Array:
+            of_rows = jax.vmap(lambda row, *key: loss(w, v, row, *key))
+            return over(of_rows(person.rows, *each(person, key)), person.present)
+
+        made: Any = SaddleOperator(person_loss, operator.strategy, operator.microbatch)
+    else:
+        def person_operator(z: Saddle, person: People, *key: jax.Array) -> Saddle:
+            of_rows = jax.vmap(lambda row, *key: operator(z, row, *key))
+            return over(of_rows(person.rows, *each(person, key)), person.present)
+
+        made = with_strategy(person_operator, getattr(operator, "strategy", "auto"),
+                             getattr(operator, "microbatch", 32))
+    return problem._replace(operator=made, value=None, best_response=Saddle(None, None),
+                            saddle_point=None, furthest=None)
