@@ -7,29 +7,40 @@ Every `fit` is a release of its own: what a cross-validation costs is the sum ov
 Parameters are public: choosing them by scores on the same records is not in the statement.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.metrics import roc_auc_score
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from jaxminimax.accounting import calibrate_noise
-from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import Query, Repeat
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import ranges
-from jaxminimax.tables.columns import Column, Number, as_numbers
-from jaxminimax.tables.records import Records, balanced, by_person, records
+from jaxminimax.tables.columns import Charged, Column, Number, as_numbers
+from jaxminimax.tables.fair_fit import FairFit
+from jaxminimax.tables.groups import Groups
+from jaxminimax.tables.records import Records, by_person, group_of_persons, records
 from jaxminimax.tables.rule import defaults
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer, train_records
 
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.metrics import roc_auc_score
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError("jaxminimax.estimators needs scikit-learn: pip install "
+                      "'jaxminimax[sklearn]'") from error
+
+
 _LABEL = "label of the records"  # no column of a table that a schema could declare
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())
 
 
 class _PrivateScorer(ClassifierMixin, BaseEstimator):
@@ -76,24 +87,25 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         positive = (y == self.classes_[1]).astype(np.float32)
         most = 1 if owners is None else self.most
         index = by_person(len(y), owners, most)
-        sizes, importance = self._groups(groups, index)
-        columns, paid, how = self._columns(table, len(index))
+        cut = self._groups(groups, positive, index)
+        columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, "1")
-        chosen = defaults(len(index), schema, epsilon=self.epsilon, delta=self.delta, sizes=sizes,
-                          alongside=paid)
+        paid = ranges.paid(len(index), schema, self.epsilon, self.delta)
+        chosen = defaults(len(index), schema, epsilon=self.epsilon, delta=self.delta,
+                          sizes=() if cut is None else cut.sizes,
+                          by_label=cut is not None and cut.by_label, alongside=paid)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.reserve(chosen.mechanism())
         for described in paid:
-            schema = Schema(self._released(table, index, described, jax.random.fold_in(key, 1)),
-                            _LABEL, "1")
+            values = np.stack([as_numbers(schema.cells(table, x)) for x in schema.charged], -1)
+            given = records(values, positive, owners, most)
+            schema = ranges.within(schema, ranges.released(jax.random.fold_in(key, 1), described,
+                                                           given.x, given.weight))
         rows: Records = records(schema.features(table), positive, owners, most)
         unit = "one row" if owners is None else f"one person, {self.most} rows of whom are read"
-        known = [how, "Which classes there are is public."]
-        if sizes:
-            known.append("Who is in which group is public, and so are the groups' sizes.")
         self.scorer_: Scorer = train_records(jax.random.fold_in(key, 0), rows, schema, chosen,
-                                             importance=importance, unit=unit,
-                                             assumed=tuple(known))
+                                             groups=cut, unit=unit, assumed=(
+                                                 how, "Which classes there are is public."))
         self.statement_ = self.scorer_.statement
         return self
 
@@ -142,33 +154,23 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
     def _declared(self) -> Mapping[str, Column]:
         return self.schema.columns if isinstance(self.schema, Schema) else self.schema
 
-    def _columns(self, table: Any, people: int) -> tuple[Mapping[str, Column],
-                                                        tuple[Repeat, ...], str]:
-        """The columns as declared, or with ranges that stand in until they are released."""
+    def _columns(self, table: Any) -> tuple[Mapping[str, Column], str]:
+        """The columns as declared, or with ranges to be released; and how they are known."""
+        charged = "Ranges of {} were released, for a tenth of the budget."
         if self.schema is not None:
-            return self._declared(), (), "The schema is public: it was not read off these records."
+            columns = self._declared()
+            asked = [name for name, kind in columns.items() if isinstance(kind, Charged)]
+            return columns, " ".join(("The schema is public: it was not read off these records.",
+                                      *([charged.format(", ".join(asked))] if asked else ())))
         if self.bounds is not None:
             low, high = (np.broadcast_to(b, len(table)) for b in self.bounds)
             return ({name: Number(float(a), float(b))
-                     for name, a, b in zip(table, low, high, strict=True)}, (),
+                     for name, a, b in zip(table, low, high, strict=True)},
                     "The bounds are public: they were not read off these records.")
-        one = Repeat(query=Query(clip=Saddle(1.0, None), population=people), times=1)
-        z = calibrate_noise(one, self.epsilon, self.delta).query.noise_multiplier.w
-        return (dict.fromkeys(table, Number(0.0, 1.0)),
-                (ranges.mechanism(people, len(table), z / np.sqrt(ranges.SHARE)),),
-                "Ranges of the columns were released, for a tenth of the budget.")
+        return dict.fromkeys(table, Charged()), charged.format("the columns")
 
-    def _released(self, table: Any, index: np.ndarray, described: Repeat,
-                  key: jax.Array) -> Mapping[str, Column]:
-        """The columns with released ranges."""
-        values = np.stack([as_numbers(x) for x in table.values()], -1)
-        there = index >= 0
-        found = ranges.released(key, described, values[index],
-                                there / np.maximum(there.sum(1, keepdims=True), 1))
-        return dict(zip(table, found, strict=True))
-
-    def _groups(self, groups: Any, index: np.ndarray) -> tuple[tuple[int, ...], Any]:
-        return (), None
+    def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> Groups | None:
+        return None
 
 
 class PrivateAUCClassifier(_PrivateScorer):
@@ -189,6 +191,15 @@ class PrivateAUCClassifier(_PrivateScorer):
       statement_: the privacy statement of `fit`.
       scorer_: the `Scorer`.
       classes_: the two classes.
+
+    Examples:
+        >>> from jaxminimax.estimators import PrivateAUCClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(-1, 1, (300, 2))
+        >>> y = X[:, 0] + 0.1 * rng.normal(size=300) > 0
+        >>> model = PrivateAUCClassifier(epsilon=4.0, delta=1e-4, bounds=(-1.0, 1.0)).fit(X, y)
+        >>> model.decision_function(X).shape, model.statement_.epsilon <= 4
+        ((300,), True)
     """
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -198,16 +209,96 @@ class PrivateAUCClassifier(_PrivateScorer):
 
 
 class PrivateWorstGroupClassifier(_PrivateScorer):
-    """A private classifier for the worst of several groups: each has the same weight.
+    """A private classifier for the worst of several groups.
 
-    Arguments and attributes are those of `PrivateAUCClassifier`. `fit` needs groups; who is in
-    which group is public. Rows of a class that is rare in a small group count most, so that groups
-    of label and attribute together (a group for every pair) serve the worst error of any of them.
+    With `by_label` each group is cut by the label, so that the worst one is the worst share of
+    errors of one label in one group. Every group has the same weight at first, then weights move
+    towards the groups of the largest noisy losses (`balanced_groups`). Labels are then public like
+    groups: the guarantee is about the rest of a record.
+
+    Without, the model is that of the average record: groups with all labels in them differ in how
+    hard they are, and giving the hardest one more weight does not make it easier. Their mean losses
+    under it are released, `group_losses_`.
+
+    Arguments are those of `PrivateAUCClassifier`, and
+
+    Args:
+      by_label: whether groups are cut by the label.
+
+    Attributes:
+      statement_: the privacy statement of `fit`.
+      scorer_: the `Scorer`.
+      classes_: the two classes.
+      group_losses_: noisy mean losses of the groups by name, without `by_label`; else None.
+
+    Examples:
+        >>> from jaxminimax.estimators import PrivateWorstGroupClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X, group = rng.uniform(-1, 1, (300, 2)), np.arange(300) % 3
+        >>> y = X[:, 0] + 0.1 * rng.normal(size=300) > 0
+        >>> model = PrivateWorstGroupClassifier(epsilon=4.0, delta=1e-4, bounds=(-1.0, 1.0))
+        >>> model.fit(X, y, groups=group).statement_.epsilon <= 4
+        True
     """
 
-    def _groups(self, groups: Any, index: np.ndarray) -> tuple[tuple[int, ...], Any]:
+    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, by_label: bool = False,
+                 schema: Any = None, bounds: Any = None, most: int = 1, ledger: Any = None,
+                 random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
+                         random_state=random_state)
+        self.by_label = by_label
+
+    @property
+    def group_losses_(self) -> dict[str, float] | None:
+        """What `fit` released of the groups."""
+        check_is_fitted(self)
+        return self.scorer_.group_losses
+
+    def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> Groups | None:
         if groups is None:
             raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
-        _, group = np.unique(np.asarray(groups).astype(str), return_inverse=True)
-        sizes = tuple(int(n) for n in np.bincount(group))
-        return sizes, balanced(group, sizes)[index]
+        names, number = np.unique(np.asarray(groups).astype(str), return_inverse=True)
+        if number.shape != positive.shape:
+            raise ValueError(f"groups has shape {number.shape} and y {positive.shape}: one for "
+                             "every row.")
+        found = Groups(number, tuple(map(str, names)))
+        if self.by_label:
+            found = found.cut(positive)
+        return dataclasses.replace(found, number=group_of_persons(found.number, index))
+
+
+class PrivateFairClassifier(FairFit, _PrivateScorer):
+    """A private classifier whose predictions depend little on a group that is private too.
+
+    Arguments and attributes are those of `PrivateAUCClassifier`, and:
+
+    Args:
+      weight: of the chi-square information between prediction and group, beside the logistic loss:
+        the larger, the fairer and the less accurate; public. Each fit is one point of that front.
+      kind: "parity", predictions independent of the group, or "odds", so among the records of each
+        class.
+      group_values: the groups; public. None: those that occur, which is then public. A row with
+        another value is in no group.
+
+    Attributes:
+      groups_: the groups.
+
+    Examples:
+        >>> from jaxminimax.estimators import PrivateFairClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X, group = rng.uniform(-1, 1, (300, 2)), np.arange(300) % 2
+        >>> y = X[:, 0] + 0.1 * rng.normal(size=300) > 0
+        >>> model = PrivateFairClassifier(epsilon=4.0, delta=1e-4, bounds=(-1.0, 1.0))
+        >>> model.fit(X, y, groups=group).statement_.epsilon <= 4
+        True
+    """
+
+    def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, weight: float = 4.0,
+                 kind: str = "parity", group_values: Any = None, schema: Any = None,
+                 bounds: Any = None, most: int = 1, ledger: Any = None,
+                 random_state: Any = None) -> None:
+        super().__init__(epsilon, delta, schema=schema, bounds=bounds, most=most, ledger=ledger,
+                         random_state=random_state)
+        self.weight = weight
+        self.kind = kind
+        self.group_values = group_values

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import numbers
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,17 @@ def as_numbers(cells: Any) -> np.ndarray:
     array = np.asarray(cells)
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    return np.array([_number(x) for x in array.tolist()], np.float64)
+    return np.array(_each(_number, array), np.float64)
+
+
+def _each(read: Callable[[Any], Any], cells: Any) -> list[Any]:
+    """`read` of every cell by itself, but of equal texts once.
+
+    Other cells that are equal, such as 1 and True, need not read alike.
+    """
+    cells = np.asarray(cells, object).tolist()
+    texts = {x: read(x) for x in {x for x in cells if type(x) is str}}
+    return [texts[x] if type(x) is str else read(x) for x in cells]
 
 
 def _number(cell: Any) -> float:
@@ -38,7 +49,7 @@ def _number(cell: Any) -> float:
 
 def as_words(cells: Any) -> np.ndarray:
     """Cells as text `[n]`: stripped, whole numbers without a point, "" where there is nothing."""
-    return np.array([word(x) for x in np.asarray(cells, object).tolist()], object)
+    return np.array(_each(word, cells), object)
 
 
 def word(cell: Any) -> str:
@@ -55,7 +66,7 @@ def word(cell: Any) -> str:
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     text = str(cell).strip()
     whole = _WHOLE.fullmatch(text)
-    return {"True": "1", "False": "0"}.get(text, whole[1] if whole else text)
+    return {"true": "1", "false": "0"}.get(text.lower(), whole[1] if whole else text)
 
 
 class Column(Protocol):
@@ -91,6 +102,11 @@ class Number:
       high: upper end.
       log: whether log(1 + x) is taken first; the range must not begin below 0.
       missing: whether a number of its own, 0 or 1, says that the cell is missing.
+
+    Examples:
+        >>> age = jmm.tables.Number(18, 90)
+        >>> age.low, age.high, age.log
+        (18, 90, False)
     """
 
     low: float
@@ -142,11 +158,66 @@ class Number:
 
 
 @dataclasses.dataclass(frozen=True)
+class Charged:
+    """A number whose range nobody knows: it is released by a noisy histogram, see `ranges`.
+
+    It counts like a `Number` where settings are chosen, and becomes one before a cell is encoded.
+
+    Attributes:
+      missing: as in `Number`.
+
+    Examples:
+        >>> income = jmm.tables.Charged()  # nobody knows its range beforehand
+        >>> income.within(0.0, 1e5)
+        Number(low=0.0, high=100000.0, log=False, missing=False)
+    """
+
+    missing: bool = False
+
+    @property
+    def width(self) -> int:
+        """As of the `Number` that it becomes."""
+        return self.within(-1.0, 1.0).width
+
+    @property
+    def length(self) -> float:
+        """As of the `Number` that it becomes."""
+        return self.within(-1.0, 1.0).length
+
+    @property
+    def squares(self) -> tuple[bool, ...]:
+        """As of the `Number` that it becomes."""
+        return self.within(-1.0, 1.0).squares
+
+    def within(self, low: float, high: float) -> Number:
+        """The column with a released range."""
+        return Number(low, high, missing=self.missing)
+
+    def encode(self, cells: Any) -> np.ndarray:
+        """Refuses: there is no range yet.
+
+        Raises:
+          ValueError: always.
+        """
+        raise ValueError("the range of a charged column is released by train(...), which encodes "
+                         "its cells: declare Number(low, high) to encode them here.")
+
+    def declared(self) -> dict[str, Any]:
+        """`range = "charged"`."""
+        return {"range": "charged", **({"missing": True} if self.missing else {})}
+
+
+@dataclasses.dataclass(frozen=True)
 class Category:
     """One of declared values: a 1 in the place of the value, zeros where it is none of them.
 
     Attributes:
       values: all different; compared as text, whole numbers without a point.
+
+    Examples:
+        >>> job = jmm.tables.Category(("desk", "field"))
+        >>> job.values
+        ('desk', 'field')
     """
 
     values: tuple[str, ...]

@@ -3,15 +3,21 @@
 import argparse
 import json
 import pathlib
+import warnings
 from typing import Any
 
 import jax
 
-from jaxminimax.tables import files, reference, report
+from jaxminimax.accounting import epsilon
+from jaxminimax.base import checks
+from jaxminimax.mechanism import Sequence
+from jaxminimax.tables import files, options, reference, report
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer, train
+from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.training import train
+from jaxminimax.tables.unfinished import Unfinished
 
-MODEL = "model.json"
+MODEL, UNFINISHED = "model.json", "unfinished"
 _TRAIN = "trains a private scorer of a table"
 _PREDICT = "scores the rows of a table by a trained scorer"
 
@@ -20,15 +26,20 @@ def add(commands: Any) -> None:
     """Adds both commands to those of a parser."""
     command = commands.add_parser("train", help=_TRAIN, description=_TRAIN + (
         ". With --test-fraction it also prints the AUC on rows held out, and that of a logistic "
-        "regression without privacy on the same features: both are outside of the guarantee."))
+        "regression without privacy on the same features: both are outside of the guarantee. With "
+        "--out a command that was stopped goes on where it was, if it is given again."))
     flag = command.add_argument
     flag("table", help="CSV file with a header line, or Parquet file")
     flag("--schema", help="TOML file: label, ranges and categories of the columns, owner, groups")
+    options.add(flag)
     flag("--epsilon", type=float, required=True, help="of everything that training releases")
     flag("--delta", type=float, required=True, help="chance that epsilon does not cover; below 1/n")
     flag("--test-fraction", type=float, metavar="F",
          help="share of the records (persons, if the schema has an owner) held out to test on; "
               "without it all rows train")
+    flag("--curve", type=float, nargs="+", default=[], metavar="EPSILON",
+         help="train at these too, each a release that adds to the cost, and draw the AUC against "
+              "epsilon; needs --test-fraction")
     flag("--seed", type=int, help="of the split and of the noise, for experiments: whoever knows "
                                   "it can subtract the noise. Default: the system's entropy")
     flag("--columns", nargs="+", metavar="NAME", help="declared columns to use (default: all)")
@@ -44,62 +55,101 @@ def add(commands: Any) -> None:
     flag("--json", action="store_true", help="print JSON only")
 
 
-def _schema(args: argparse.Namespace, frame: Any) -> Schema:
-    if args.schema is None:
-        names = ", ".join(map(str, frame.columns))
-        raise ValueError(
-            f"needs --schema FILE: what is public about the columns {names}. In TOML: [label] "
-            "name, positive; [columns.NAME] range = [low, high] or categories = [...]. A column "
-            "that is not declared is not read.")
-    schema = Schema.from_toml(args.schema)
-    if args.columns is not None:
-        unknown = [name for name in args.columns if name not in schema.columns]
-        if unknown:
-            raise ValueError(f"--columns {' '.join(unknown)}: not declared in {args.schema}; there "
-                             f"are {', '.join(schema.columns)}.")
-        schema = schema.without(tuple(n for n in schema.columns if n not in args.columns))
-    return schema.without(tuple(args.drop)) if args.drop else schema
-
-
 def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    if args.out is not None:  # before any budget is spent
-        _folder(pathlib.Path(args.out))
+    folder = None if args.out is None else pathlib.Path(args.out)
+    if args.curve and args.test_fraction is None:
+        raise ValueError("--curve is of the AUC on rows held out: say --test-fraction too.")
+    for one in args.curve:
+        checks.number("--curve", one, low=0.0)
+    if folder is not None:  # before any budget is spent
+        _writable(folder)
     frame = files.read(args.table)
-    schema = _schema(args, frame)
+    schema = options.schema(args, list(frame.columns), len(frame))
     test = None
     if args.test_fraction is not None:
         owners = None if schema.owner is None else schema.cells(frame, schema.owner)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
     rows = frame if test is None else frame[~test]
-    scorer = train(rows, schema, epsilon=args.epsilon, delta=args.delta,
-                   key=None if args.seed is None else jax.random.key(args.seed),
-                   progress=not (args.quiet or args.json))
-    said: dict[str, Any] = {"auc": None, "auc_reference": None}
-    if test is not None:
-        said = reference.aucs(scorer, rows, frame[test])
-    said |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
-             "seed": args.seed, "outside_the_guarantee": ["auc", "auc_reference"],
-             "statement": scorer.statement.to_json()}
-    if args.out is not None:
-        folder = pathlib.Path(args.out)
+    for note in options.doubts(schema, len(rows)):
+        warnings.warn(note, UserWarning, stacklevel=2)
+    if folder is not None and (folder / MODEL).stat().st_size and not (
+            folder / UNFINISHED).exists():
+        warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
+                      "spent, and this is a further release.", UserWarning, stacklevel=2)
+    held = None if test is None else frame[test]
+    scorer, said = _trained(args, rows, held, schema, folder)
+    if folder is not None:
         scorer.save(folder / MODEL)
         (folder / "report.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
         (folder / "report.html").write_text(report.page(scorer, said), encoding="utf-8")
+        for one in (folder / UNFINISHED).glob("*"):
+            Unfinished(one).finish()
+        (folder / UNFINISHED).rmdir()
+    return said, "\n".join(_lines(args, scorer, said, 0 if held is None else len(held)))
+
+
+def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
+             folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
+    """The scorer, those of the curve, and what is said of them."""
+    made = []
+    for k, target in enumerate((args.epsilon, *args.curve)):
+        key = None if args.seed is None else jax.random.key(args.seed)
+        if key is not None and k:
+            key = jax.random.fold_in(key, k + 1)
+        made.append(train(rows, schema, epsilon=target, delta=args.delta, key=key,
+                          progress=not (args.quiet or args.json),
+                          folder=None if folder is None else folder / UNFINISHED / str(k)))
+    scorer = made[0]
+    said: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
+    if held is not None:
+        said = reference.aucs(scorer, rows, held)
+    notes = (*scorer.notes, *options.labels(scorer), *options.constant(scorer))
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
+    said |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
+             "seed": args.seed, "group_losses": scorer.group_losses,
+             "released_share_of_positives": scorer.moments.prior,
+             "schema": scorer.schema.to_dict(), "notes": list(notes),
+             "outside_the_guarantee": ["auc", "auc_standard_error", "auc_reference", "curve"],
+             "statement": scorer.statement.to_json()}
+    if len(made) > 1:
+        labels = schema.labels(held)
+        said["curve"] = []
+        for one in made[1:] if said["auc"] is not None else ():
+            auc, error = reference.area(one.decision_function(held), labels)
+            said["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
+                                  "auc_standard_error": error})
+        said["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
+            one.described for one in made if one.described is not None)), args.delta)
+    return scorer, said
+
+
+def _lines(args: argparse.Namespace, scorer: Scorer, said: dict[str, Any], held: int) -> list[str]:
+    """What is printed without --json."""
     lines = [str(scorer.statement)]
-    if test is not None:
-        lines.append(f"{int(test.sum())} rows held out, outside of the guarantee: AUC "
-                     f"{_digits(said['auc'])}, and {_digits(said['auc_reference'])} of a logistic "
-                     "regression without privacy on the same features.")
+    if scorer.group_losses is not None:
+        each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
+        lines.append(f"Mean losses of the groups, with noise, released: {each}.")
+    lines.append(f"Released share of positive labels: {scorer.moments.prior:.3f}.")
+    if held:
+        of = "of one label only" if said["auc"] is None else report.with_error(
+            said["auc"], said["auc_standard_error"])
+        best = ("of one label only" if said["auc_reference"] is None
+                else f"{said['auc_reference']:.4f}")
+        lines.append(f"{held} rows held out, outside of the guarantee: AUC {of}, and {best} of a "
+                     "logistic regression without privacy on the same features.")
+    lines += [f"At epsilon = {x['epsilon']:.4g}: AUC "
+              f"{report.with_error(x['auc'], x['auc_standard_error'])}."
+              for x in said.get("curve", ())]
+    if "epsilon_with_curve" in said:
+        lines.append(f"With the runs of the curve everything together has epsilon = "
+                     f"{said['epsilon_with_curve']:.4g} at delta = {args.delta:g}.")
     if args.seed is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
-    return said, "\n".join(lines)
+    return lines
 
 
-def _digits(auc: float | None) -> str:
-    return "of one label only" if auc is None else f"{auc:.4f}"
-
-
-def _folder(folder: pathlib.Path) -> None:
+def _writable(folder: pathlib.Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MODEL).touch()

@@ -10,8 +10,10 @@ of psi over persons moves by at most 2 c / n when one of them is replaced. (Of a
 rows it is their mean, which is no longer.)
 """
 
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,7 @@ from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
 
 _LABEL = 0.25  # (y - 1/2)^2
+_release = jax.jit(release, static_argnames="problem")  # compiled once for tables of one shape
 
 
 class Moments(NamedTuple):
@@ -38,6 +41,15 @@ class Moments(NamedTuple):
     mean: np.ndarray
     second: np.ndarray
     prior: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain Python values."""
+        return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """What `to_json` made `record` of."""
+        return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
 
 
 def length(schema: Schema | None) -> float:
@@ -75,16 +87,9 @@ def released(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray, we
     width = x.shape[-1]
     shift, squared = (np.zeros(0), np.zeros(0, bool)) if schema is None else _layout(schema)
     places = np.flatnonzero(squared)
-
-    def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-        x, y, weight = record
-        parts = [y[:, None] - 0.5]
-        if schema is not None:
-            parts += [x - jnp.asarray(shift[None], x.dtype), x[:, places] ** 2 - 0.5]
-        return Saddle(weight @ jnp.concatenate(parts, 1), None)
-
+    problem = _psi(None if schema is None else tuple(shift.tolist()), tuple(places.tolist()))
     start = Saddle(jnp.zeros(1 + (width + len(places) if schema is not None else 0)), ())
-    answer = np.asarray(release(key, described, jnp.int32(0), Problem(psi), start,
+    answer = np.asarray(_release(key, described, jnp.int32(0), problem, start,
                                 (x, y, weight)).w, np.float64)
     prior = float(np.clip(answer[0] + 0.5, 0.02, 0.98))
     if schema is None:
@@ -93,3 +98,17 @@ def released(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray, we
     second = mean.copy()  # of 0 and 1
     second[places] = answer[1 + width:] + 0.5
     return Moments(mean, second, prior)
+
+
+@functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
+def _psi(shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
+    """Psi as an operator: of the label alone, or with the features less `shift` and squares."""
+
+    def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
+        x, y, weight = record
+        parts = [y[:, None] - 0.5]
+        if shift is not None:
+            parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 0.5]
+        return Saddle(weight @ jnp.concatenate(parts, 1), None)
+
+    return Problem(psi)

@@ -3,34 +3,90 @@
 One release of all columns' histograms over fixed cells: eight to a decade from 10^-2 to 10^6 on
 either side of 0, one around 0, one beyond either end, one for what is missing. A record sits in one
 cell of each of c columns, a vector of norm sqrt(c), which is its clip norm. A range is from the 1st
-to the 99th percentile of the cells whose noisy share exceeds three standard deviations; if none
-does, it is the fullest cell and its neighbours. Everything after the release is post-processing.
+to the 99th percentile of the cells whose noisy share stands out: above what noise alone reaches
+in any cell of any column once in a hundred runs, as one empty cell far out would stretch the range
+by decades. If no cell does, it is the fullest one and its neighbours. Everything after the release
+is post-processing.
 """
 
+import dataclasses
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
+from jaxminimax.accounting import calibrate_noise
 from jaxminimax.base.types import Problem, Saddle
 from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Query, Repeat
-from jaxminimax.tables.columns import Number
+from jaxminimax.tables.columns import Charged, Number
+from jaxminimax.tables.schema import Schema
 
 SHARE = 0.1  # of mu^2
 _DECADES, _EACH = (-2, 6), 8
 _ENDS = 10.0 ** (np.arange(_EACH * _DECADES[0], _EACH * _DECADES[1] + 1) / _EACH)
 EDGES = np.concatenate([-_ENDS[::-1], _ENDS])  # of the cells, ascending
 CELLS = len(EDGES) + 2  # beyond either end, and what is missing
-_SURE = 3.0  # standard deviations
+_FALSE = 0.01  # chance that an empty cell of any column counts
 _TAIL = 0.01  # share of the values that are left outside at either end
+_LARGEST = 10**9  # numbers that the release holds at once
+_release = jax.jit(release, static_argnames="problem")  # compiled once for tables of one shape
+
+
+def _shares(z: Saddle, record: tuple[jax.Array, jax.Array]) -> Saddle:
+    cell, weight = record
+    return Saddle(jnp.einsum("r,rck->ck", weight, jax.nn.one_hot(cell, CELLS)), None)
+
+
+_SHARES = Problem(_shares)
 
 
 def mechanism(population: int, columns: int, noise_multiplier: float) -> Repeat:
     """One release of the shares of records in every cell of every column."""
     return Repeat(query=Query(clip=Saddle(math.sqrt(columns), None), population=population,
                               noise_multiplier=Saddle(noise_multiplier, None)), times=1)
+
+
+def paid(population: int, schema: Schema, epsilon: float, delta: float) -> tuple[Repeat, ...]:
+    """The release that the charged columns of a schema need: none, or one with its noise.
+
+    Args:
+      population: n, records.
+      schema: of the table.
+      epsilon: of everything that is to be released; the histograms take a tenth of mu^2.
+      delta: in (0, 1).
+
+    Raises:
+      ValueError: for numbers out of range, or more cells than fit into memory.
+    """
+    if not schema.charged:
+        return ()
+    size = population * len(schema.charged) * CELLS
+    if size > _LARGEST:
+        raise ValueError(f"charged ranges of {len(schema.charged)} columns of {population} records "
+                         f"need histograms of {size:.2g} numbers, above {_LARGEST:.2g}: declare "
+                         "ranges of some columns, or leave some out.")
+    one = Repeat(query=Query(clip=Saddle(1.0, None), population=population), times=1)
+    z = calibrate_noise(one, epsilon, delta).query.noise_multiplier.w
+    return (mechanism(population, len(schema.charged), z / math.sqrt(SHARE)),)
+
+
+def least(described: Repeat) -> float:
+    """The share of records from which on a cell counts; c is the square of the clip norm."""
+    query = described.query
+    sure = -special.ndtri(_FALSE / (CELLS * max(1.0, query.clip.w**2)))
+    return float(sure * query.clip.w * query.noise_multiplier.w / query.population)
+
+
+def within(schema: Schema, found: Sequence[Number]) -> Schema:
+    """The schema with released ranges in place of its charged columns, in their order."""
+    left = iter(found)
+    columns = {name: kind.within((one := next(left)).low, one.high)
+               if isinstance(kind, Charged) else kind for name, kind in schema.columns.items()}
+    return dataclasses.replace(schema, columns=columns)
 
 
 def cells(values: np.ndarray) -> np.ndarray:
@@ -50,17 +106,10 @@ def released(key: jax.Array, described: Repeat, values: np.ndarray,
       weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
     """
     columns = values.shape[-1]
-
-    def shares(z: Saddle, record: tuple[jax.Array, jax.Array]) -> Saddle:
-        cell, weight = record
-        return Saddle(jnp.einsum("r,rck->ck", weight, jax.nn.one_hot(cell, CELLS)), None)
-
     start = Saddle(jnp.zeros((columns, CELLS)), ())
-    answer = release(key, described, jnp.int32(0), Problem(shares), start,
+    answer = _release(key, described, jnp.int32(0), _SHARES, start,
                      (cells(values), np.asarray(weight, np.float32)))
-    query = described.query
-    deviation = query.clip.w * float(query.noise_multiplier.w) / query.population
-    return tuple(_range(row, _SURE * deviation)
+    return tuple(_range(row, least(described))
                  for row in np.asarray(answer.w, np.float64)[:, :-1])
 
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxminimax.problems._people import rows_of_people
 from jaxminimax.tables.columns import as_words
 from jaxminimax.tables.moments import Moments
 
@@ -32,14 +33,7 @@ def by_person(rows: int, owners: Any | None, most: int) -> np.ndarray:
     """
     if owners is None:
         return np.arange(rows)[:, None]
-    owner = np.unique(as_words(owners).astype(str), return_inverse=True)[1]
-    order = np.argsort(owner, kind="stable")
-    start = np.flatnonzero(np.diff(owner[order], prepend=-1))
-    place = np.arange(rows) - np.repeat(start, np.diff(start, append=rows))
-    index = np.full((len(start), most), -1)
-    kept = place < most
-    index[owner[order][kept], place[kept]] = order[kept]
-    return index
+    return rows_of_people(as_words(owners).astype(str), most)
 
 
 def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int = 1) -> Records:
@@ -59,10 +53,23 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
                    weight.astype(np.float32))
 
 
-def balanced(groups: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """Weight n / (p n_i) for a row of group i, and 0 for one that is in none."""
-    weights = np.array([*(sum(sizes) / (len(sizes) * n) for n in sizes), 0.0])
-    return weights[groups]
+def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The group of every person, `[n]`.
+
+    Args:
+      group: of every row, `[rows]`; public.
+      index: numbers of the rows of each person, see `by_person`.
+
+    Raises:
+      ValueError: for a person with rows of several groups: groups are public, so that tells
+        nothing.
+    """
+    own = np.where(index >= 0, np.asarray(group)[index], -1)
+    first = own[:, 0]
+    if np.any((own != first[:, None]) & (index >= 0)):
+        raise ValueError("a person has rows of several groups: groups must be of persons, the same "
+                         "in all rows of one (with by_label, the label too).")
+    return first
 
 
 def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:

@@ -5,7 +5,14 @@ Full batches because T releases of parameter mu_t = mu / sqrt(T) have noise 2 C 
 and T steps of effective size tau / T add up to tau 2 C / (n mu): T cancels, so that rounds cost
 time and no privacy, and their charge is exact. The one number that matters is tau, the time of the
 gradient flow that is followed. A direction without curvature gathers noise tau 2 C / (n mu') in it;
-the rule sets that to 0.7 a coordinate.
+the rule sets that to 0.7 a coordinate, and to more for many columns.
+
+Groups that contain the label are trained by `balanced_groups`: each group has the same weight at
+first, then weights move towards the groups of the largest noisy losses, if these losses can be
+heard: steps that add up to S gather noise S B / (n_i mu_l) in the log weight of group i, mu_l^2
+what the losses cost together. Where 0.2 of noise leaves no S of 1, groups stay balanced. Groups
+without the label differ in how hard they are, which no weight changes, so the model is that of the
+average record, and the groups' mean losses under it are released.
 
 What the numbers rest on is measured, not proved; privacy rests on none of them.
 """
@@ -13,26 +20,38 @@ What the numbers rest on is measured, not proved; privacy rests on none of them.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import optax
 
 from jaxminimax.accounting import calibrate, calibrate_noise
-from jaxminimax.algorithms import sgda
+from jaxminimax.algorithms import balanced_groups, sgda
 from jaxminimax.algorithms.common.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import Mechanism, Query, Repeat, Sequence
-from jaxminimax.tables import moments
+from jaxminimax.mechanism import GroupGradients, GroupLosses, Mechanism, Query, Repeat, Sequence
+from jaxminimax.tables import moments, words
 from jaxminimax.tables.schema import Schema
 
 SHARE = 0.1  # of mu^2, for the release of moments
 GATHERED = 0.7  # noise of a flat direction at the end, a coordinate
+# Features are divided by sqrt(d), so what a weight has to reach grows with it: from that many
+# columns on the time does, too. (Found on pairs of pictures, d = 196, where it halves the gap.)
+WIDE = 25
 CLIP = math.sqrt(0.5)  # gradient of an undecided record of full length sqrt(2)
 FLOOR = 0.0025  # least variance that a feature is divided by: at most 20 standard units
 TOO_NOISY = 0.3  # standard deviation of a released mean from which on features stay as they are
 ROUNDS = (100, 1000)
 LONGEST = 20.0  # time that a round may stand for: the curvature is at most 1/2
 FEW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
+METHODS = ("average", "balanced", "minimax")
+GROUP_ROUNDS = 200
+LOSS_BOUND = 2.0
+LOSSES = 0.1  # of mu^2 beside the moments', for the losses that move weights
+CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was trained without groups
+WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
+STRAY = 0.2  # noise of the smallest group's log weight at the end, at most
+LEAST = 1.0  # from what sum of steps on weights are worth their losses
 HEAVY_BALL = functools.partial(optax.sgd, momentum=0.9)
 
 
@@ -41,7 +60,7 @@ class Defaults:
     """Settings, all from public numbers; `explain` says them in words.
 
     Attributes:
-      hyper: of `sgda`, calibrated.
+      hyper: of `sgda` or `balanced_groups`, calibrated.
       moments: the release of means that is charged beside the run.
       standardise: whether features are put on one scale by the released moments.
       deviation: s, standard deviation of a released mean.
@@ -51,9 +70,18 @@ class Defaults:
       alongside: what else is paid from epsilon.
       epsilon: of everything.
       delta: of everything.
+      method: one of `METHODS`.
+      population: n, records.
+      losses: the release of groups' losses under a model that was trained without groups, or None.
+
+    Examples:
+        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.defaults(5000, schema, epsilon=1.0, delta=1e-6)
+        >>> isinstance(chosen, jmm.tables.Defaults), chosen.standardise
+        (True, True)
     """
 
-    hyper: sgda.Hyper
+    hyper: Any
     moments: Repeat
     standardise: bool
     deviation: float
@@ -63,33 +91,51 @@ class Defaults:
     alongside: tuple[Mechanism, ...]
     epsilon: float
     delta: float
+    method: str
+    population: int
+    losses: GroupLosses | None = None
+
+    @property
+    def algorithm(self) -> Any:
+        """The algorithm that `hyper` is for."""
+        return sgda if self.method == "average" else balanced_groups
+
+    def beside(self) -> tuple[Mechanism, ...]:
+        """What is released beside the run."""
+        return (*self.alongside, self.moments, *(() if self.losses is None else (self.losses,)))
 
     def mechanism(self) -> Mechanism:
         """All that is released, as one description."""
-        return Sequence(parts=(*self.alongside, self.moments, sgda.mechanism(self.hyper)))
+        return Sequence(parts=(*self.beside(), self.algorithm.mechanism(self.hyper)))
 
     def explain(self) -> str:
-        """The settings in words."""
-        query, n = self.hyper.query, self.hyper.query.population
-        scale = ("features are centred and scaled by released moments"
-                 if self.standardise else "the data are too few for moments: features stay as they "
-                 "are, and only the share of positives is released")
-        weak = ("" if self.strength >= FEW else
-                f" The data outweigh the noise by {self.strength:.0f}, below {FEW:.0f}: expect "
-                "little of the score, or ask for a larger epsilon.")
-        return (f"Logistic loss on {n} records, {self.hyper.iterations} rounds over all of them, "
-                f"heavy-ball steps of {self.hyper.step.w:.4g}, gradients clipped to "
-                f"{query.clip.w:.4g}, the mean of the last half of the points; {scale}. "
-                f"A tenth of the budget pays for that release.{weak}")
+        """Every setting in words, from the features' scaling to the averaging."""
+        return words.explain(self, FEW, SHARE)
+
+    def notes(self) -> tuple[str, ...]:
+        """What to think of before relying on it, in words."""
+        return words.notes(self, FEW)
+
+    def of_groups(self) -> str:
+        """What is done for groups, in words."""
+        if self.method == "balanced":
+            return " Every group has the same weight."
+        if self.method == "minimax":
+            first = balanced_groups.rounds_balanced(self.hyper)
+            return (f" Every group has the same weight for {first} rounds; then weights move "
+                    "towards the groups of the largest noisy losses, which a tenth of the rest "
+                    "pays for.")
+        if self.losses is None:
+            return ""
+        return (" Groups do not contain the label, so the model is that of the average record: "
+                "minimax training is for groups of unequal shares of labels. The groups' mean "
+                f"losses under it are released, for {CHECKED:g} of the budget.")
 
 
 def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
-             sizes: tuple[int, ...] = (), alongside: tuple[Mechanism, ...] = ()) -> Defaults:
+             sizes: tuple[int, ...] = (), by_label: bool = False, method: str | None = None,
+             alongside: tuple[Mechanism, ...] = ()) -> Defaults:
     """Settings of a private linear scorer, from n, the columns, epsilon and delta alone.
-
-    With groups every record's gradient is weighted by n / (p n_i), so that each of the p groups has
-    the same weight in the loss. The clip norm is that of the heaviest record, and the data count as
-    p min n_i.
 
     Args:
       population: n, records: rows, or persons where the schema has an owner.
@@ -97,32 +143,82 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
       epsilon: of everything that is released, replace-one.
       delta: in (0, 1).
       sizes: n_i, records of every group; public. Empty: no groups.
+      by_label: whether all records of a group have one label, which is then public.
+      method: "average", of all records; "balanced", every group has the same weight; "minimax",
+        balanced at first, then the largest loss of a group is made small. None: for groups that
+        contain the label "minimax", or "balanced" where losses would be noise; else "average".
       alongside: other mechanisms on the same records that are paid from epsilon.
 
     Raises:
-      ValueError: for numbers that are out of range.
+      ValueError: for numbers that are out of range, or a method that needs groups without them.
+
+    Examples:
+        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.defaults(5000, schema, epsilon=1.0, delta=1e-6)
+        >>> chosen.hyper.query.sampling, jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
+        (Full(), True)
     """
     checks.count("population", population, low=2)
-    one = Repeat(query=Query(clip=Saddle(1.0, None), population=population), times=1)
     for k, size in enumerate(sizes):
         checks.count(f"sizes[{k}]", size)
+    if method is not None:
+        checks.one_of("method", method, METHODS)
+    if method not in (None, "average") and not sizes:
+        raise ValueError(f"method={method!r} needs groups: give their sizes.")
+    one = Repeat(query=Query(clip=Saddle(1.0, None), population=population), times=1)
     # of one release of everything
     z = calibrate_noise(one, epsilon, delta, alongside=alongside).query.noise_multiplier.w
-    heaviest = sum(sizes) / (len(sizes) * min(sizes)) if sizes else 1.0
-    heard = population / heaviest
+    budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
+    steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
+    if method is None:
+        method = "average" if not (sizes and by_label) else (
+            "minimax" if steps >= LEAST else "balanced")
     first = z / math.sqrt(SHARE)
     deviation = moments.length(schema) * first / population
     standardise = deviation <= TOO_NOISY
     beside = moments.mechanism(population, schema if standardise else None, first)
-    mu = 2 / z * math.sqrt(1 - SHARE)
+    checked = None
+    if sizes and method == "average":
+        checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
+    share = (1 - SHARE) * (1 - LOSSES if method == "minimax" else 1) - CHECKED * bool(checked)
+    mu = 2 / z * math.sqrt(share)
+    heard = population if method == "average" else len(sizes) * min(sizes)
     time = GATHERED * heard * mu / (2 * CLIP)
-    rounds = min(max(math.ceil(time / LONGEST), ROUNDS[0]), ROUNDS[1])
+    if method == "average":
+        time *= max(1.0, math.sqrt(schema.width / WIDE))
+    rounds = GROUP_ROUNDS
+    if method == "average":
+        rounds = min(max(math.ceil(time / LONGEST), ROUNDS[0]), ROUNDS[1])
     time = min(time, LONGEST * rounds)
-    hyper = sgda.Hyper(query=Query(clip=Saddle(CLIP * heaviest, None), population=population),
-                       step=Saddle(min(0.1 * time / rounds, 2.0), 1.0), iterations=rounds,
-                       averaging=TAIL, optimiser=Saddle(HEAVY_BALL, optax.sgd))
-    hyper = calibrate(sgda, hyper, epsilon=epsilon, delta=delta, alongside=(*alongside, beside))
-    return Defaults(hyper, beside, standardise, deviation,
-                    max(2 * deviation, FLOOR), time,
+    step = min(0.1 * time / rounds, 2.0)
+    made = Defaults(_hyper(method, population, sizes, step, rounds, steps, budget), beside,
+                    standardise, deviation, max(2 * deviation, FLOOR), time,
                     heard * mu / math.sqrt(max(schema.width, 1)), alongside, float(epsilon),
-                    float(delta))
+                    float(delta), method, population, checked)
+    hyper = calibrate(made.algorithm, made.hyper, epsilon=epsilon, delta=delta,
+                      alongside=made.beside())
+    return dataclasses.replace(made, hyper=hyper)
+
+
+def _hyper(method: str, population: int, sizes: tuple[int, ...], step: float, rounds: int,
+           steps: float, budget: float) -> sgda.Hyper | balanced_groups.Hyper:
+    """Before calibration; `steps` of log weights in all, and `budget`, mu^2 of their losses."""
+    if method == "average":
+        return sgda.Hyper(query=Query(clip=Saddle(CLIP, None), population=population),
+                          step=Saddle(step, 1.0), iterations=rounds, averaging=TAIL,
+                          optimiser=Saddle(HEAVY_BALL, optax.sgd))
+    hyper = balanced_groups.Hyper(
+        query=GroupGradients(clip=CLIP, sizes=sizes, groups="all"), losses=None, step=step,
+        iterations=rounds, averaging=TAIL, optimiser=HEAVY_BALL)
+    if method == "balanced":
+        return hyper
+    moving = dataclasses.replace(hyper, losses=_losses(sizes, 1, 1.0))
+    left = rounds - balanced_groups.rounds_balanced(moving)
+    return dataclasses.replace(moving, losses=dataclasses.replace(
+        _losses(sizes, left, budget), times=1), weight_step=steps / left)
+
+
+def _losses(sizes: tuple[int, ...], times: int, budget: float) -> GroupLosses:
+    """Releases of mu^2 = `budget` together: 1 / z^2 each."""
+    return GroupLosses(bound=LOSS_BOUND, sizes=sizes, noise="gaussian", times=times,
+                       noise_multiplier=math.sqrt(times / budget))

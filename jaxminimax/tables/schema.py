@@ -8,10 +8,11 @@ from typing import Any, Self
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.tables.columns import Category, Column, Number, as_words, word
+from jaxminimax.tables.columns import Category, Charged, Column, Number, as_words, word
 
 _COLUMN = {"range", "log", "missing", "categories"}
-_TABLES = {"label": {"name", "positive"}, "owner": {"name", "most"}, "groups": {"name", "values"}}
+_TABLES = {"label": {"name", "positive"}, "owner": {"name", "most"},
+           "groups": {"name", "values", "by_label"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Schema:
         log = true                # log(1 + x) is taken first
         missing = true            # a number of its own says where the cell is missing
 
+        [columns.weight]
+        range = "charged"         # nobody knows it: released by `train`, for a share of the budget
+
         [columns.sex]
         categories = ["Female", "Male"]
 
@@ -40,18 +44,28 @@ class Schema:
         [groups]                  # public: who is in which group is known
         name = "sex"
         values = ["Female", "Male"]
+        by_label = true           # each is cut by the label, so labels are public too
 
     Columns of the table that are not declared are not read. Whatever is declared must be known
     without these data: from a codebook, a form, a law of nature.
 
     Attributes:
-      columns: name -> `Number` or `Category`.
+      columns: name -> `Number`, `Category` or `Charged`.
       label: name of the label's column.
       positive: the value that counts as positive, every other one as negative.
       owner: name of the column that says whose row it is; None: every row is a record of its own.
       most: rows of one owner that are read.
       groups: name of the column with the group; None: no groups.
       group_values: the groups.
+      by_label: whether each group is cut by the label; then every record's label is public.
+
+    Examples:
+        >>> schema = jmm.Schema.from_dict({
+        ...     "label": {"name": "ill", "positive": "yes"},
+        ...     "columns": {"age": {"range": [18, 90]}, "job": {"categories": ["desk", "field"]}}})
+        >>> table = {"age": [18, 90], "job": ["desk", "other"], "ill": ["no", "yes"]}
+        >>> schema.features(table).tolist()
+        [[-1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
     columns: Mapping[str, Column]
@@ -61,13 +75,14 @@ class Schema:
     most: int = 1
     groups: str | None = None
     group_values: tuple[str, ...] = ()
+    by_label: bool = False
 
     def __post_init__(self) -> None:
         if not self.columns:
             raise ValueError("schema must declare a column at least: [columns.NAME] with range = "
                              "[low, high] or categories = [...].")
         for name, kind in self.columns.items():
-            if not isinstance(kind, Number | Category):
+            if not isinstance(kind, Number | Category | Charged):
                 raise ValueError(f"column {name!r} must be a Number or a Category, got {kind!r}.")
         for role in (self.label, self.owner):
             if role in self.columns:
@@ -78,12 +93,20 @@ class Schema:
             raise ValueError(f"most = {self.most} rows are those of an owner: say [owner] name.")
         if (self.groups is None) != (not self.group_values):
             raise ValueError("groups must have a name and values: [groups] name, values = [...].")
+        if not isinstance(self.by_label, bool) or (self.by_label and self.groups is None):
+            raise ValueError(f"by_label must be true or false, of groups, got {self.by_label!r}: "
+                             "[groups] name, values = [...], by_label = true.")
         object.__setattr__(self, "positive", word(self.positive))
 
     @property
     def width(self) -> int:
         """d, the numbers that a row becomes."""
         return sum(column.width for column in self.columns.values())
+
+    @property
+    def charged(self) -> tuple[str, ...]:
+        """Columns whose ranges are to be released."""
+        return tuple(name for name, kind in self.columns.items() if isinstance(kind, Charged))
 
     @classmethod
     def from_toml(cls, path: Any) -> Self:
@@ -124,7 +147,7 @@ class Schema:
         return cls({name: _column(name, one) for name, one in record.get("columns", {}).items()},
                    str(label["name"]), label["positive"], owner.get("name"),
                    owner.get("most", 1 if not owner else 5), groups.get("name"),
-                   tuple(map(word, groups.get("values", ()))))
+                   tuple(map(word, groups.get("values", ()))), groups.get("by_label", False))
 
     @classmethod
     def from_codebook(cls, rows: Any, *, label: str, positive: Any, owner: str | None = None,
@@ -162,7 +185,8 @@ class Schema:
         if self.owner is not None:
             record["owner"] = {"name": self.owner, "most": self.most}
         if self.groups is not None:
-            record["groups"] = {"name": self.groups, "values": list(self.group_values)}
+            record["groups"] = {"name": self.groups, "values": list(self.group_values),
+                                "by_label": self.by_label}
         return record
 
     def without(self, names: tuple[str, ...]) -> "Schema":
@@ -177,14 +201,22 @@ class Schema:
         left = {name: c for name, c in self.columns.items() if name not in names}
         return dataclasses.replace(self, columns=left)
 
+    def told(self) -> "Schema | None":
+        """The schema without the columns whose ranges are to be released; None: nothing is left."""
+        return None if len(self.charged) == len(self.columns) else self.without(self.charged)
+
     def features(self, frame: Any) -> np.ndarray:
         """`[n, width]` float32 in [-1, 1]: every row by itself.
 
         Raises:
           ValueError: for a table without a declared column.
         """
-        return np.concatenate([column.encode(self.cells(frame, name))
-                               for name, column in self.columns.items()], 1)
+        parts = {name: column.encode(self.cells(frame, name))
+                 for name, column in self.columns.items()}
+        lengths = {name: len(part) for name, part in parts.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns must have one length, got {lengths}.")
+        return np.concatenate(list(parts.values()), 1)
 
     def labels(self, frame: Any) -> np.ndarray:
         """`[n]` float32, 1 where the label is the positive value and 0 where it is any other."""
@@ -201,11 +233,14 @@ class Schema:
         """One column of a table.
 
         Raises:
-          ValueError: if the table has none of that name.
+          ValueError: if the table has none of that name, or several.
         """
         known = list(frame.columns) if hasattr(frame, "columns") else list(frame)
         if name not in known:
             raise ValueError(f"the table has no column {name!r}; it has {known}.")
+        if known.count(name) > 1:
+            raise ValueError(f"the table has {known.count(name)} columns {name!r}: give them "
+                             "different names.")
         column = frame[name]
         return column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column, object)
 
@@ -226,10 +261,15 @@ def _column(name: str, record: Any) -> Column:
                 raise ValueError(f"categories stand alone, got {sorted(record)}.")
             return Category(tuple(record["categories"]))
         if "range" not in record:
-            raise ValueError("range = [low, high] or categories = [...] is missing.")
+            raise ValueError('range = [low, high], range = "charged" or categories = [...] is '
+                             "missing.")
         ends = record["range"]
+        if ends == "charged":
+            if record.get("log", False):
+                raise ValueError("log = true needs a range of its own: range = [low, high].")
+            return Charged(bool(record.get("missing", False)))
         if not isinstance(ends, list | tuple) or len(ends) != 2:
-            raise ValueError(f"range must be [low, high], got {ends!r}.")
+            raise ValueError(f"range must be [low, high] or \"charged\", got {ends!r}.")
         return Number(ends[0], ends[1], log=bool(record.get("log", False)),
                       missing=bool(record.get("missing", False)))
     except ValueError as error:

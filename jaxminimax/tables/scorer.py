@@ -1,7 +1,9 @@
-"""A private linear scorer of a table: train, score, save, load."""
+"""A private linear scorer: what it is trained by, and how it scores, is saved and loaded."""
 
 import dataclasses
 import json
+import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import jax
@@ -9,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import Statement, statement
-from jaxminimax.algorithms import sgda
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.mechanism import Mechanism
-from jaxminimax.noise import secret_key
+from jaxminimax.tables import groups as grouping
 from jaxminimax.tables import moments
+from jaxminimax.tables.groups import Groups
 from jaxminimax.tables.moments import Moments
-from jaxminimax.tables.records import Records, balanced, by_person, records, scaled
-from jaxminimax.tables.rule import Defaults, defaults
+from jaxminimax.tables.records import Records, scaled
+from jaxminimax.tables.rule import Defaults
 from jaxminimax.tables.schema import Schema
 
 FORMAT = 1
@@ -43,6 +45,20 @@ class Scorer:
       floor: least variance that a feature is divided by; None: features are not scaled.
       statement: what training cost.
       described: what was released; None of one that was read from a file.
+      group_losses: noisy mean losses of the groups, of a scorer that was trained without them.
+      notes: what to think of before relying on it; not saved.
+
+    Examples:
+        >>> from jaxminimax.tables.moments import Moments
+        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
+        ...                   population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
+        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> scorer = jmm.tables.Scorer(schema, np.array([2.0, 0.5]),
+        ...                            Moments(np.zeros(1), np.ones(1), 0.5), None, said)
+        >>> scorer.decision_function({"age": [18, 54, 90]}).tolist()
+        [-1.5, 0.5, 2.5]
     """
 
     schema: Schema
@@ -51,6 +67,8 @@ class Scorer:
     floor: float | None
     statement: Statement
     described: Mechanism | None = None
+    group_losses: dict[str, float] | None = None
+    notes: tuple[str, ...] = ()
 
     def decision_function(self, frame: Any) -> np.ndarray:
         """Log-odds of the positive label, `[n]`, for every row of a table."""
@@ -60,11 +78,12 @@ class Scorer:
     def save(self, path: Any) -> None:
         """Writes a JSON file."""
         record = {"format": FORMAT, "schema": self.schema.to_dict(),
-                  "weights": self.weights.tolist(), "mean": self.moments.mean.tolist(),
-                  "second": self.moments.second.tolist(), "prior": self.moments.prior,
-                  "floor": self.floor, "statement": self.statement.to_json()}
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
+                  "weights": self.weights.tolist(), **self.moments.to_json(),
+                  "floor": self.floor, "statement": self.statement.to_json(),
+                  "group_losses": self.group_losses}
+        part = pathlib.Path(f"{path}.part")  # all of the file, or none
+        part.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        part.replace(path)
 
     @classmethod
     def load(cls, path: Any) -> Self:
@@ -81,13 +100,27 @@ class Scorer:
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"{path} is no saved scorer of format {FORMAT}.")
         return cls(Schema.from_dict(record["schema"]), np.array(record["weights"]),
-                   Moments(np.array(record["mean"]), np.array(record["second"]), record["prior"]),
-                   record["floor"], Statement.from_json(record["statement"]))
+                   Moments.from_json(record), record["floor"],
+                   Statement.from_json(record["statement"]),
+                   group_losses=record.get("group_losses"))
+
+
+def refuse_ledger(driver: Mapping[str, Any]) -> None:
+    """Refuses a ledger among the arguments for `fit`.
+
+    Raises:
+      ValueError: if there is one.
+    """
+    if driver.get("ledger") is not None:
+        raise ValueError("ledger=... would be charged for the training alone, and not for the "
+                         "means that are released before it: ledger.reserve(defaults(...)"
+                         ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
 
 
 def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Defaults, *,
-                  importance: np.ndarray | None = None, unit: str = "one row",
+                  groups: Groups | None = None, unit: str = "one row",
                   assumed: tuple[str, ...] = (), progress: bool = False,
+                  once: Callable[[str, Callable[[], PyTree]], PyTree] = lambda _, make: make(),
                   **driver: Any) -> Scorer:
     """A private scorer of records, with settings by `defaults`.
 
@@ -96,75 +129,42 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
       rows: of every person.
       schema: what the features are made of.
       chosen: settings; `population` must be the number of persons.
-      importance: of every row, `[n, rows]`, at most what `chosen.hyper`'s clip norm is for; None:
-        all 1.
+      groups: of the records, of the sizes that `chosen` is for.
       unit: what one record is, for the statement.
       assumed: for the statement.
       progress: whether to show a bar.
+      once: `once(name, make)` is what `make` releases, or has released before; see `Unfinished`.
       **driver: for `fit`, but no ledger.
 
     Raises:
       ValueError: for a ledger, before anything is released.
     """
-    if driver.get("ledger") is not None:
-        raise ValueError("ledger=... would be charged for the training alone, and not for the "
-                         "means that are released before it: ledger.reserve(defaults(...)"
-                         ".mechanism(), name=...) beforehand pays for both, and leave it out here.")
+    refuse_ledger(driver)
     first, second = jax.random.split(key)
-    by = moments.released(first, chosen.moments, rows.x, rows.y, rows.weight,
-                          schema if chosen.standardise else None)
+    by = Moments.from_json(once("moments", lambda: moments.released(
+        first, chosen.moments, rows.x, rows.y, rows.weight,
+        schema if chosen.standardise else None).to_json()))
     floor = chosen.floor if chosen.standardise else None
-    weight = rows.weight if importance is None else rows.weight * importance
-    data: PyTree = (scaled(rows.x, by, floor), rows.y, weight.astype(np.float32))
+    data: PyTree = (scaled(rows.x, by, floor), rows.y, rows.weight.astype(np.float32))
     start = np.zeros(rows.x.shape[-1] + 1, np.float32)
-    start[-1] = np.log(by.prior / (1 - by.prior)) if importance is None else 0.0
-    beside = (*chosen.alongside, chosen.moments)
-    done = fit(second, Saddle(jnp.asarray(start), ()), data, chosen.hyper, sgda, LOGISTIC,
-               delta=chosen.delta, alongside=beside, progress=progress, **driver)
-    said = statement(sgda, chosen.hyper, done.state, delta=chosen.delta, alongside=beside,
-                     unit=unit, assumed=(*assumed, chosen.explain()))
-    return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, said,
-                  chosen.mechanism())
-
-
-def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
-          key: jax.Array | None = None, progress: bool = False, **driver: Any) -> Scorer:
-    """A private scorer of a table, by `defaults` and without another option.
-
-    Where the schema has groups, every group has the same weight in the loss.
-
-    Args:
-      frame: a data frame, or a dictionary of columns.
-      schema: what is public about it.
-      epsilon: of everything that is released, replace-one; of a row, or of a person where the
-        schema has an owner.
-      delta: in (0, 1).
-      key: root key, a secret; None: drawn from the system's entropy.
-      progress: whether to show a bar.
-      **driver: for `fit`, such as `checkpoint`, but no ledger.
-
-    Raises:
-      ValueError: for numbers out of range, a table without a declared column, or a ledger.
-    """
-    owners = None if schema.owner is None else schema.cells(frame, schema.owner)
-    rows = records(schema.features(frame), schema.labels(frame), owners, schema.most)
-    sizes: tuple[int, ...] = ()
-    importance = None
-    if schema.groups is not None:
-        group = schema.group_of(frame)
-        sizes = tuple(int(n) for n in np.bincount(group, minlength=len(schema.group_values) + 1))
-        if 0 in sizes[:-1]:
-            empty = schema.group_values[sizes.index(0)]
-            raise ValueError(f"group {empty!r} has no row in the table: take it out of [groups].")
-        sizes = sizes[:-1]
-        importance = balanced(group, sizes)[by_person(len(group), owners, schema.most)]
-    chosen = defaults(len(rows.y), schema, epsilon=epsilon, delta=delta, sizes=sizes)
-    unit = "one row" if schema.owner is None else (
-        f"one person, the first {schema.most} rows of whom are read")
-    known = ["Ranges, categories and values of the schema are public: they were not read off this "
-             "table."]
-    if sizes:
-        known.append("Who is in which group is public, and so are the groups' sizes.")
-    return train_records(secret_key() if key is None else key, rows, schema, chosen,
-                         importance=importance, unit=unit, assumed=tuple(known), progress=progress,
-                         **driver)
+    problem: Any = LOGISTIC
+    own = data
+    if chosen.method == "average":
+        start[-1] = np.log(by.prior / (1 - by.prior))
+    else:
+        assert groups is not None
+        problem, own = grouping.LOGISTIC, groups.arranged(data)
+    beside = chosen.beside()
+    done = fit(second, Saddle(jnp.asarray(start), ()), own, chosen.hyper, chosen.algorithm,
+               problem, delta=chosen.delta, alongside=beside, progress=progress, **driver)
+    w = np.asarray(done.state.average.w, np.float64)
+    found = None
+    if chosen.losses is not None:
+        assert groups is not None
+        losses, by_group = chosen.losses, groups
+        found = once("losses", lambda: grouping.losses_of(
+            jax.random.fold_in(first, 1), losses, w, data, by_group))
+    said = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
+                     alongside=beside, unit=unit, assumed=(
+                         *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
+    return Scorer(schema, w, by, floor, said, chosen.mechanism(), found, chosen.notes())

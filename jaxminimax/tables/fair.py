@@ -1,0 +1,188 @@
+"""Settings and training of a private scorer that is fair to private groups, by public numbers.
+
+What `rule` says of logistic loss holds for player w here. Beside it go player v, which sees how
+predictions depend on the group, and one release of the groups' shares:
+
+* `SHARE` of mu^2 for the shares of groups, of every class with every group for equalised odds;
+* a tenth of the rest for moments, as without groups;
+* of what is left nine tenths for player w and one for player v: v is a handful of numbers.
+
+Rounds cost time and no accuracy, and v needs some hundred of them to follow w. Its clip norm is one
+and a half times the length of a record of the rarer of two groups with shares 1/3 and 2/3 at an
+undecided score, and grows like the same number for k groups of equal size. What the numbers rest on
+is measured, on one table; privacy rests on none of them.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxminimax.accounting import calibrate, calibrate_noise, statement
+from jaxminimax.algorithms import sgda
+from jaxminimax.algorithms.common.averaging import TAIL
+from jaxminimax.base import checks
+from jaxminimax.base.types import Problem, Saddle, saddle_operator
+from jaxminimax.drivers.long_runs import fit
+from jaxminimax.mechanism import Mechanism, Query, Repeat, Sequence, budget_split
+from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
+from jaxminimax.tables import moments
+from jaxminimax.tables.records import Records, scaled
+from jaxminimax.tables.rule import CLIP, HEAVY_BALL, Defaults, defaults
+from jaxminimax.tables.schema import Schema
+from jaxminimax.tables.scorer import Scorer
+
+SHARE = 0.02  # of mu^2, for the shares of groups
+OF_SCORER = 0.9  # of what the run has
+LENGTH = 3.0  # of player v's operator, of two groups
+STEP = 0.15  # of player v
+ROUNDS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class FairDefaults:
+    """Settings, all from public numbers; `explain` says them in words.
+
+    Attributes:
+      plain: those of a scorer without groups, of which the moments are kept.
+      shares: the release of the groups' shares.
+      hyper: of `sgda`, calibrated beside both.
+      groups: k.
+      weight: of the penalty.
+      kind: "parity" or "odds".
+
+    Examples:
+        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.tables.fair_defaults(5000, schema, 2, epsilon=1.0, delta=1e-6)
+        >>> chosen.groups, chosen.kind
+        (2, 'parity')
+    """
+
+    plain: Defaults
+    shares: Repeat
+    hyper: sgda.Hyper
+    groups: int
+    weight: float
+    kind: str
+
+    @property
+    def beside(self) -> tuple[Mechanism, ...]:
+        """All that is released before the run."""
+        return (*self.plain.alongside, self.plain.moments)
+
+    def mechanism(self) -> Mechanism:
+        """All that is released, as one description."""
+        return Sequence(parts=(*self.beside, sgda.mechanism(self.hyper)))
+
+    def explain(self) -> str:
+        """The settings in words."""
+        query = self.hyper.query
+        what = ("every group, and every class in it" if self.kind == "odds" else "every group")
+        return (f"Logistic loss + {self.weight:g} * the chi-square information between prediction "
+                f"and group ({self.kind}) on {query.population} records, {self.hyper.iterations} "
+                f"rounds over all of them, gradients clipped to {query.clip.w:.4g}, those of the "
+                f"dual player to {query.clip.v:.4g}. {SHARE:.0%} of the budget pays for the shares "
+                f"of {what}. Which record is in which group is as private as the rest of it.")
+
+
+def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: float, delta: float,
+                  weight: float = 4.0, kind: str = "parity",
+                  alongside: tuple[Mechanism, ...] = ()) -> FairDefaults:
+    """Settings from n, the columns, the number of groups, epsilon and delta alone.
+
+    Args:
+      population: n, records: rows, or persons.
+      schema: of the columns.
+      groups: k, how many groups there are; public.
+      epsilon: of everything that is released, replace-one.
+      delta: in (0, 1).
+      weight: of the penalty; 0.5 to 10 is the range of interest, for odds a third of that.
+      kind: "parity" or "odds".
+      alongside: other mechanisms on the same records that are paid from epsilon.
+
+    Raises:
+      ValueError: for numbers that are out of range.
+
+    Examples:
+        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.tables.fair_defaults(5000, schema, 2, epsilon=1.0, delta=1e-6)
+        >>> jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
+        True
+    """
+    checks.count("population", population, low=2)
+    checks.count("groups", groups, low=2)
+    checks.number("weight", weight, low=0.0)
+    checks.one_of("kind", kind, ("parity", "odds"))
+    one = Repeat(query=Query(clip=Saddle(1.0, None), population=population), times=1)
+    z = calibrate_noise(one, epsilon, delta, alongside=alongside).query.noise_multiplier.w
+    labels = 2 if kind == "odds" else 1
+    shares = Repeat(query=Query(
+        clip=Saddle(math.sqrt(1 - 1 / (labels * groups)), None), population=population,
+        noise_multiplier=Saddle(z / math.sqrt(SHARE), None)), times=1)
+    plain = defaults(population, schema, epsilon=epsilon, delta=delta,
+                     alongside=(*alongside, shares))
+    rounds = max(plain.hyper.iterations, ROUNDS)
+    hyper = sgda.Hyper(
+        query=Query(clip=Saddle(CLIP, LENGTH * labels * math.sqrt(groups - 1)),
+                    noise_multiplier=budget_split(w=OF_SCORER), population=population),
+        step=Saddle(min(0.1 * plain.time / rounds, 2.0), STEP), iterations=rounds, averaging=TAIL,
+        optimiser=Saddle(HEAVY_BALL, optax.sgd))
+    hyper = calibrate(sgda, hyper, epsilon=epsilon, delta=delta,
+                      alongside=(*plain.alongside, plain.moments))
+    return FairDefaults(plain, shares, hyper, groups, float(weight), kind)
+
+
+def _of_persons(shares: np.ndarray, weight: float, kind: str) -> Problem:
+    """`fermi` for records of several rows each, of weights with a sum of 1 at most."""
+    problem = fermi(linear_scorer, shares=shares, weight=weight, kind=kind)
+    row = problem.operator.loss  # type: ignore[attr-defined]
+
+    def loss(w, v, person):  # type: ignore[no-untyped-def]
+        *rows, importance = person
+        return importance @ jax.vmap(row, (None, None, 0))(w, v, tuple(rows))
+
+    return problem._replace(operator=saddle_operator(loss), value=None,
+                            best_response=Saddle(None, None))
+
+
+def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema,
+               chosen: FairDefaults, *, unit: str = "one row",
+               assumed: tuple[str, ...] = ()) -> Scorer:
+    """A private scorer of records with private groups, with settings by `fair_defaults`.
+
+    Args:
+      key: root key, a secret, for this call only.
+      rows: of every person.
+      groups: of every row, `[n, rows]` integers from 0; a row with another number is in none.
+      schema: what the features are made of.
+      chosen: settings; `population` must be the number of persons.
+      unit: what one record is, for the statement.
+      assumed: for the statement.
+    """
+    first, second, third = jax.random.split(key, 3)
+    plain, kind, k = chosen.plain, chosen.kind, chosen.groups
+    by = moments.released(first, plain.moments, rows.x, rows.y, rows.weight,
+                          schema if plain.standardise else None)
+    floor = plain.floor if plain.standardise else None
+    y = np.asarray(rows.y, np.int32)
+    inside = (groups >= 0) & (groups < k)
+    cells = np.where(inside, y * k + groups if kind == "odds" else groups, -1)
+    count = 2 * k if kind == "odds" else k
+    found = np.array(release_shares(second, chosen.shares, cells, count, rows.weight), np.float64)
+    found /= found.sum()
+    shares = found.reshape(2, k) if kind == "odds" else found
+    problem = _of_persons(shares, chosen.weight, kind)
+    theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
+    theta[-1] = np.log(by.prior / (1 - by.prior))
+    start = fermi_start(jnp.asarray(theta), shares=shares, kind=kind)
+    data = (scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
+            rows.weight)
+    done = fit(third, start, data, chosen.hyper, sgda, problem, delta=plain.delta,
+               alongside=chosen.beside, progress=False)
+    said = statement(sgda, chosen.hyper, done.state, delta=plain.delta, alongside=chosen.beside,
+                     unit=unit, assumed=(*assumed, chosen.explain()))
+    return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, said,
+                  chosen.mechanism())
