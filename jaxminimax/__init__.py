@@ -8,6 +8,7 @@ from jaxminimax import placement as placement
 from jaxminimax import problems as problems
 from jaxminimax import solvers as solvers
 from jaxminimax import tables as tables
+from jaxminimax import theory as theory
 from jaxminimax.accounting import Ledger as Ledger
 from jaxminimax.accounting import LedgerStatement as LedgerStatement
 from jaxminimax.accounting import Profile as Profile
@@ -24,12 +25,14 @@ from jaxminimax.accounting import statement as statement
 from jaxminimax.accounting import tuned_delta as tuned_delta
 from jaxminimax.accounting import tuned_epsilon as tuned_epsilon
 from jaxminimax.algorithms import *  # noqa: F403
+from jaxminimax.algorithms import __all__ as _algorithms
 from jaxminimax.algorithms.common import averaging as averaging
 from jaxminimax.algorithms.common import schedules as schedules
 from jaxminimax.algorithms.common.averaging import TAIL as TAIL
 from jaxminimax.algorithms.common.averaging import UNIFORM as UNIFORM
 from jaxminimax.algorithms.common.averaging import WEIGHTED as WEIGHTED
 from jaxminimax.algorithms.common.averaging import Averaging as Averaging
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.base.types import Algorithm as Algorithm
 from jaxminimax.base.types import GroupProblem as GroupProblem
 from jaxminimax.base.types import OnlineOptimiser as OnlineOptimiser
@@ -39,6 +42,8 @@ from jaxminimax.base.types import SaddleOperator as SaddleOperator
 from jaxminimax.base.types import pytree_dataclass as pytree_dataclass
 from jaxminimax.base.types import saddle_operator as saddle_operator
 from jaxminimax.base.types import with_strategy as with_strategy
+from jaxminimax.checkup import Report as Report
+from jaxminimax.checkup import check as check
 from jaxminimax.door.sums import release as release
 from jaxminimax.drivers import Run as Run
 from jaxminimax.drivers import Tuned as Tuned
@@ -73,7 +78,16 @@ from jaxminimax.noise import secret_key as secret_key
 from jaxminimax.placement import HostData as HostData
 from jaxminimax.placement import shard as shard
 from jaxminimax.plans import plan as plan
+from jaxminimax.problems import by_person as by_person
 from jaxminimax.tables import Schema as Schema
 from jaxminimax.tables import defaults as defaults
 
 __version__ = "0.1.0"
+
+# modules that belong to the face; the other folders are floors of the house
+_MODULES = {"audit", "averaging", "mechanism", "metrics", "noise", "placement", "problems",
+            "schedules", "solvers", "tables", *_algorithms}
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals(), _MODULES)

@@ -12,6 +12,7 @@ from jaxminimax.accounting._statement import Statement, statement
 from jaxminimax.accounting._tuning import tuned_delta, tuned_epsilon
 from jaxminimax.accounting._tuning_noise import Target, calibrate_search
 from jaxminimax.accounting._tuning_statement import TuningStatement, tuning_statement
+from jaxminimax.base.faces import public_names as _public_names
 
 __all__ = [
     "Entry",
@@ -35,3 +36,7 @@ __all__ = [
     "tuned_epsilon",
     "tuning_statement",
 ]
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())

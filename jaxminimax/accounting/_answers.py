@@ -29,6 +29,13 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> steps = jmm.Repeat(query=query, times=20)
+        >>> jmm.delta(steps, 1.0) < 1e-6 < jmm.delta(steps, 0.5)
+        True
     """
     checks.number("epsilon", epsilon, low=0.0, high=1e6, closed=True)
     concrete(epsilon)
@@ -51,6 +58,13 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(made.advantage, 3)  # of membership inference, at most
+        0.089
     """
     asked = _asked(mechanism, spent, neighbours, people)
     if asked is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import _search
-from jaxminimax.accounting._charge import charges
+from jaxminimax.accounting._charge import beside, charges, of_run
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon, warn_of
 from jaxminimax.accounting._people import dearest, together
 from jaxminimax.base import checks
@@ -13,6 +13,7 @@ from jaxminimax.mechanism import (
     Leaf,
     Mechanism,
     Sequence,
+    check,
     disjoint_parts,
     leaves,
     parts_of_data,
@@ -129,12 +130,22 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
     Raises:
       ValueError: for numbers out of range; for a target that no noise reaches, or that is met with
         next to none; for one that would be missed by more than 0.2 %.
+      TypeError: for what is no algorithm, or settings that are not its own.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
+        >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
+        >>> 0.998 < jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1
+        True
     """
     checks.number("share", share, low=0.0, high=1.0)
     check_epsilon(epsilon)
     check_delta(delta)
     checks.count("people", people)
-    made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, alongside, share, int(people))
+    check(of_run(algorithm, hyper))
+    made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, beside(alongside), share,
+                      int(people))
     warn_of(delta, algorithm.mechanism(made))
     return made
 
@@ -167,9 +178,17 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
     joint cost is far below the sum.
 
     Args and errors as in `calibrate`; a multiplier that is not set counts as 1.
+
+    Examples:
+        >>> tree = jmm.calibrate_noise(jmm.TreeSums(clip=1.0, leaves=1000), epsilon=1.0, delta=1e-6)
+        >>> 0.998 < jmm.epsilon(tree, 1e-6) <= 1
+        True
     """
     checks.count("people", people)
-    made = _calibrated(mechanism, epsilon, delta, neighbours, alongside, int(people))
+    check_epsilon(epsilon)
+    check_delta(delta)
+    check(mechanism)
+    made = _calibrated(mechanism, epsilon, delta, neighbours, beside(alongside), int(people))
     warn_of(delta, made)
     return made
 
@@ -203,11 +222,19 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
     """`hyper` with the largest number of iterations that stays (epsilon, delta)-private.
 
     Args and errors as in `calibrate`; the noise multipliers of `hyper` are kept as they are.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000,
+        ...                   noise_multiplier=Saddle(50.0, 50.0))
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
+        >>> hyper = jmm.calibrate_iterations(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
+        >>> jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1, hyper.iterations > 1
+        (True, True)
     """
     check_epsilon(epsilon)
     check_delta(delta)
     checks.count("people", people)
-    made = algorithm.mechanism(hyper)
+    made, alongside = of_run(algorithm, hyper), beside(alongside)
     if parts_of_data(made) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
         raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "

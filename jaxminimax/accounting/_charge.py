@@ -4,8 +4,10 @@ Descriptions answer them, see `mechanism.description`; how answers add up, and w
 relative to, is in `mechanism.costs`.
 """
 
+from typing import Any
+
 from jaxminimax import mechanism as described
-from jaxminimax.base import checks
+from jaxminimax.base import arguments, checks
 from jaxminimax.mechanism import NEIGHBOURS, Charge, Description, Leaf
 from jaxminimax.mechanism.description import known
 
@@ -19,6 +21,31 @@ def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
     described.check(mechanism)
     return described.charges(mechanism, neighbours)
+
+
+def of_run(algorithm: Any, hyper: Any) -> Description:
+    """What a whole run of an algorithm does to the data.
+
+    Raises:
+      TypeError: for what is no algorithm, or settings that are not its own.
+      ValueError: for a description that is none.
+    """
+    arguments.algorithm(algorithm)
+    arguments.settings(hyper, algorithm)
+    return known(algorithm.mechanism(hyper))
+
+
+def beside(mechanisms: Any) -> tuple[Description, ...]:
+    """Other mechanisms on the same data, as a tuple.
+
+    Raises:
+      TypeError: for what is no tuple or list.
+      ValueError: for what is no description in it.
+    """
+    if not isinstance(mechanisms, tuple | list):
+        raise TypeError("alongside must be a tuple of mechanisms, got "
+                        f"{checks.told(mechanisms)}: one alone is (mechanism,).")
+    return tuple(map(known, mechanisms))
 
 
 def spent_part(mechanism: Description, spent: int) -> Description | None:

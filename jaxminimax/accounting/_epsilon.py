@@ -21,6 +21,8 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.mechanism.description import known
 
+LARGE = 0.1  # a delta that is pointed at loudly
+
 
 def check_epsilon(epsilon: float) -> None:
     """Refuses a target that is no number in range.
@@ -51,16 +53,21 @@ def _plain(name: str, value: float) -> None:
 
 
 def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
-    """Warns of a delta above 1/n, for the functions that a user calls; once in each call.
+    """Warns of a delta of 1/n or more, for the functions that a user calls; once in each call.
 
     Publishing one whole record, drawn at random, is (0, 1/n)-differentially private: such a delta
-    does not rule it out.
+    does not rule it out. One of 1/10 is no privacy, however many records there are.
     """
     n = known(mechanism).records()
-    if n and delta > 1 / n:
-        warnings.warn(f"delta = {float(delta):g} is above 1/n = {1 / n:.3g} for n = {n} records: a "
-                      "mechanism that publishes whole records may meet it. Choose a delta well "
-                      "below 1/n.", UserWarning, stacklevel=stacklevel)
+    if delta >= LARGE:
+        warnings.warn(f"delta = {float(delta):g} IS NO PRIVACY: a mechanism that publishes all "
+                      f"records with probability {float(delta):g} meets it, whatever epsilon is. "
+                      "Choose a delta well below 1/n" + (f" = {1 / n:.3g}." if n else "."),
+                      UserWarning, stacklevel=stacklevel)
+    elif n and delta >= 1 / n:
+        warnings.warn(f"delta = {float(delta):g} is at or above 1/n = {1 / n:.3g} for n = {n} "
+                      "records: a mechanism that publishes whole records may meet it. Choose a "
+                      "delta well below 1/n.", UserWarning, stacklevel=stacklevel)
 
 
 def charged_epsilon(cost: Charge, delta: float, neighbours: str,
@@ -82,6 +89,12 @@ def effective_noise_multiplier(query: OneRelease) -> float:
 
     Raises:
       ValueError: for a query that is not valid, or whose noise is not set to plain numbers.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(3.0, 4.0),
+        ...                   population=100)
+        >>> round(jmm.effective_noise_multiplier(query), 3)
+        2.4
     """
     if not isinstance(query, OneRelease):
         raise ValueError("effective_noise_multiplier is of a Query, a Resolvent or GroupGradients, "
@@ -115,6 +128,13 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> steps = jmm.Repeat(query=query, times=20)
+        >>> round(jmm.epsilon(steps, 1e-6), 2), round(jmm.epsilon(steps, 1e-6, people=5), 2)
+        (0.94, 5.55)
     """
     check_delta(delta)
     checks.one_of("neighbours", neighbours, NEIGHBOURS)

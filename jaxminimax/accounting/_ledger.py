@@ -65,6 +65,15 @@ class Ledger:
     Raises:
       ValueError: for numbers out of range, settings other than those of the ledger that is there,
         or a file that is no ledger.
+
+    Examples:
+        >>> ledger = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6)
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
+        >>> hyper = jmm.gda.Hyper(query=query, modulus=1.0, offset=1.0, iterations=20)
+        >>> first = ledger.calibrate(jmm.gda, hyper, share=0.5)
+        >>> entry = ledger.reserve(jmm.gda, first, name="first look")
+        >>> ledger.statement().epsilon
+        2.0
     """
 
     def __init__(self, path: str | os.PathLike, *, epsilon: float | None = None,

@@ -44,6 +44,11 @@ class LedgerStatement:
       runs: a record each, with name, words, charge, releases, spent, opened and closed.
       enforced: what the code guarantees.
       assumed: what the user must see to.
+
+    Examples:
+        >>> said = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
+        >>> said.epsilon, said.delta, len(said.runs)
+        (2.0, 1e-06, 0)
     """
 
     epsilon: float

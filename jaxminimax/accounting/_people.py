@@ -46,6 +46,8 @@ def check_people(mechanism: Description, people: int) -> None:
     """
     checks.count("people", people)
     n = mechanism.records()
+    if people >= 2**31:
+        raise ValueError(f"people must be below 2**31, got {people}.")
     if n and people > n:
         raise ValueError(f"people must be at most the number of records, {n}, got {people}.")
 

@@ -57,6 +57,13 @@ class Profile:
       zcdp: rho and the largest order that it holds for; None without an exact pair.
       renyi: orders and divergences; None without an exact pair.
       apart_from: probability of the failures that `zcdp` and `renyi` leave out.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(made.mu, 3), made.true_positives(0.01) < 0.02
+        (0.224, True)
     """
 
     neighbours: str

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from jaxminimax.accounting import _curves
 from jaxminimax.accounting._answers import briefly
-from jaxminimax.accounting._charge import spent_part
-from jaxminimax.accounting._epsilon import check_delta, warn_of
+from jaxminimax.accounting._charge import beside, of_run, spent_part
+from jaxminimax.accounting._epsilon import LARGE, check_delta, warn_of
 from jaxminimax.accounting._odometer import odometer
 from jaxminimax.accounting._people import dearest
 from jaxminimax.accounting._profile import STATED
@@ -45,6 +45,10 @@ _ONE = ("One record is the unit of privacy: who contributes several records is p
         "(people=k counts any k of them).")
 _CLAIM = ("That one record is '{unit}' is the user's claim, and not checked: who contributes "
           "several records is protected less (people=k counts any k of them).")
+_PERSONS = ("Whose each row is was told rightly: a record is {unit}, the rows of one owner, and "
+            "who has several names is protected less.")
+_CAPPED = ("A record is a person, with at most {rows} row(s): the person's other rows are not "
+           "read, and what these hold, and how many there are, is protected as one.")
 _SEVERAL = ("Nobody contributes more than {people} records, wherever they are in the data: that is "
             "the user's claim, and not checked.")
 _LEMMA = ("For {people} records the curve of one is used {people} times: no sharper proof covers "
@@ -90,6 +94,14 @@ class Statement:
       answers: what `profile` says beside epsilon, if it was asked for: the largest advantage of
         membership inference, true positives at given rates of false ones, and the mu of the
         closest Gaussian.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
+        ...                   population=1000)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
+        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> said.allowed, jmm.Statement.from_json(said.to_json()) == said
+        (20, True)
     """
 
     epsilon: float
@@ -170,9 +182,11 @@ def relation_in_words(neighbours: str, people: int = 1) -> str:
             }[neighbours]
 
 
-def claims(unit: str | None, people: int, lemma: bool) -> tuple[str, ...]:
+def claims(unit: str | None, people: int, lemma: bool,
+           rows_each: int | None = None) -> tuple[str, ...]:
     """What the unit of privacy rests on, and how several records of one are charged."""
-    claim = _SEVERAL if people > 1 else _CLAIM if unit not in (None, "one record") else _ONE
+    one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
+    claim = _SEVERAL if people > 1 else one
     several = (_LEMMA,) if lemma else ()
     return tuple(x.format(unit=unit, people=people) for x in (claim, *several))
 
@@ -212,10 +226,21 @@ def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
             *dict.fromkeys(mechanism.assumptions()))
 
 
+def _large(delta: float, n: int) -> tuple[str, ...]:
+    """What a delta that is too large leaves open."""
+    if delta >= LARGE:
+        return (f"DELTA IS {delta:g}: publishing all records with that probability would meet this "
+                "statement too. It is no protection.",)
+    if n and delta >= 1 / n:
+        return (f"delta is {delta:g}, not below 1/n = {1 / n:.3g}: publishing one whole record, "
+                "drawn at random, would meet this statement too.",)
+    return ()
+
+
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
-              answers: bool = False) -> Statement:
+              answers: bool = False, rows_each: int | None = None) -> Statement:
     """The privacy statement of a run.
 
     Its epsilon is that of all releases that are allowed, however few were made: that holds whatever
@@ -235,12 +260,22 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
       assumed: further assumptions to print, e.g. the public constants of the preprocessing.
       people: k, the most records that one unit has; epsilon is then for any k records.
       answers: whether `Statement.answers` is computed too, which takes up to some seconds.
+      rows_each: of records that are `People`, the most rows of one, `people.most`; the unit is then
+        "one person". `fit` sees it by the data.
 
     Raises:
       ValueError: for a description that is not valid; for a state of several runs.
+      TypeError: for what is no algorithm, or settings that are not its own.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
+        ...                   population=1000)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
+        >>> print(jmm.statement(jmm.sgda, hyper, delta=1e-6, unit="one visit"))
+        (...)-differential privacy for one visit...
     """
     check_delta(delta)
-    main = algorithm.mechanism(hyper)
+    main, alongside = of_run(algorithm, hyper), beside(alongside)
     allowed = releases(main)
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
@@ -251,12 +286,13 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
 
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
-                    people=people, answers=answers)
+                    people=people, answers=answers, rows_each=rows_each)
 
 
 def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: float, *,
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
-             assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False) -> Statement:
+             assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
+             rows_each: int | None = None) -> Statement:
     """The privacy statement of a description, for `statement` and the command line.
 
     Args:
@@ -270,8 +306,12 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       assumed: as in `statement`.
       people: as in `statement`.
       answers: as in `statement`.
+      rows_each: as in `statement`.
     """
     check_delta(delta)
+    if rows_each is not None:
+        checks.count("rows_each", rows_each)
+        unit = unit or "one person"
     found = dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
@@ -298,8 +338,10 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         realisation=tuple(part.realisation(neighbours) for part in parts),
         accountant=accountant_name(found.bound),
         event=str(_curves.event(found.cost)),
-        enforced=enforced_by(everything),
-        assumed=(*claims(unit, people, found.lemma), *ASSUMED,
+        enforced=(*((_CAPPED.format(rows=rows_each),) if rows_each else ()),
+                  *enforced_by(everything)),
+        assumed=(*claims(unit, people, found.lemma, rows_each), *ASSUMED,
+                 *_large(float(delta), everything.records()),
                  *((ENDS, _FIXED_END) if spent < allowed else ()), *assumed_by(everything),
                  *assumed),
         people=people,

@@ -40,6 +40,13 @@ def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
 
     Raises:
       ValueError: for numbers out of range, or a description that is not valid.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> one = jmm.Repeat(query=query, times=20)
+        >>> jmm.tuned_epsilon(one, 1e-6) > jmm.epsilon(one, 1e-6)  # a search costs more than a run
+        True
     """
     check_delta(delta)
     runs.check()
@@ -51,6 +58,13 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
     """The delta at which the best of a random number of runs is (epsilon, delta)-private.
 
     Args and errors as in `tuned_epsilon`; epsilon in (0, 1e6).
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> one = jmm.Repeat(query=query, times=20)
+        >>> jmm.tuned_delta(one, 2.0) < 1e-6
+        True
     """
     check_epsilon(epsilon)
     runs.check()

@@ -69,6 +69,11 @@ class TuningStatement:
       accountant: the bound.
       enforced: what the code guarantees.
       assumed: what the user must see to.
+
+    Examples:
+        >>> fields = jmm.TuningStatement.__dataclass_fields__
+        >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
+        (True, True)
     """
 
     epsilon: float

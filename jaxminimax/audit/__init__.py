@@ -33,7 +33,8 @@ import numpy as np
 
 from jaxminimax.accounting import epsilon
 from jaxminimax.audit._bound import clopper_pearson, linear, lower_bound
-from jaxminimax.audit._grid import coarse, coarse_scores, scale
+from jaxminimax.audit._grid import coarse as coarse
+from jaxminimax.audit._grid import coarse_scores, scale
 from jaxminimax.audit._index import index_signal
 from jaxminimax.audit._pairs import (
     PAIRS,
@@ -49,12 +50,14 @@ from jaxminimax.audit._rounds import (
     Rounds,
     first_points,
     points,
-    rounds,
     rounds_of_both,
+    straightened,
     unprojected,
 )
+from jaxminimax.audit._rounds import rounds as rounds
 from jaxminimax.audit._signal import Signal, charged_signal, signal, signal_of
 from jaxminimax.base import checks
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
 from jaxminimax.mechanism import (
     CorrelatedSums,
@@ -66,13 +69,15 @@ from jaxminimax.mechanism import (
     leaves,
 )
 
-__all__ = ["PAIRS", "PLAIN", "PROBLEM", "Audit", "Rounds", "Signal", "audit", "charged_signal",
-           "clopper_pearson", "coarse", "index_signal", "likelihood_ratio", "linear", "lower_bound",
-           "random_pair", "releases", "rounds", "rounds_of_both", "signal", "signal_of",
-           "worst_pair"]
+__all__ = ["PAIRS", "Audit", "Signal", "audit", "charged_signal", "clopper_pearson", "index_signal",
+           "lower_bound", "signal"]
 
 _ENOUGH = 4000  # runs that the signal is measured on
 _FEW = 1000  # with fewer it is not
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +99,13 @@ class Audit:
       trials: runs on each data set that the bound is computed from.
       signal: how far a record moves the releases in units of their noise, and what is charged;
         None where that was not measured.
+
+    Examples:
+        >>> found = jmm.audit.Audit(epsilon_lower=0.8, epsilon_claimed=1.0, delta=1e-2,
+        ...                         confidence=0.999, neighbours="replace_one", pair="own",
+        ...                         statistic="linear", runs=4000, hits=(900, 400), trials=2000)
+        >>> found.violated
+        False
     """
 
     epsilon_lower: float
@@ -128,7 +140,8 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     Args:
       key: for all the runs.
       algorithm: a module such as `sgda`.
-      hyper: its `Hyper`, with noise multipliers.
+      hyper: its `Hyper`, with noise multipliers. Entropic steps are taken as Euclidean ones: like
+        a projection, they only hide what was released.
       delta: of the bound and of the claim.
       runs: on each of the two data sets.
       neighbours: "replace_one" or "add_or_remove_one".
@@ -145,9 +158,18 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     Raises:
       ValueError: for numbers out of range, a relation the mechanism has no guarantee for, or a pair
         that is not one of neighbours, or without its problem and point.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=10)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
+        >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=0.01)
+        >>> found = jmm.audit.audit(jax.random.key(0), jmm.sgda, hyper, 0.01, runs=500)
+        >>> found.violated, found.epsilon_lower <= found.epsilon_claimed
+        (False, True)
     """
     checks.count("runs", runs, low=4)
     checks.number("confidence", confidence, low=0.0, high=1.0)
+    hyper = straightened(hyper)
     if not isinstance(pair, str):
         if problem is None or z is None:
             missing = "problem" if problem is None else "z"

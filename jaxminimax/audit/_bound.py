@@ -60,7 +60,13 @@ def _weighed(pairs: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice
 
 
 def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper confidence bounds on a probability, each wrong with at most `error`."""
+    """Lower and upper confidence bounds on a probability, each wrong with at most `error`.
+
+    Examples:
+        >>> low, high = jmm.audit.clopper_pearson(5, 10, 0.025)
+        >>> round(float(low), 3), round(float(high), 3)
+        (0.187, 0.813)
+    """
     hits = np.asarray(hits, np.float64)
     low = special.betaincinv(np.maximum(hits, 1), trials - hits + 1, error)
     high = special.betaincinv(hits + 1, np.maximum(trials - hits, 1), 1 - error)
@@ -91,6 +97,13 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
     Returns:
       The bound, the statistic's name, how often its event was seen on each side, and among how
       many runs.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> one, two = rng.normal(0, 1, 4000), rng.normal(1, 1, 4000)  # of runs on either data set
+        >>> epsilon, *_ = jmm.audit.lower_bound({"mean": one}, {"mean": two}, 1e-2)
+        >>> bool(0.5 < epsilon < 4)
+        True
     """
     pair = (one, two)
     half = len(next(iter(one.values()))) // 2

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax.algorithms.common.steps import EUCLIDEAN
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query
 
@@ -97,6 +98,13 @@ def unprojected(problem: Problem | GroupProblem, hyper: Any) -> Problem | GroupP
     if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
         return problem._replace(project=lambda z: z)
     return problem
+
+
+def straightened(hyper: Any) -> Any:
+    """`hyper` with Euclidean steps, where others only hide what was released."""
+    if hasattr(hyper, "geometry"):
+        return dataclasses.replace(hyper, geometry=EUCLIDEAN)
+    return hyper
 
 
 def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,

@@ -48,6 +48,13 @@ class Signal:
       law: "gaussian", "laplace" or "gumbel".
       confidence: of each bound.
       runs: that it was measured on.
+
+    Examples:
+        >>> found = jmm.audit.Signal(attained=0.9, low=0.8, high=1.1, charged=1.0, read=1.0,
+        ...                          read_charged=1.0, shared=0.0, law="gaussian", confidence=0.999,
+        ...                          runs=4000)
+        >>> found.violated
+        False
     """
 
     attained: float
@@ -86,6 +93,12 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
 
     A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z, and
     for Gumbel noise ("gumbel") too, of the indices that it decides.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(4.0, None),
+        ...                   population=100)
+        >>> round(jmm.audit.charged_signal(jmm.Repeat(query=query, times=4)), 2)  # 2 (4 / 16)^(1/2)
+        1.0
     """
     kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
     most = 0.0
@@ -232,6 +245,18 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
     Raises:
       ValueError: for numbers out of range, runs that are too few, or several releases a round with
         correlated noise.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(2.0, None),
+        ...                   population=10)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
+        >>> problem = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: jnp.sum(w * x)))
+        >>> data = jnp.zeros((2, 10, 1)).at[:, 0,
+        ...                                 0].set(jnp.array([1.0, -1.0]))  # a pair of data sets
+        >>> found = jmm.audit.signal(jax.random.key(0), jmm.sgda, hyper,
+        ...                          Saddle(jnp.zeros(1), jnp.zeros(())), data, problem, runs=1000)
+        >>> round(found.charged, 2), found.violated
+        (1.0, False)
     """
     checks.count("runs", runs, low=4)
     checks.one_of("law", law, LAWS)

@@ -1,5 +1,6 @@
 """Whole runs of an algorithm."""
 
+from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.drivers.long_runs import fit as fit
 from jaxminimax.drivers.many_runs import stack as stack
 from jaxminimax.drivers.many_runs import sweep as sweep
@@ -7,3 +8,7 @@ from jaxminimax.drivers.result import Run as Run
 from jaxminimax.drivers.scan import run as run
 from jaxminimax.drivers.tuning import Tuned as Tuned
 from jaxminimax.drivers.tuning import tune as tune
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())

@@ -178,8 +178,9 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
                 "loss": _program(own, problem.loss, z.w, record),
                 "projection": _program(own, problem.project, z.w),
                 "constant of the loss": mark(own, repr(known).encode())}
-    return {"operator": _program(own, problem.operator, z, record),
-            "public term": "" if problem.public is None else _program(own, problem.public, z),
+    key = (jax.random.key(0),) if problem.random else ()
+    return {"operator": _program(own, problem.operator, z, record, *key),
+            "public term": "" if problem.public is None else _program(own, problem.public, z, *key),
             "projection": _program(own, problem.project, z)}
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base import arithmetic, checks
+from jaxminimax.base import arguments, arithmetic, checks
+from jaxminimax.base.people import rows_each
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.door import core
 from jaxminimax.drivers import bookings, fingerprint, progress_bar
@@ -83,7 +85,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
       delta: for the statement.
       neighbours: for the statement.
       alongside: for the statement: other mechanisms run on the same data; not charged to `ledger`.
-      unit: for the statement: what one record is.
+      unit: for the statement: what one record is; None for data by `by_person`: "one person".
       checkpoint: folder for the saved states; needs orbax-checkpoint.
       every: rounds in a piece; None for a hundredth of the run.
       callback: called with a host copy of the state after every piece; never sees the data.
@@ -104,9 +106,27 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         chooses them, or together with a mesh; for a checkpoint of a key of another generator than
         threefry2x32; for arithmetic in which NaN is no number like others; if the ledger refuses
         the run.
+      TypeError: as `run`.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((100, 2)), jnp.zeros((100, 2)))
+        >>> start = Saddle(jnp.zeros(2), jnp.zeros(2))
+        >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
+        >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
+        >>> done = jmm.fit(jmm.secret_key(), start, data, hyper, jmm.sgda, game, delta=1e-3,
+        ...                progress=False)
+        >>> int(done.state.spent), done.statement.epsilon <= 1
+        (5, True)
     """
     arithmetic.check()
+    arguments.call(key, z, hyper, algorithm, problem)
+    if callback is not None:
+        checks.takes("callback", callback, "state")
+    if checkpoint is not None:
+        _check_folder(checkpoint)
     described = algorithm.mechanism(hyper)
     check(described)
     total = hyper.iterations
@@ -122,6 +142,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     promise = _promise(key, described, hyper, algorithm)
     with bookings.Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people) as booking:
+        sharding.check_records(data)  # what is refused here is not charged
         placed = sharding.on_mesh(data, mesh)
         if not isinstance(placed, HostData):
             placed = sharding.arrays(placed)
@@ -142,7 +163,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
             state = folder.latest(state)
             if mesh is not None:
                 sharding.agree(mesh, **{"the saved state": state})
-            done = int(state.spent) // per_round
+            # of rounds that do not all make as many releases, the state counts itself
+            done = int(getattr(state, "rounds", int(state.spent) // per_round))
             if checkpoint is not None and done == 0:
                 booking.bind_place(mesh)
             pieces = [min(every, total - start) for start in range(done, total, every)]
@@ -160,7 +182,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
                     if callback is not None:
                         callback(jax.device_get(state))
     return Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
-                                       neighbours=neighbours, alongside=alongside, people=people))
+                                       neighbours=neighbours, alongside=alongside, people=people,
+                                       rows_each=rows_each(data)))
 
 
 def _promise(key: jax.Array, described: Mechanism, hyper: Any,
@@ -176,6 +199,21 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
             "key scheme": core.SCHEME}
 
 
+def _check_folder(path: str | os.PathLike) -> None:
+    """Refuses a folder that states cannot be saved in, before anything is charged or run."""
+    if importlib.util.find_spec("orbax") is None:
+        raise ImportError("checkpoint=... needs orbax-checkpoint: pip install 'jaxminimax[fit]'")
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"checkpoint must be the path of a folder, got {checks.told(path)}.")
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=os.fspath(path)):
+            pass
+    except OSError as error:
+        raise ValueError(f"checkpoint={os.fspath(path)!r} is no folder that can be written to "
+                         f"({error.strerror}): give one that can.") from None
+
+
 class _Folder:
     """Saved states in a folder, by orbax; nothing at all without one."""
 
@@ -184,8 +222,6 @@ class _Folder:
         self._manager: Any = None
         if path is None:
             return
-        if importlib.util.find_spec("orbax") is None:
-            raise ImportError("checkpoint=... needs orbax-checkpoint: pip install jaxminimax[fit]")
         import orbax.checkpoint as ocp
 
         self._args = ocp.args

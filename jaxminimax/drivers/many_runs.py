@@ -1,6 +1,7 @@
 """Many runs as one program: `sweep` maps runs over seeds and budgets."""
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arithmetic, checks
+from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import progress_bar
 from jaxminimax.drivers.result import Run
@@ -27,7 +28,19 @@ def stack(hypers: Sequence[Any]) -> Any:
     Raises:
       ValueError: if there are none, or other static fields (population, sampling, optimisers, ...)
         differ: they would be different programs.
+      TypeError: for what is no record of numbers.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100,
+        ...                   noise_multiplier=Saddle(9.0, 9.0))
+        >>> hypers = jmm.stack([jmm.sgda.Hyper(query=query, step=Saddle(s, s), iterations=5)
+        ...                     for s in (0.1, 0.2)])
+        >>> hypers.step.w.shape
+        (2,)
     """
+    for x in jax.tree.leaves(hypers):
+        if not isinstance(x, numbers.Number | np.ndarray | jax.Array):
+            raise TypeError(f"stack needs records of numbers, got {checks.told(x)} in one of them.")
     lengths = tuple(getattr(h, "iterations", None) for h in hypers)
     if len(set(lengths)) > 1 and all(_has_iterations(h) for h in hypers):
         hypers = [dataclasses.replace(h, iterations=lengths) for h in hypers]
@@ -79,8 +92,25 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algo
     Raises:
       ValueError: as `run`; for keys of another shape, or two equal ones; for different iterations
         of an algorithm whose description is more than one repeated query.
+      TypeError: as `run`.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((100, 2)), jnp.zeros((100, 2)))
+        >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
+        >>> hypers = jmm.stack([jmm.calibrate(jmm.sgda, hyper, epsilon=epsilon, delta=1e-3)
+        ...                     for epsilon in (1.0, 2.0)])
+        >>> keys = jax.random.split(jmm.secret_key(), (2, 3))  # two budgets, three seeds
+        >>> start = Saddle(jnp.zeros(2), jnp.zeros(2))
+        >>> states, _ = jmm.sweep(keys, start, data, hypers, jmm.sgda, game)
+        >>> states.average.w.shape
+        (2, 3, 2)
     """
-    budgets = {x.shape[:1] for x in jax.tree.leaves(hypers)}
+    arguments.call(keys, z, hypers, algorithm, problem, one=False)
+    arguments.records(data)
+    checks.takes("observe", observe, "state")
+    budgets = {np.shape(x)[:1] for x in jax.tree.leaves(hypers)}
     if keys.ndim != 2 or budgets != {keys.shape[:1]}:
         raise ValueError(f"keys must have shape [budgets, seeds], got {keys.shape} for {budgets} "
                          "budgets: use jax.random.split(key, (budgets, seeds)).")

@@ -21,6 +21,12 @@ class Run(_Ended):
       statement: what `fit` says of the run's privacy; None from `run` and `sweep`, which know no
         delta: `jaxminimax.statement(algorithm, hyper, run.state, delta=...)`. It is no part of the
         tree: what `jax.tree.map` makes of a run has none.
+
+    Examples:
+        >>> done = jmm.Run(state="the last state", observations=())
+        >>> state, seen = done  # as `run` and `sweep` return it
+        >>> state
+        'the last state'
     """
 
     statement: Statement | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import arithmetic
+from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.door import own_record
@@ -46,8 +46,25 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     Raises:
       ValueError: for a description that is not valid or does not fit the data; for an operator that
         reads more than one record; for arithmetic in which NaN is no number like others.
+      TypeError: for arguments of another kind: a loss or an operator where a `Problem` is wanted, a
+        number where a `Saddle` is, lists, frames, tensors of other libraries, integer parameters,
+        keys that are not typed.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((100, 2)), jnp.zeros((100, 2)))
+        >>> start = Saddle(jnp.zeros(2), jnp.zeros(2))
+        >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
+        >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
+        >>> state, _ = jmm.run(jmm.secret_key(), start, data, hyper, jmm.sgda, game)
+        >>> int(state.spent), state.average.w.shape
+        (5, (2,))
     """
     arithmetic.check()
+    arguments.call(key, z, hyper, algorithm, problem)
+    arguments.records(data)
+    checks.takes("observe", observe, "state")
     check(algorithm.mechanism(hyper))
     return Run(*_whole(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
 

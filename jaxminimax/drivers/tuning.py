@@ -19,7 +19,7 @@ from jaxminimax.accounting import (
     calibrate_search,
     tuning_statement,
 )
-from jaxminimax.base import arithmetic, checks
+from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import many_runs
 from jaxminimax.drivers.private_search import cumulative, score_problem, search
@@ -39,6 +39,10 @@ class Tuned(NamedTuple):
       candidate: the number of its settings.
       hyper: its settings, with the noise that they were run with.
       statement: for everything above together.
+
+    Examples:
+        >>> jmm.Tuned._fields  # of what a search returns
+        ('state', 'score', 'candidate', 'hyper', 'statement')
     """
 
     state: Any
@@ -107,18 +111,36 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
     Raises:
       ValueError: for candidates that are none or differ in more than numbers, numbers out of range,
         data of another shape, a target that no noise reaches; before any record is read.
+      TypeError: as `run`; for candidates that are no list, or a score of other arguments.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((200, 2)), jnp.zeros((200, 2)))
+        >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=200)
+        >>> candidates = [jmm.sgda.Hyper(query=query, step=Saddle(s, s), iterations=3)
+        ...               for s in (0.05, 0.2)]
+        >>> def score(z, record):  # of one record; larger is better
+        ...     return -jnp.sum((z.w - record[0]) ** 2)
+        >>> tuned = jmm.tune(jmm.secret_key(), Saddle(jnp.zeros(2), jnp.zeros(2)), data, candidates,
+        ...                  jmm.sgda, game, score=score, score_range=(-4.0, 0.0), epsilon=1.0,
+        ...                  delta=1e-3, expected=2.0)
+        >>> tuned.candidate in (0, 1), tuned.statement.epsilon <= 1
+        (True, True)
     """
     arithmetic.check()
+    candidates = _listed(candidates)
+    for hyper in candidates:
+        arguments.call(key, z, hyper, algorithm, problem)
+    checks.takes("score", score, "point", "record")
     checks.count("at_once", at_once)
     if most is None and hide_time:
         checks.number("expected (number of runs)", expected, low=1.0, high=1e4)
         most = math.ceil(_PADDING * expected)
     runs = Repetitions(expected=expected, eta=eta, most=most)
     runs.check()
-    candidates = list(candidates)
     apart = held_out is not None
     rows = _read_by_score(data, held_out)
-    scored = score_mechanism(score_range, _rows(rows, "the score"))
+    scored = score_mechanism(score_range, _rows(rows, "data" if held_out is None else "held_out"))
     _check(candidates, algorithm)
     if apart:
         _check_apart(data, held_out)
@@ -128,6 +150,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
     made, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
     promised = tuning_statement(algorithm, made, scored, score_range, target, unit=unit,
                                 padded=hide_time, apart=apart, assumed=assumed)
+    arguments.records(data)
+    arguments.records(held_out, "held_out")
     low, high = score_range
     winner, best, number = search(
         key, arrays(z), arrays(data), arrays(rows), many_runs.stack(made), scored, cumulative(runs),
@@ -140,10 +164,18 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
 # --- on the host, before any record is read ---
 
 
-def _check(candidates: list[Any], algorithm: Algorithm) -> None:
-    """Refuses candidates that are none, or differ in more than numbers and iterations."""
+def _listed(candidates: Any) -> list[Any]:
+    """Candidates as a list, of one at least."""
+    if not isinstance(candidates, Sequence) or isinstance(candidates, str | bytes):
+        raise TypeError("candidates must be a list of the algorithm's Hyper, got "
+                        f"{checks.told(candidates)}.")
     if not candidates:
         raise ValueError("candidates is empty: give at least one Hyper.")
+    return list(candidates)
+
+
+def _check(candidates: list[Any], algorithm: Algorithm) -> None:
+    """Refuses candidates that are none, or differ in more than numbers and iterations."""
     for hyper in candidates:
         check(algorithm.mechanism(hyper))
     alike = [dataclasses.replace(h, query=with_noise(h.query, 1.0)) for h in candidates]
@@ -169,6 +201,7 @@ def _rows(data: PyTree, name: str) -> int:
         return data.population
     found = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
     if len(found) != 1 or found == {()}:
+        arguments.records(data, name)  # lists are told as such
         raise ValueError(f"The arrays of {name} must have one row a record, and the same number of "
                          f"rows, got leading axes {found}.")
     return int(found.pop()[0])
@@ -176,6 +209,9 @@ def _rows(data: PyTree, name: str) -> int:
 
 def score_mechanism(score_range: tuple[float, float], population: int) -> Repeat:
     """The description of the release of a run's score."""
+    if not isinstance(score_range, tuple | list) or len(score_range) != 2:
+        raise TypeError("score_range must be a pair (low, high), got "
+                        f"{checks.told(score_range)}.")
     low, high = score_range
     checks.number("score_range[0]", low, low=-1e6, high=1e6)
     checks.number("score_range[1]", high, low=float(low), high=1e6)

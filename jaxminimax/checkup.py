@@ -1,0 +1,321 @@
+"""A look at a run before it begins: what fits, what does not, what it will take.
+
+Nothing of the default report depends on a value of the data: it is made of shapes, dtypes, public
+settings, and of a synthetic batch of the same shapes. `look=True` reads the records, at the initial
+point, and is for development on data that are public.
+"""
+
+import dataclasses
+import json
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.algorithms import sgda
+from jaxminimax.base import arguments, checks
+from jaxminimax.base.people import rows_each
+from jaxminimax.base.types import Problem, PyTree, Saddle, SaddleOperator
+from jaxminimax.door import labels, operator_keys, own_record
+from jaxminimax.gradients.clipping import clipped_sum
+from jaxminimax.gradients.weights import norm
+from jaxminimax.mechanism import Full, leaves
+from jaxminimax.mechanism import check as check_description
+from jaxminimax.placement.host_data import HostData
+from jaxminimax.placement.sharding import Sharded
+
+_BYTES = 2**28  # of synthetic data, beyond which no round is timed
+_LOOKED = 4096  # records that `look` evaluates
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `check` found; `str` for words, `to_json` for a record.
+
+    Attributes:
+      records: n, and of each array of a record its name, shape and dtype.
+      parameters: of each leaf of z its name, player, shape and dtype.
+      players: for each player, whether it descends or ascends, its numbers and its clip norm.
+      labels: the set that the problem documents; None if it documents none.
+      privacy: delta, 1/n, and whether noise is set.
+      rounds: iterations, releases, and records of a release: public batch size and rows read.
+      strategy: how clipped sums are computed, see `ClippedSum.explain`.
+      cost: bytes of per-record gradients as they are kept, bytes of a compiled round, seconds of a
+        round on a synthetic batch; None where it was not measured.
+      warnings: what should be changed before the run.
+      looked: of `look=True`, NOT PRIVATE; None without.
+
+    Examples:
+        >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+        >>> data = (jnp.ones((100, 2)), jnp.zeros((100, 2)))
+        >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
+        >>> report = jmm.check(game, Saddle(jnp.zeros(2), jnp.zeros(2)), data, hyper, measure=False)
+        >>> report.players["v"]["moves"], report.rounds["batch size"]
+        ('ascends the loss', 100.0)
+    """
+
+    records: dict[str, Any]
+    parameters: tuple[dict[str, Any], ...]
+    players: dict[str, dict[str, Any]]
+    labels: tuple[float, ...] | None
+    privacy: dict[str, Any]
+    rounds: dict[str, Any]
+    strategy: str
+    cost: dict[str, Any]
+    warnings: tuple[str, ...]
+    looked: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of plain Python values."""
+        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
+
+    def __str__(self) -> str:
+        def arrays(found: Any) -> str:
+            return ", ".join(f"{x['name']} {x['shape']} {x['dtype']}" for x in found)
+
+        rows = [("records", f"{self.records['number']:,} of {arrays(self.records['arrays'])}"),
+                ("z", arrays(self.parameters))]
+        for name, x in self.players.items():
+            clip = "not released" if x["clip"] is None else f"clip norm {x['clip']:g}"
+            rows.append((f"player {name}", f"{x['moves']}, {x['numbers']:,} numbers, {clip}"))
+        if self.labels is not None:
+            rows.append(("labels", f"must be among {{{', '.join(f'{x:g}' for x in self.labels)}}}"))
+        rows.append(("privacy", ", ".join(f"{k} {_plain(v)}" for k, v in self.privacy.items())))
+        rows.append(("rounds", ", ".join(f"{k} {_plain(v)}" for k, v in self.rounds.items())))
+        rows.append(("sums", self.strategy.replace("\n", "\n" + " " * 12)))
+        rows.append(("a round", ", ".join(f"{k} {_plain(v)}" for k, v in self.cost.items())))
+        if self.looked is not None:
+            rows.append(("NOT PRIVATE", ", ".join(
+                f"{k} {_plain(v)}" for k, v in self.looked.items())))
+        rows += [("WARNING", x) for x in self.warnings] or [("warnings", "none")]
+        return "\n".join(f"{name:<12}{text}" for name, text in rows)
+
+
+def _plain(x: Any) -> str:
+    if isinstance(x, dict):
+        return "(" + ", ".join(f"{k} {_plain(v)}" for k, v in x.items()) + ")"
+    if isinstance(x, bool) or x is None:
+        return "unknown" if x is None else "yes" if x else "no"
+    return f"{x:,}" if isinstance(x, int) else f"{x:.3g}" if isinstance(x, float) else str(x)
+
+
+def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sgda, *,
+          delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
+    """What a run will do, before it does it.
+
+    Args:
+      problem: as in `run`.
+      z: as in `run`.
+      data: as in `fit`; arrays alone are looked at for their shapes and dtypes.
+      hyper: as in `run`, calibrated or not.
+      algorithm: as in `run`.
+      delta: of the privacy target.
+      look: whether to evaluate the first 4,096 records at z: the share that is not finite, the
+        share that is clipped and the median norm for each player, and the share of labels outside
+        of the documented set. That is NOT PRIVATE: for public data, or synthetic ones.
+      measure: whether to compile a round, and to run it on synthetic data of the same shapes, for
+        its memory and its seconds. Those are the device's; all else is the same on every call.
+
+    Raises:
+      TypeError: for arguments of another kind, an operator whose value is not like z, or a loss
+        that is not one number.
+      ValueError: for a description that is not valid, or an operator that reads more than one
+        record.
+
+    Examples:
+        >>> problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.3,
+        ...                            radius=Saddle(10.0, 10.0))
+        >>> start = jmm.problems.auc_start(jnp.zeros(3))
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=50)
+        >>> data = jnp.zeros((100, 3)), jnp.zeros(100)
+        >>> report = jmm.check(problem, start, data, hyper, delta=0.02, measure=False)
+        >>> for line in report.warnings:
+        ...     print(line.split(":")[0])
+        delta = 0.02 is at or above 1/n = 0.01
+        No noise is set
+    """
+    rows, n = _shapes(data, algorithm, hyper, problem, z)
+    if delta is not None:
+        checks.number("delta", delta, low=0.0, high=1.0)
+    described = algorithm.mechanism(hyper)
+    check_description(described)
+    grouped = not isinstance(problem, Problem)
+    axes = 1 + grouped
+    z = arguments.point(z)
+    jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
+    if grouped:
+        own_record.check(problem.operator, z, rows, axes)
+    else:
+        own_record.check_operator(problem, z, rows)
+    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
+    (main, *_) = leaves(described)
+    query = getattr(main, "query", main)
+    clips = main.clips()
+    wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))),
+                    clips.get("v"))
+    batch, read = _batch(query, n)
+    drawn = getattr(problem, "random", False)
+    summed = clipped_sum(operator_keys.operator_of(problem) if drawn else problem.operator, wanted)
+    batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
+                            (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
+    cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
+                            "bytes": None, "seconds": None}
+    if measure:
+        cost |= _measured(rows, z, hyper, algorithm, problem)
+    noise = getattr(query, "noise_multiplier", None) is not None
+    return Report(
+        records={"number": n, "arrays": _arrays("record", record), "rows each": rows_each(data)},
+        parameters=tuple(x for name, one in z._asdict().items()
+                         for x in _arrays(f"z.{name}", one)),
+        players=_players(problem.operator, z, wanted),
+        labels=None if getattr(problem, "labels", None) is None else problem.labels.values,
+        privacy={"delta": None if delta is None else float(delta), "1/n": 1 / n,
+                 "noise is set": noise},
+        rounds={"iterations": hyper.iterations, "releases": described.releases(),
+                "batch size": batch, "rows read": read},
+        strategy=summed.explain(z, batch_of),
+        cost=cost,
+        warnings=_warnings(delta, n, noise, z, wanted, hyper, query),
+        looked=_looked(problem, z, data, wanted, axes) if look else None)
+
+
+# --- by shapes alone ---
+
+
+def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
+            z: Any) -> tuple[PyTree, int]:
+    """Shapes and dtypes of the data, and how many records there are."""
+    held = data.rows if isinstance(data, HostData | Sharded) else data
+    arguments.call(jax.random.key(0), z, hyper, algorithm, problem)
+    arguments.records(held)
+    rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), held)
+    described = algorithm.mechanism(hyper).records()
+    found = {x.shape[:1] for x in jax.tree.leaves(rows)}
+    if isinstance(data, Sharded):
+        return rows, data.population
+    if len(found) != 1 or found == {()}:
+        raise ValueError(f"data must share one leading axis of records, got {found}.")
+    n = found.pop()[0]
+    if isinstance(problem, Problem) and described and n < described:
+        raise ValueError(f"data has {n} records, but hyper describes {described}: population must "
+                         "be the number of records.")
+    return rows, described or n
+
+
+def _arrays(name: str, tree: PyTree) -> list[dict[str, Any]]:
+    return [{"name": name + jax.tree_util.keystr(path), "shape": list(x.shape),
+             "dtype": x.dtype.name} for path, x in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]]:
+    """Every player's sign: that of a loss is known, an operator of one's own says it itself."""
+    moves = ("descends the loss", "ascends the loss") if isinstance(operator, SaddleOperator) else (
+        "moves against the operator's w", "moves against the operator's v: it must be -grad_v")
+    return {name: {"moves": how, "numbers": sum(a.size for a in jax.tree.leaves(x)),
+                   "clip": None if c is None else float(c)}
+            for name, how, x, c in zip(Saddle._fields, moves, z, clip, strict=True)}
+
+
+def _batch(query: Any, n: int) -> tuple[float, int]:
+    sampling = getattr(query, "sampling", Full())
+    size = getattr(query, "population", None) or max(getattr(query, "sizes", (n,)))
+    return float(sampling.batch_size(size)), int(sampling.rows_read(size))
+
+
+def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle, hyper: Any,
+              query: Any) -> tuple[str, ...]:
+    found = []
+    if delta is not None and delta >= min(0.1, 1 / n):
+        found.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
+                     "record, drawn at random, would meet it. Choose one well below 1/n.")
+    if not noise:
+        found.append("No noise is set: calibrate(algorithm, hyper, epsilon, delta) sets it.")
+    numbers = sum(a.size for c, x in zip(clip, z, strict=True) if c is not None
+                  for a in jax.tree.leaves(x))
+    if numbers > getattr(query, "parameters", numbers):
+        found.append(f"query.parameters = {query.parameters} is below the {numbers} numbers of a "
+                     "release, which would be refused.")
+    for name, c, x in zip(Saddle._fields, clip, z, strict=True):
+        if c is not None and not jax.tree.leaves(x):
+            found.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
+    optimiser = getattr(hyper, "optimiser", None)
+    if optimiser is not None and any("adam" in getattr(x, "__name__", "") for x in optimiser):
+        found.append("Adam divides by the size of the noise where that is larger than the "
+                     "operator: its steps are then no smaller for a smaller operator.")
+    return tuple(found)
+
+
+# --- on synthetic data ---
+
+
+def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
+    """Bytes and seconds of a compiled round, on data of these shapes that are made up."""
+    key, state = jax.random.key(0), jax.tree.map(jnp.asarray, algorithm.init(z, hyper))
+    if any(x is None for x in _multipliers(hyper)):
+        hyper = _noised(hyper)
+
+    @jax.jit
+    def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
+        return algorithm.update(key, state, rows, hyper, problem)
+
+    compiled = one.lower(key, state, rows).compile()
+    memory = compiled.memory_analysis()
+    found: dict[str, Any] = {"bytes": None if memory is None else int(
+        memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}
+    if sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows)) > _BYTES:
+        return found
+    made = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), rows)
+    taken = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        jax.block_until_ready(compiled(key, state, made))
+        taken.append(time.perf_counter() - begun)
+    return found | {"seconds": min(taken)}
+
+
+def _multipliers(hyper: Any) -> list[Any]:
+    return [getattr(getattr(hyper, name, None), "noise_multiplier", 0) for name in (
+        "query", "losses")]
+
+
+def _noised(hyper: Any) -> Any:
+    """Settings with some noise, for a round whose result nobody sees."""
+    changed = {name: getattr(hyper, name).with_noise(1.0) for name in ("query", "losses")
+               if getattr(hyper, name, None) is not None}
+    return dataclasses.replace(hyper, **changed)
+
+
+# --- on the data: not private ---
+
+
+def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> dict[str, Any]:
+    """Shares of the records, at the initial point."""
+    rows = data.rows if isinstance(data, HostData | Sharded) else data
+    some = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
+        x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
+    key = (jax.random.key(0),) if getattr(problem, "random", False) else ()
+
+    def lengths_of(record: PyTree) -> Saddle:
+        g = problem.operator(z, record, *key)
+        return Saddle(*(None if c is None else norm(jax.tree.map(lambda a: a[None], x))[0]
+                        for c, x in zip(clip, g, strict=True)))
+
+    each = jax.lax.map(lengths_of, some, batch_size=32)
+    found: dict[str, Any] = {}
+    for name, c, lengths in zip(Saddle._fields, clip, each, strict=True):
+        if c is None:
+            continue
+        x = np.asarray(lengths)
+        known = x[np.isfinite(x)]
+        found[name] = {"not finite": float(np.mean(~np.isfinite(x))),
+                       "clipped": float(np.mean(known > c)) if known.size else None,
+                       "median norm": float(np.median(known)) if known.size else None}
+    if getattr(problem, "labels", None) is not None and not isinstance(data, Sharded):
+        wrong, count = labels.outside(problem.labels, data)
+        found["labels outside of the set"] = wrong / count if count else None
+    return found
