@@ -254,6 +254,30 @@ def images(
     return (blocks.mean(axis=(2, 4), dtype=np.float32) / 255).reshape(len(raw), -1)
 
 
+def labelled_images(
+    name: str, part: str = "train", data_dir: str | os.PathLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The images of mnist or fashion_mnist as they are, and their classes.
+
+    Args:
+        name: "mnist" or "fashion_mnist".
+        part: "train" or "t10k", the test images.
+        data_dir: Folder with the data files, see ``load``.
+
+    Returns:
+        Pixels, uint8 of shape [n, 784], and classes, int32 of shape [n].
+
+    Raises:
+        ValueError: If an argument is not one of the above, or as ``load``.
+        OSError: If a download fails.
+    """
+    if name not in maps.PIXELS:
+        raise ValueError(f"unknown images {name!r}; choose one of {', '.join(maps.PIXELS)}")
+    pixels = _read_idx(_read_verified(name, f"{part}-images-idx3", data_dir))
+    classes = _read_idx(_read_verified(name, f"{part}-labels-idx1", data_dir))
+    return pixels.reshape(len(pixels), -1), classes.astype(np.int32)
+
+
 def from_csv(
     path: str | os.PathLike,
     label: str,

@@ -69,7 +69,7 @@ def environment() -> dict[str, Any]:
 
     return {
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        **{name: _version(name) for name in _PACKAGES},
         "device": jax.devices()[0].device_kind,
         "backend": jax.default_backend(),
         "platform": platform.platform(),
@@ -77,6 +77,14 @@ def environment() -> dict[str, Any]:
         "command": command(),
         "commit": commit(),
     }
+
+
+def _version(name: str) -> str | None:
+    """Of a distribution; None if there is none, as for a checkout that was never installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def command() -> str:
@@ -120,6 +128,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * w for w in widths), *map(line, rows)])
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same as a table of Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def paragraphs(texts: Sequence[str]) -> str:

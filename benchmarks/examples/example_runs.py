@@ -18,7 +18,7 @@ import jaxminimax as jmm
 from benchmarks import report
 from jaxminimax import Saddle
 
-_ASSUMED = (
+ASSUMED = (
     "Keys follow from the seeds so that results can be repeated; a real run needs a secret key.",
     "Clip norms, steps and sizes were chosen on these data or their kin without paying for it.",
     "Measures and runs without privacy read the data without privacy, and pictures show records.",
@@ -123,7 +123,7 @@ def train(task: Task, epsilons: Sequence[float], delta: float, seeds: int) -> li
                              "fit")
         statement = None if epsilon == math.inf else jmm.statement(
             jmm.sgda, hyper, jax.tree.map(lambda x, i=i: x[i, 0], states), delta=delta,
-            unit=task.unit, assumed=(*task.public, *_ASSUMED))
+            unit=task.unit, assumed=(*task.public, *ASSUMED))
         found.append(Trained(task, epsilon, average, seconds, statement))
     return found
 
@@ -134,7 +134,7 @@ def _float32(x: Any) -> jax.Array:
 
 
 def row(found: Trained, delta: float, **measures: Sequence[float]) -> dict[str, Any]:
-    """One line of the results: mean and standard deviation over the seeds of each measure."""
+    """One line of the results: mean and standard error over the seeds of each measure."""
     private = found.epsilon < math.inf
     line: dict[str, Any] = {"method": found.task.name,
                             "epsilon": found.epsilon if private else None,
@@ -142,17 +142,18 @@ def row(found: Trained, delta: float, **measures: Sequence[float]) -> dict[str, 
     for name, values in measures.items():
         values = np.asarray(values, np.float64)
         line[name] = float(values.mean())
-        line[f"{name}_std"] = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+        line[f"{name}_se"] = (
+            float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0)
     return {**line, "runs": len(values), "iterations": found.task.hyper.iterations,
             "records": found.task.hyper.query.population, "seconds": found.seconds}
 
 
 def against_epsilon(axes: Any, rows: list[dict[str, Any]], name: str, color: str,
                     label: str) -> None:
-    """A measure against epsilon with its spread, and without noise as a broken line."""
+    """A measure against epsilon with its standard error, and without noise as a broken line."""
     private = sorted((r for r in rows if r["epsilon"] is not None), key=lambda r: r["epsilon"])
     epsilons = [r["epsilon"] for r in private]
-    axes.errorbar(epsilons, [r[name] for r in private], [r[f"{name}_std"] for r in private],
+    axes.errorbar(epsilons, [r[name] for r in private], [r[f"{name}_se"] for r in private],
                   marker="o", capsize=3, color=color, label=label)
     for r in rows:
         if r["epsilon"] is None:
@@ -179,7 +180,7 @@ def show(outcome: Outcome) -> str:
     """The table and the statements."""
     columns = outcome.columns
     lines = [(r["method"], "none" if r["epsilon"] is None else f"{r['epsilon']:g}",
-              *(x for c in columns for x in (f"{r[c]:.4f}", f"{r[f'{c}_std']:.4f}")))
+              *(x for c in columns for x in (f"{r[c]:.4f}", f"{r[f'{c}_se']:.4f}")))
              for r in outcome.rows]
     header = ("method", "epsilon", *(x for c in columns for x in (c.replace("_", " "), "+-")))
     statements = report.paragraphs([str(s) for s in outcome.statements])

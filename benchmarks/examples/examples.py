@@ -4,6 +4,7 @@
   mdp          a policy learnt from private transitions, beside the best one
   dro          regression for the worst tenth of the records, beside the average model
   adversarial  a classifier trained against moved features, beside a plain one
+  digits       images of ten classes from one release, and a classifier trained on them
 
 Each trains at several epsilon with noise calibrated to the whole run, prints what the privacy
 statement says, and measures what came out; measures read the data and are not private.
@@ -15,6 +16,7 @@ from typing import Any
 
 from benchmarks import (
     example_adversarial,
+    example_digits,
     example_dro,
     example_gan,
     example_mdp,
@@ -23,13 +25,13 @@ from benchmarks import (
 )
 
 EXAMPLES: dict[str, Any] = {"gan": example_gan, "mdp": example_mdp, "dro": example_dro,
-                            "adversarial": example_adversarial}
+                            "adversarial": example_adversarial, "digits": example_digits}
 
 
 def parser() -> report.Parser:
     p = report.Parser(prog="python -m benchmarks.examples", description=__doc__)
     p.add_argument("example", choices=EXAMPLES)
-    p.add_argument("--dataset", help="default: the first, which is made up and needs no file; "
+    p.add_argument("--dataset", help="default: the first; "
                    + "; ".join(f"{k}: {', '.join(x.DATASETS)}" for k, x in EXAMPLES.items()))
     p.add_argument("--data-dir", type=example_runs.folder,
                    help="folder of the data files (or set JAXMINIMAX_DATA)")

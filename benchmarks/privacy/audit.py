@@ -130,7 +130,8 @@ def hyper_of(module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
     if grouped(module):
         usual = case.pair == "worst" and not (case.joint or case.how)
-        if not usual or isinstance(case.sampling, Disjoint):
+        if not usual or isinstance(case.sampling, Disjoint) or (
+                module is jmm.balanced_groups and not isinstance(case.sampling, jmm.Full)):
             return None
         return group_attack.hyper_of(module, case.sampling, case.rounds)
     if case.how and module not in (jmm.sgda, jmm.gda):  # the strategies are the door's

@@ -84,10 +84,12 @@ def sizes(rng: np.random.Generator) -> tuple[int, ...]:
 
 
 def group_gradients(rng: np.random.Generator) -> Any:
-    """Gradients of one group at a time."""
+    """Gradients of one group at a time, or of all groups at once."""
     groups = sizes(rng)
-    return jmm.GroupGradients(clip=1.0, noise_multiplier=noise(rng), sizes=groups,
+    made = jmm.GroupGradients(clip=1.0, noise_multiplier=noise(rng), sizes=groups,
                               sampling=sampling(rng, min(groups)))
+    every = isinstance(made.sampling, jmm.Full) and min(groups) % 2
+    return dataclasses.replace(made, groups="all") if every else made
 
 
 def repeat(rng: np.random.Generator) -> Any:

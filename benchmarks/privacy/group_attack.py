@@ -4,6 +4,8 @@ Two groups, and a record of the first one is replaced. Its gradient and its loss
 their bounds, in opposite directions in the two data sets; the other losses make the first group the
 worst one by far, so that almost every round reads it, and the second group is so large that its
 noise hides little. The attack sees the path of the model and, where there are any, of the weights.
+Of `balanced_groups` every round reads both groups, and the first one's records have all their
+clip norm, for its weight over its size is the larger one.
 """
 
 import dataclasses
@@ -85,10 +87,18 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     The log-likelihood ratio of the described mechanism, and the released losses themselves, which
     show what the description bounds.
     """
-    query = in_group(hyper.query, SIZES[0])
+    query = in_group(hyper.query, sum(SIZES) if hyper.query.groups == "all" else SIZES[0])
     z = concrete(hyper.query.noise_multiplier)
     moved = -np.diff(path.w, axis=1, prepend=0.0)
     moved[:, 0] *= -1
+    if hyper.query.groups == "all":  # released s times what is clipped and blurred
+        before = np.concatenate([np.full_like(path.v[:, :1], -math.log(len(SIZES))),
+                                 path.v[:, :-1]], 1)
+        s = np.max(np.exp(before) / np.array(SIZES), -1)
+        first = moved[..., 0] / (s * CLIP)
+        total = auditor.likelihood_ratio(first[..., None, None], query, "replace_one")
+        return {"likelihood ratio": total + _of_losses(path, hyper)[0],
+                "losses": _of_losses(path, hyper)[1]}
     size, other = (group_batch_sizes(hyper.query)[i] for i in (0, 1))
     # the second group's gradient is (0, C) with noise of its own, little where all of it was read
     near = min(6 * z / other, 0.2)
@@ -97,6 +107,12 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     total = auditor.likelihood_ratio(first[..., None, None], query, "replace_one")
     if algorithm is jmm.active_groups:
         return {"likelihood ratio": total}
+    ratio, sums = _of_losses(path, hyper)
+    return {"likelihood ratio": total + ratio, "losses": sums}
+
+
+def _of_losses(path: Saddle, hyper: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The log-likelihood ratio of the released losses, and their sums, `[runs]`."""
     gap = path.v[..., 0] - path.v[..., 1]
     n, z = SIZES[0], concrete(hyper.losses.noise_multiplier)
     x = np.diff(gap, axis=1, prepend=0.0) * n / (WEIGHT_STEP * BOUND)
@@ -104,7 +120,7 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
         ratio = np.sum((x - (n - 1)) ** 2 - (x - n) ** 2, 1) / (2 * z**2)
     else:
         ratio = np.sum(abs(x - (n - 1)) - abs(x - n), 1) / z
-    return {"likelihood ratio": total + ratio, "losses": np.sum(x, 1)}
+    return ratio, np.sum(x, 1)
 
 
 def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism: Any = None,
@@ -115,7 +131,7 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
 
     Args:
       key: for all the runs.
-      algorithm: `group_sgd` or `active_groups`.
+      algorithm: `group_sgd`, `active_groups` or `balanced_groups`.
       hyper: from `hyper_of`, with noise multipliers.
       runs: of each.
       mechanism: what is charged; None: the hyper's own.
@@ -131,9 +147,16 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
         losses=dataclasses.replace(hyper.losses, sizes=(n, n)))
     few = jax.tree.map(lambda x: x[:, :, :n], data)
     found = {}
+    if algorithm is jmm.balanced_groups:  # weights that move for sure, far from balanced ones
+        equal = dataclasses.replace(hyper, losses=dataclasses.replace(
+            hyper.losses, noise_multiplier=0.0))
+        few = {**data, "loss": jnp.broadcast_to(data["loss"][:1], data["loss"].shape)}
+        if only in (None, "gradients"):
+            how["mechanism"] = made.parts[0]
     if only in (None, "gradients"):
         found["gradients"] = auditor.signal(key, algorithm, equal, start, few, PROBLEM,
                                             observe=lambda state: state.z.w, **how)
+        how["mechanism"] = made
     if algorithm is jmm.active_groups and only in (None, "largest loss"):
         found["largest loss"] = largest_loss(key, hyper, made, runs=10 * runs,
                                              confidence=confidence)

@@ -19,6 +19,7 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.door import (
     core,
     correlated,
+    groups,
     losses,
     noising,
     noisy_operator,
@@ -52,6 +53,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "integer noise": (noising, "floored_normal"),
     "integer noise of both players": (noising, "integer_noise"),
     "integer Laplace noise": (noising, "floored_laplace"),
+    "sum over all groups": (groups, "release"),
     "index": (losses, "chosen"),
     "margin of the noise": (noising, "ROUNDING_MARGIN"),
     "node": (stream, "_node"),
@@ -103,6 +105,22 @@ def _scaled(x: jax.Array, factor: float) -> jax.Array:
 def quieter(factor: float) -> Callable[[Any], Any]:
     """Integer noise of another deviation."""
     return lambda draw: lambda *args: _scaled(draw(*args), factor)
+
+
+def noise_of_balanced_weights(release: Any) -> Any:
+    """All groups' gradients with the noise of balanced weights, while the weights move."""
+    sizes = group_attack.SIZES
+
+    def wrong(key: jax.Array, described: Any, spent: Any, problem: Any, z: Saddle,
+              data: Any) -> Saddle:
+        quiet = dataclasses.replace(described.query, noise_multiplier=Saddle(0.0, None))
+        plain, loud = (release(key, m, spent, problem, z, data).w for m in (
+            dataclasses.replace(described, query=quiet), described))
+        s = 1 / jnp.sum(data[1])  # a record's share is v_i / (n_i s), and v adds up to 1
+        low = 1 / (len(sizes) * min(sizes) * s)
+        return Saddle(jax.tree.map(lambda a, b: a + (b - a) * low, plain, loud), ())
+
+    return wrong
 
 
 def quieter_index(factor: float) -> Callable[[Any], Any]:

@@ -74,6 +74,7 @@ PARTS = functools.partial(find.signal, 2, algorithm=recursive_sgda)
 GRADIENTS = functools.partial(find.group_signal, "gradients")
 LOSSES = functools.partial(find.group_signal, "losses")
 GAUSSIAN_LOSSES = functools.partial(find.group_signal, "losses", noise="gaussian")
+ALL_GROUPS = functools.partial(find.group_signal, "gradients", jmm.balanced_groups)
 LARGEST = functools.partial(find.group_signal, "largest loss", jmm.active_groups)
 PHASES, TREE, LEAF, LOSS, WEIGHTS, CORRELATED = (functools.partial(find.stream_signal, k)
                                                  for k in range(6))
@@ -92,6 +93,10 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.quieter(0.9), POINT, SIGNAL),
     ("noise of a group's gradient a tenth low", "standard deviation", "integer noise",
      plant.quieter(0.9), GRADIENTS, SIGNAL),
+    ("noise of all groups' gradient a tenth low", "standard deviation", "integer noise",
+     plant.quieter(0.9), ALL_GROUPS, SIGNAL),
+    ("noise of balanced weights while these move", "standard deviation follows the weights",
+     "sum over all groups", plant.noise_of_balanced_weights, ALL_GROUPS, SIGNAL),
     ("noise of nodes a tenth low", "standard deviation", "integer noise", plant.quieter(0.9),
      TREE, SIGNAL),
     ("correlated noise a tenth low", "standard deviation", "what correlated noise is made of",
@@ -168,6 +173,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("clip norm a tenth high", "sensitivity", "weight", plant.clip_times(1.1), FOUR, SIGNAL),
     ("clip norm of a group's gradient a tenth high", "sensitivity", "weight",
      plant.clip_times(1.1), GRADIENTS, SIGNAL),
+    ("clip norm of all groups' gradient a tenth high", "sensitivity", "weight",
+     plant.clip_times(1.1), ALL_GROUPS, SIGNAL),
     ("clip norm of a leaf a fifth high", "sensitivity", "weight", plant.clip_times(1.2), LEAF,
      SIGNAL),
     ("clip lifted", "sensitivity", "weight", plant.lifted, ONE, SIGNAL),
@@ -203,6 +210,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("the dearer player charged alone", "accountant: both players", "multiplier",
      plant.dearer_player_alone, ONE, SIGNAL),
     ("one release not charged", "accountant", "charge", plant.one_release_free, FOUR, SIGNAL),
+    ("one release of all groups' gradient not charged", "accountant", "charge",
+     plant.one_release_free, ALL_GROUPS, SIGNAL),
     ("a pass that was begun not charged", "accountant", "charge", plant.whole_passes_only,
      BATCHES, SIGNAL),
     ("players charged as two samples", "accountant: one sample for both", "charge",

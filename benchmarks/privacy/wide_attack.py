@@ -111,6 +111,11 @@ def path(name: str, epsilon: float) -> Path:
             sizes=(n,)))
         return Path(module, hyper, GROUPS, lambda state: state.online.total.w,
                     hyper.query.parts[0].noise_multiplier, True)
+    if name == "balanced_groups":
+        hyper = calibrated(module.Hyper(
+            query=jmm.GroupGradients(clip=1.0, sizes=(n,), groups="all"), losses=None, step=1.0,
+            iterations=1))
+        return Path(module, hyper, GROUPS, point, hyper.query.noise_multiplier / n, True)
     if name in ("group_sgd", "active_groups"):
         active = name == "active_groups"
         own = {} if active else {"weight_step": 1.0}
@@ -220,7 +225,8 @@ def moved(n: int, clip: float, *, strategy: str = "auto", tries: int = 24,
 
 # every algorithm, with the numbers of a point that its rounds are quick for
 NAMES = ("sgda", "gda", "extragradient", "recursive_sgda", "proximal", "recursive", "phased_erm",
-         "ftrl", "group_oco", "group_sgd", "active_groups")
+         "ftrl", "group_oco", "group_sgd", "active_groups",
+         "balanced_groups")
 SLOW = ("proximal", "recursive", "phased_erm")  # their points are solutions
 
 

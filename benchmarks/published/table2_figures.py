@@ -1,21 +1,37 @@
 """`python -m benchmarks.table2_figures`: Figures 1 and 2 of the DP-SGDA paper, with honest noise.
 
 noise: sigma of NSEG and of DP-SGDA against epsilon. hidden: AUC against the width of the MLP, with
-privacy and without. batch: AUC against the size of a batch, in a fixed number of epochs.
+privacy and without. batch: AUC of the linear scorer and of an MLP of 256 units, the paper's width,
+against the size of a batch, in a fixed number of epochs.
+
+Theorem 1 with Remark 1 has one constant for both players' noise, which is half of the budget for
+each. The least noise in all, g_w sigma_w + g_v sigma_v weighed by dimension, needs another split.
+Both are drawn.
 """
 
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import os
-import pathlib
 import statistics
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import jax
+
 import jaxminimax as jmm
-from benchmarks import auc_runs, data, papers_protocol, report, table2_settings
+from benchmarks import (
+    auc_runs,
+    data,
+    papers_protocol,
+    report,
+    settings,
+    table2_settings,
+    table2_verdicts,
+)
 from jaxminimax import Saddle
 
 PARTS = ("noise", "hidden", "batch")
@@ -25,8 +41,17 @@ _BATCH, _EPOCHS = 64, 15  # of the paper's linear runs
 _LARGEST = {"ijcnn1": (68.0, 32.0), "mnist": (406.0, 9.0), "fashion_mnist": (360.0, 6.0)}
 _DIM = {"ijcnn1": 24, "mnist": 786, "fashion_mnist": 786}  # of w; v is one number
 _WIDTHS = (8, 32, 128, 512)
+_WIDTH = 256  # of the MLPs whose batches differ
 _BATCHES = (64, 256, 1024, 4096, 16384)
 _PASSES = 12
+_DELTA = 1e-6
+_ASSUMED = (
+    "Every AUC with an epsilon is of one run with calibrated noise at that epsilon and delta, "
+    "replace-one; many runs on the same data add up.",
+    "Settings, the scale of the gradients in the noise panel, and the better of two steps for "
+    "each batch size were chosen on the same data without paying for it.",
+    "AUCs of held-out rows are computed without privacy; diverged runs count as 50.",
+)
 
 
 @functools.cache
@@ -39,7 +64,10 @@ def _multiplier(n: int, releases: int, epsilon: float, delta: float) -> float:
 
 
 def noise(args: Any) -> list[dict[str, Any]]:
-    """Sigma on the mean of a batch, per player, at equal batch size, rounds, epsilon and delta."""
+    """Sigma on the mean of a batch, per player, at equal batch size, rounds, epsilon and delta.
+
+    "equal" is the paper's split, one constant for both players; the other has least noise in all.
+    """
     rows = []
     for name, delta, epsilon in itertools.product(args.datasets, args.delta, args.epsilon):
         n, (g_w, g_v) = papers_protocol.RECORDS[name], _LARGEST[name]
@@ -50,165 +78,129 @@ def noise(args: Any) -> list[dict[str, Any]]:
             "part": "noise", "dataset": name, "epsilon": epsilon, "delta": delta,
             "sigma_w_sgda": once * g_w / math.sqrt(share) / _BATCH,
             "sigma_v_sgda": once * g_v / math.sqrt(1 - share) / _BATCH,
+            "sigma_w_sgda_equal": once * g_w / math.sqrt(0.5) / _BATCH,
+            "sigma_v_sgda_equal": once * g_v / math.sqrt(0.5) / _BATCH,
             # one sigma for both players, and two releases in every round
             "sigma_nseg": twice * math.hypot(g_w, g_v) / _BATCH,
             "sigma_one_release": once * math.hypot(g_w, g_v) / _BATCH})
     return rows
 
 
-def _runs(args: Any, name: str, split: str, cells: list[tuple]) -> list[list[float]]:
-    """AUC in per cent by cell and seed; a cell is (epsilon, settings, rate)."""
-    delta, found = min(args.delta), []
-    for epsilon, s, rate in cells:
-        scorer = table2_settings.choose(name, "mlp", 1.0)[0]
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One point of a curve.
 
-        def sets(s=s):
-            fixed = None
-            for seed in range(args.seeds):
-                if fixed is None or name == "ijcnn1":
-                    fixed = data.load(name, data_dir=args.data_dir, seed=seed, split=split,
-                                      features=s.features)
-                yield fixed, [(fixed.x_test, fixed.y_test)], [seed]
+    Attributes:
+        part: "hidden" or "batch".
+        dataset: Name.
+        method: "linear" or "mlp".
+        epsilon: Infinite: without privacy.
+        size: Hidden units, or expected batch.
+    """
 
-        first = next(iter(sets()))[0]
-        lane = auc_runs.lane(s, "sgda", scorer, first, epsilon, delta, rate=rate)
-        try:
-            result = auc_runs.measure("sgda", scorer, [lane], f"figures, {rate}, {s}", sets(),
-                                      args.seeds)
-            found.append([100 * x for x in result.auc[0][0]])
-        except auc_runs.Diverged:
-            found.append([50.0] * args.seeds)  # no better than a coin, and reported as that
+    part: str
+    dataset: str
+    method: str
+    epsilon: float
+    size: int
+
+    @property
+    def name(self) -> str:
+        """For progress and for the results file."""
+        what = {"hidden": "hidden units", "batch": "in a batch"}[self.part]
+        return f"{self.dataset}, {self.method}, epsilon {self.epsilon:g}, {self.size} {what}"
+
+
+def tried(cell: Cell, quick: bool) -> list[tuple[str, settings.Settings, float | None]]:
+    """Scorer, settings and sampling rate of a cell; where there are two, validation decides."""
+    scorer, s = table2_settings.choose(cell.dataset, cell.method, cell.epsilon)
+    if cell.part == "hidden":
+        if quick:
+            s = dataclasses.replace(s, iterations=min(s.iterations, 100))
+        return [(scorer, dataclasses.replace(s, hidden=cell.size), s.rate)]
+    n = papers_protocol.RECORDS[cell.dataset]
+    rounds = max(1, _PASSES * n // cell.size)
+    step = s.step * min(3.0, s.iterations / rounds)
+    return [(scorer, dataclasses.replace(s, hidden=_WIDTH, iterations=rounds, step=step * k),
+             cell.size / n) for k in (1.0, 3.0)]
+
+
+def _auc(args: Any, cell: Cell, scorer: str, s: settings.Settings, rate: float | None,
+         split: str, seeds: int) -> tuple[list[float], dict[str, Any] | None]:
+    """AUC in per cent by seed, and the statement of a private run; diverged runs have 50."""
+    def sets() -> Iterator[tuple]:
+        fixed = None
+        for seed in range(seeds):
+            if fixed is None or cell.dataset == "ijcnn1":
+                fixed = data.load(cell.dataset, data_dir=args.data_dir, seed=seed, split=split,
+                                  features=s.features)
+            yield fixed, [(fixed.x_test, fixed.y_test)], [seed]
+
+    first = next(iter(sets()))[0]
+    lane = auc_runs.lane(s, "sgda", scorer, first, cell.epsilon, _DELTA, rate=rate)
+    try:
+        result = auc_runs.measure("sgda", scorer, [lane], f"figures, {rate}, {s}", sets(), seeds)
+    except auc_runs.Diverged:
+        return [50.0] * seeds, None  # no better than a coin, and reported as that
+    if cell.epsilon == math.inf:
+        return [100 * x for x in result.auc[0][0]], None
+    said = jmm.statement(jmm.sgda, lane.hyper, result.state[0], delta=_DELTA, unit=first.unit,
+                         assumed=(*first.public, *_ASSUMED))
+    return [100 * x for x in result.auc[0][0]], {**said.to_json(), "cell": cell.name}
+
+
+def measured(args: Any, cell: Cell) -> dict[str, Any]:
+    """The row of a cell, and its statement; which step is better one validation seed decides."""
+    choices = tried(cell, args.quick)
+    if len(choices) > 1:
+        found = [statistics.fmean(_auc(args, cell, *c, "validation", 1)[0]) for c in choices]
+        choices = [choices[found.index(max(found))]]
+    (scorer, s, rate), = choices
+    aucs, said = _auc(args, cell, scorer, s, rate, "random", args.seeds)
+    row = {"part": cell.part, "dataset": cell.dataset, "scorer_of": cell.method, "scorer": scorer,
+           "epsilon": None if cell.epsilon == math.inf else cell.epsilon, "delta": _DELTA,
+           cell.part: cell.size, "iterations": s.iterations, "step": s.step,
+           "auc_mean": statistics.fmean(aucs),
+           "auc_std": statistics.stdev(aucs) if len(aucs) > 1 else 0.0, "seeds": len(aucs)}
+    return {"row": row, "statement": said}
+
+
+def cells(args: Any) -> list[Cell]:
+    """All points of the curves that are asked for, in order."""
+    found = []
+    names = args.datasets[:1] if args.quick else args.datasets
+    widths, batches = ((8, 128), (256, 4096)) if args.quick else (_WIDTHS, _BATCHES)
+    for name in names:
+        if "hidden" in args.parts:
+            found += [Cell("hidden", name, "mlp", e, w) for e in (math.inf, 1.0, 0.1)
+                      for w in widths]
+        if "batch" in args.parts:
+            found += [Cell("batch", name, m, 1.0, b) for m in ("linear", "mlp") for b in batches]
     return found
 
 
-def _row(part: str, name: str, epsilon: float, aucs: list[float], **more: Any) -> dict[str, Any]:
-    return {"part": part, "dataset": name, "epsilon": None if epsilon == math.inf else epsilon,
-            **more, "auc_mean": statistics.fmean(aucs),
-            "auc_std": statistics.stdev(aucs) if len(aucs) > 1 else 0.0}
+def _kept(args: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run with the same seeds has finished, by name.
 
-
-def hidden(args: Any) -> list[dict[str, Any]]:
-    """AUC against hidden units: without privacy, at epsilon 1 and at epsilon 0.1."""
-    rows = []
-    for name, epsilon in itertools.product(args.datasets, (math.inf, 1.0, 0.1)):
-        s = table2_settings.choose(name, "mlp", epsilon)[1]
-        if args.quick:
-            s = dataclasses.replace(s, iterations=min(s.iterations, 100))
-        cells = [(epsilon, dataclasses.replace(s, hidden=h), s.rate) for h in args.widths]
-        for width, aucs in zip(args.widths, _runs(args, name, "random", cells), strict=True):
-            rows.append(_row("hidden", name, epsilon, aucs, hidden=width, delta=min(args.delta)))
-            report.say(f"  {rows[-1]}")
-    return rows
-
-
-def batch(args: Any) -> list[dict[str, Any]]:
-    """AUC against batch size at epsilon 1: as many epochs for all, the better of two steps.
-
-    Which step is better is decided on a validation split.
+    Raises:
+        ValueError: if the file holds results of other arguments.
     """
-    rows = []
-    for name in args.datasets:
-        s, n = table2_settings.choose(name, "mlp", 1.0)[1], papers_protocol.RECORDS[name]
-        assert s.rate is not None
-        for size in args.batches:
-            rounds = max(1, _PASSES * n // size)
-            step = s.step * min(3.0, s.iterations / rounds)
-            cells = [(1.0, dataclasses.replace(s, hidden=32, iterations=rounds, step=step * k),
-                      size / n) for k in (1.0, 3.0)]
-            tried = [statistics.fmean(x) for x in _runs(args, name, "validation", cells)]
-            best = cells[tried.index(max(tried))]
-            (aucs,) = _runs(args, name, "random", [best])
-            rows.append(_row("batch", name, 1.0, aucs, batch=size, iterations=rounds,
-                             step=best[1].step, delta=min(args.delta)))
-            report.say(f"  {rows[-1]}")
-    return rows
+    if args.json is None or not args.json.exists():
+        return {}
+    try:
+        old = json.loads(args.json.read_text(encoding="utf-8"))
+        fits = all(old["arguments"][k] == arguments[k] for k in ("seeds", "quick"))
+        found = old["cells"]
+    except (ValueError, KeyError, TypeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"--json {args.json}: the file holds results of other arguments, or of "
+                         "something else; move it away or give the same ones")
+    return dict(found)
 
 
-def claims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The paper's claims about the figures, each with the cells where it fails."""
-    out = []
-
-    def claim(text: str, exceptions: list[str], checked: int) -> None:
-        if checked:
-            out.append({"claim": text, "holds": not exceptions, "checked": checked,
-                        "exceptions": exceptions})
-
-    told = [r for r in rows if r["part"] == "noise"]
-    claim("sigma of NSEG above that of DP-SGDA for w",
-          [f"{r['dataset']}, epsilon {r['epsilon']:g}, delta {r['delta']:g}" for r in told
-           if r["sigma_nseg"] <= r["sigma_w_sgda"]], len(told))
-    claim("the same with one release a round, from the uniform sigma alone",
-          sorted({f"{r['dataset']}: {r['sigma_one_release'] / r['sigma_w_sgda']:.4f} times it"
-                  for r in told if r["sigma_one_release"] <= r["sigma_w_sgda"]}), len(told))
-
-    def curve(part: str, name: str, epsilon: float | None, by: str) -> list[dict[str, Any]]:
-        return sorted((r for r in rows if (r["part"], r["dataset"], r["epsilon"]) == (
-            part, name, epsilon)), key=lambda r: r[by])
-
-    names = list(dict.fromkeys(r["dataset"] for r in rows if r["part"] == "hidden"))
-    for epsilon, sign, text in ((None, 1, "without privacy, AUC rises from the narrowest to the "
-                                          "widest layer"),
-                                (1.0, -1, "at epsilon 1, AUC falls from the narrowest to the "
-                                          "widest layer"),
-                                (0.1, -1, "at epsilon 0.1, AUC falls from its best width to the "
-                                          "widest layer")):
-        wrong = []
-        for name in names:
-            line = curve("hidden", name, epsilon, "hidden")
-            first = max(line, key=lambda r: r["auc_mean"]) if epsilon == 0.1 else line[0]
-            if sign * (line[-1]["auc_mean"] - first["auc_mean"]) <= 0:
-                wrong.append(f"{name}: {first['auc_mean']:.2f} to {line[-1]['auc_mean']:.2f}")
-        claim(text, wrong, len(names))
-    names = list(dict.fromkeys(r["dataset"] for r in rows if r["part"] == "batch"))
-    wrong = []
-    for name in names:
-        line = curve("batch", name, 1.0, "batch")
-        if line[0]["auc_mean"] >= max(r["auc_mean"] for r in line):
-            wrong.append(f"{name}: the smallest batch is best")
-    claim("small batches hurt: the smallest is not the best", wrong, len(names))
-    return out
-
-
-def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
-    """Three rows of panels: noise by delta, AUC by width, AUC by batch."""
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    panels: list[tuple[str, str, float | None]] = [
-        ("noise", "epsilon", d) for d in sorted({r["delta"] for r in rows if r["part"] == "noise"})]
-    panels += [(p, p, None) for p in ("hidden", "batch") if any(r["part"] == p for r in rows)]
-    columns = min(3, len(panels))
-    figure = Figure(figsize=(4 * columns, 3.4 * -(-len(panels) // columns)), layout="constrained")
-    names = list(dict.fromkeys(r["dataset"] for r in rows))
-    for k, (part, by, delta) in enumerate(panels):
-        axes = figure.add_subplot(-(-len(panels) // columns), columns, k + 1, xscale="log",
-                                  xlabel={"hidden": "hidden units", "batch": "expected batch"}.get(
-                                      by, by))
-        axes.grid(alpha=0.3)
-        for name, colour in zip(names, ("C0", "C1", "C2"), strict=False):
-            mine = [r for r in rows if r["part"] == part and r["dataset"] == name
-                    and (delta is None or r["delta"] == delta)]
-            if part == "noise":
-                axes.set_yscale("log")
-                for what, style in (("sigma_nseg", "-"), ("sigma_w_sgda", "--")):
-                    axes.plot([r["epsilon"] for r in mine], [r[what] for r in mine], style,
-                              color=colour, marker=".", label=f"{name}, {what[6:]}")
-                axes.set(ylabel="sigma on the mean gradient", title=f"delta = {delta:g}")
-                continue
-            for epsilon, style in ((None, "k:"), (1.0, "-"), (0.1, "--")):
-                line = sorted((r for r in mine if r["epsilon"] == epsilon), key=lambda r: r[by])
-                if line:
-                    axes.errorbar([r[by] for r in line], [r["auc_mean"] for r in line],
-                                  [r["auc_std"] for r in line], fmt=style.strip("k"), capsize=3,
-                                  color=colour, marker=".", label=f"{name}, " + (
-                                      "no noise" if epsilon is None else f"epsilon {epsilon:g}"))
-            axes.set(ylabel="AUC [per cent]", title="delta = 1e-06, replace-one")
-        axes.legend(fontsize=6)
-    figure.savefig(path, dpi=110)
-
-
-def main(argv: list[str] | None = None) -> int:
+def parser() -> report.Parser:
+    """The arguments."""
     p = report.Parser(prog="python -m benchmarks.table2_figures", description=__doc__)
     p.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     p.add_argument("--datasets", nargs="+", choices=table2_settings.DATASETS,
@@ -217,46 +209,57 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     p.add_argument("--quick", action="store_true",
                    help="fewer epsilons, widths and batches, one seed, ijcnn1 alone for the AUCs")
-    p.add_argument("--json", type=report.output(".json"))
+    p.add_argument("--json", type=report.output(".json"),
+                   help="write the results to this file after every point; points that it holds "
+                        "already, from the same settings, are not run again")
     p.add_argument("--plot", type=report.output(".png"))
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures, checks the claims, writes; 0, or 2 after a refusal."""
+    p = parser()
     args = p.parse_args(argv)
     if args.data_dir is not None and not os.path.isdir(args.data_dir):
         p.error(f"--data-dir {args.data_dir}: no such folder; check the path")
     args.epsilon, args.delta = table2_settings.EPSILONS, sorted(table2_settings.DELTAS)
-    args.widths, args.batches = _WIDTHS, _BATCHES
     if args.quick:
-        args.epsilon, args.delta, args.seeds = (0.1, 1.0, 10.0), [1e-6], 1
-        args.widths, args.batches = (8, 128), (256, 4096)
-    rows: list[dict[str, Any]] = []
-    for part in args.parts:
-        report.say(part)
-        given = args
-        if args.quick and part != "noise":
-            given = type(args)(**{**vars(args), "datasets": args.datasets[:1]})
-        try:
-            rows += {"noise": noise, "hidden": hidden, "batch": batch}[part](given)
-        except (ValueError, OSError, auc_runs.Refused) as error:
-            p.error(str(error))
-    found = claims(rows)
-    for one in found:
-        print(f"{'holds' if one['holds'] else 'does NOT hold'}: {one['claim']} "
-              f"({one['checked']} checked)")
-        for x in one["exceptions"]:
-            print(f"    {x}")
-    assumed = [
-        "Every AUC with an epsilon is of one run with calibrated noise at that epsilon and delta, "
-        "replace-one; many runs on the same data add up.",
-        "Settings, the scale of the gradients in the noise panel, and the better of two steps for "
-        "each batch size were chosen on the same data without paying for it.",
-        "AUCs of held-out rows are computed without privacy; diverged runs count as 50.",
-    ]
-    print("\n" + "\n".join(assumed))
-    if args.json is not None:
-        report.write_json(args.json, {"environment": report.environment(), "claims": found,
-                                      "assumed": assumed, "rows": rows})
+        args.epsilon, args.delta, args.seeds = (0.1, 1.0, 10.0), [_DELTA], 1
+    arguments = json.loads(json.dumps({
+        k: v for k, v in vars(args).items() if k not in ("data_dir", "json", "plot")}))
+    try:
+        done = _kept(args, arguments)
+        rows = noise(args) if "noise" in args.parts else []
+        todo, statements = cells(args), []
+        for number, cell in enumerate(todo, 1):
+            recipe = repr(tried(cell, args.quick))
+            if done.get(cell.name, {}).get("recipe") != recipe:
+                report.say(f"[{number}/{len(todo)}] {cell.name}")
+                done[cell.name] = {"recipe": recipe, **measured(args, cell)}
+                jax.clear_caches()
+                _write(args, arguments, rows, done, statements)
+            rows.append(done[cell.name]["row"])
+            statements += [s for s in [done[cell.name]["statement"]] if s is not None]
+        _write(args, arguments, rows, done, statements)
+    except (ValueError, OSError, auc_runs.Refused) as error:
+        p.error(str(error))
+    for one in table2_verdicts.claims(rows):
+        print(f"{table2_verdicts.verdict(one)}: {one['claim']} ({one['checked']} checked)")
+        for word in ("exceptions", "undecided"):
+            print("".join(f"    {word}: {x}\n" for x in one[word]), end="")
+    print("\n" + "\n".join(_ASSUMED))
     if args.plot is not None:
-        plot(args.plot, rows)
+        table2_verdicts.plot(args.plot, rows)
     return 0
+
+
+def _write(args: Any, arguments: dict[str, Any], rows: list[dict[str, Any]], done: dict[str, Any],
+           statements: list[dict[str, Any]]) -> None:
+    if args.json is not None:
+        report.write_json(args.json, {
+            "environment": report.environment(), "arguments": arguments, "rows": rows,
+            "claims": table2_verdicts.claims(rows), "assumed": list(_ASSUMED), "cells": done,
+            "statements": statements})
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """`python -m benchmarks.compare`: the algorithms beside each other at equal privacy.
 
-DP-SGDA, extragradient and proximal point on a bilinear game (gap on the population) and on AUC
-maximisation (ijcnn1, linear scorer), with the same n, epsilon, delta and relation, noise calibrated
-to what each really releases; operator evaluations are counted in the program that ran, and seconds
-are those of all seeds, without compilation.
+DP-SGDA, optimistic steps, extragradient and proximal point on a bilinear game (gap on the
+population) and on AUC maximisation (ijcnn1, linear scorer), with the same n, epsilon, delta and
+relation, noise calibrated to what each really releases; operator evaluations are counted in the
+program that ran.
 """
 
 import argparse
 import dataclasses
 import pathlib
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import auc, evaluations, rate_cases, report
+from benchmarks import auc, evaluations, rate_cases, rates, report
 from jaxminimax import FixedSize, Poisson, Resolvent, Saddle
 
 _RADIUS = 2.5  # of a record's features, for the proximal point's constants
@@ -61,6 +60,9 @@ def _game(n: int, epsilon: float) -> list[Entry]:
                            iterations=n)
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, rate_cases.DELTA)
     jobs = {"sgda, Theorem 2": (jmm.sgda, hyper)}
+    plan = jmm.plan(jmm.optimistic, population=n, epsilon=epsilon, game="bilinear",
+                    radius=rate_cases.NUMBERS["diameter"] / 2, **rate_cases.NUMBERS)
+    jobs["optimistic, full batch"] = (jmm.optimistic, plan.hyper)
     for name, make in (("extragradient", rate_cases.extragradient_job),
                        ("proximal", rate_cases.proximal_job)):
         for many in (False, True):
@@ -93,12 +95,12 @@ def _proximal_auc(n: int, prior: float, settings: Any, epsilon: float,
 
 
 def _auc(epsilon: float, seeds: int, data_dir: str | None) -> list[Entry]:
-    """The settings of `benchmarks.auc` for the first two, see there."""
+    """The settings of `benchmarks.auc` for all but the proximal point, see there."""
     given = ["--dataset", "ijcnn1", "--seeds", str(seeds), "--delta", str(rate_cases.DELTA)]
     given += ["--data-dir", data_dir] if data_dir else []
     sets = [auc.load(auc.parser().parse_args(given), seed) for seed in range(seeds)]
     first, found = sets[0], []
-    for name in ("sgda", "extragradient"):
+    for name in ("sgda", "optimistic", "extragradient"):
         args = auc.parser().parse_args([*given, "--algorithm", name])
         lane = auc.lane(args, epsilon, first)
         found.append((f"{name}, full batch", getattr(jmm, name), lane.hyper, lane.problem))
@@ -121,14 +123,9 @@ def row(entry: Entry, epsilon: float, seeds: int) -> dict[str, Any]:
     def program(key: jax.Array, data: Any, problem: jmm.Problem = entry.problem_of) -> Any:
         return jmm.run(key, entry.start, data, entry.hyper, entry.algorithm, problem)[0].average
 
-    clock = time.perf_counter()
-    one = jax.jit(program).lower(jax.random.key(0), entry.data(0)).compile()
-    compiled, seconds, scores = time.perf_counter() - clock, 0.0, []
+    one, scores = jax.jit(program, compiler_options=rates.OPTIONS), []
     for seed in range(seeds):
-        data = entry.data(seed)
-        clock = time.perf_counter()
-        z = jax.block_until_ready(one(jax.random.fold_in(jax.random.key(9), seed), data))
-        seconds += time.perf_counter() - clock
+        z = one(jax.random.fold_in(jax.random.key(9), seed), entry.data(seed))
         scores.append(entry.score(z, seed))
     marked = evaluations.marked(entry.problem_of)
     made = entry.algorithm.mechanism(entry.hyper)
@@ -136,11 +133,12 @@ def row(entry: Entry, epsilon: float, seeds: int) -> dict[str, Any]:
     return {
         "problem": entry.problem, "algorithm": entry.name, "measure": entry.measure,
         "epsilon": jmm.epsilon(made, delta), "delta": delta, "target_epsilon": epsilon,
-        "value": float(np.mean(scores)), "spread": float(np.std(scores, ddof=1)) if seeds > 1 else
-        0.0, "releases": jmm.mechanism.releases(made),
+        "value": float(np.mean(scores)),
+        "error": float(np.std(scores, ddof=1) / seeds**0.5) if seeds > 1 else 0.0,
+        "releases": jmm.mechanism.releases(made),
         "evaluations": evaluations.count(lambda k, d: program(k, d, marked), jax.random.key(0),
                                          entry.data(0)),
-        "seconds": round(seconds, 3), "compile_seconds": round(compiled, 2), "seeds": seeds,
+        "seeds": seeds,
         "statement": str(jmm.statement(entry.algorithm, entry.hyper, delta=delta)),
     }
 
@@ -154,6 +152,8 @@ def main(argv: list[str] | None = None) -> int:
                         help="of the game; AUC: 3 at most")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
+    parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
+    parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
     rows = []
     try:
@@ -164,30 +164,52 @@ def main(argv: list[str] | None = None) -> int:
                                  *((e, few) for e in later)]:
                 rows.append(row(entry, epsilon, seeds))
                 report.say(f"{entry.problem}: {entry.name}, epsilon {epsilon:g}, "
-                           f"{rows[-1]['measure']} {rows[-1]['value']:.4f}, "
-                           f"{rows[-1]['seconds']:.1f} s")
+                           f"{rows[-1]['measure']} {rows[-1]['value']:.4f}")
     except auc.Refused as error:
         parser.error(str(error))
-    print(report.table(
-        ("problem", "algorithm", "epsilon", "measure", "value", "+-", "releases", "evaluations",
-         "seconds"),
-        [(r["problem"], r["algorithm"], f"{r['epsilon']:.4g}", r["measure"], f"{r['value']:.4f}",
-          f"{r['spread']:.4f}", str(r["releases"]), str(r["evaluations"]), f"{r['seconds']:.2f}")
-         for r in rows]))
-    print(f"\ndelta {rate_cases.DELTA:g}, replace-one. value: mean over the seeds, +-: their "
-          "standard deviation;\nevaluations: of one run; seconds: all seeds, without compilation. "
-          "AUC is that of held-out rows,\nits settings were chosen on validation splits without "
-          "paying for it; the game runs by the theorems.")
+    header = ("problem", "algorithm", "epsilon", "measure", "value", "+-", "releases",
+              "evaluations")
+    lines = [(r["problem"], r["algorithm"], f"{r['epsilon']:.4g}", r["measure"],
+              f"{r['value']:.4f}", f"{r['error']:.4f}", str(r["releases"]), str(r["evaluations"]))
+             for r in rows]
+    said = (f"delta {rate_cases.DELTA:g}, replace-one. value: mean over the seeds, +-: its "
+            "standard error;\nevaluations: of one run. AUC is that of held-out rows, its settings "
+            "were chosen on validation\nsplits without paying for it; the game runs by theorems.")
+    print(report.table(header, lines), said, sep="\n\n")
     if args.json is not None:
         write(args.json, args, rows)
+    if args.markdown is not None:
+        args.markdown.write_text("# The algorithms at equal privacy\n\n" + report.markdown(
+            header, lines) + "\n" + " ".join(said.split()) + "\n", encoding="utf-8")
+    if args.plot is not None:
+        plot(args.plot, rows)
     return 0
+
+
+def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+    """Value against evaluations, a panel a problem and epsilon."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    panels = sorted({(r["problem"], r["target_epsilon"]) for r in rows})
+    figure = Figure(figsize=(3.4 * len(panels), 3.6), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for i, r in enumerate(x for x in rows if (x["problem"], x["target_epsilon"]) == panel):
+            axes.errorbar(r["evaluations"], r["value"], 2 * r["error"], marker="o", capsize=3,
+                          color=f"C{i}", label=r["algorithm"], linestyle="none")
+        axes.set(xscale="log", xlabel="operator evaluations", ylabel=r["measure"])
+        axes.set_title(f"{panel[0]}\nε = {panel[1]:g}; bars: two standard errors", fontsize=8)
+        axes.legend(fontsize=6)
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
 
 
 def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """The JSON file."""
     arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
     report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                             "rows": rows})
+                             "rows": rows, "statements": [r["statement"] for r in rows]})
 
 
 if __name__ == "__main__":

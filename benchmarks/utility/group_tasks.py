@@ -1,4 +1,4 @@
-"""Tables cut into groups by public attributes, and the settings that private training uses."""
+"""Tables in groups, split into training and held-out records, and the settings of the methods."""
 
 import dataclasses
 import os
@@ -7,24 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import data
+from benchmarks import group_tables
+from jaxminimax.tables.groups import Groups
+from jaxminimax.tables.records import Records, records
 
-# Names of the groups of every attribute, and the columns of the loaded features that say which one
-# a record is in: the column that is switched on, or the last name if none is.
-ATTRIBUTES: dict[str, dict[str, tuple[tuple[str, ...], slice]]] = {
-    "adult": {
-        "sex": (("female", "male"), slice(71, 73)),
-        "race": (("white", "Asian", "American Indian", "other race", "black"), slice(66, 71)),
-    },
-    "randhie": {"health": (("good", "fair", "poor", "excellent"), slice(6, 9))},
-    "ijcnn1": {"phase": (tuple(f"phase {i}" for i in range(10)), slice(0, 10))},
-}
-GROUPS = {"adult": ("sex_race", "sex", "race"), "randhie": ("health",), "ijcnn1": ("phase",)}
 SMALL = ("merge", "drop")
 
 
 class Settings(NamedTuple):
-    """How a linear model is trained; chosen on Adult, on its training file, at epsilon = 1.
+    """How the theorems' methods train a linear model; chosen on Adult at epsilon = 1.
 
     Attributes:
       feature_bound: r, on a record's features with a constant 1 appended.
@@ -57,21 +48,32 @@ class Settings(NamedTuple):
     rounds: int = 2000
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Task:
-    """A data set in groups.
+class Rows(NamedTuple):
+    """Records of a split.
 
     Attributes:
-      name: of the data set.
+      x: features in [-1, 1], `[n, width]`.
+      y: labels in {0, 1}, `[n]`.
+      group: `[n]`, below p.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    group: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A table in groups. Every split has the same number of records in every group.
+
+    Attributes:
+      name: of the table.
       groups: what made the groups, in words.
       names: of the groups, `p` of them.
-      train: x `[p, n_max, d]` and y `[p, n_max]` in {-1, 1}.
-      sizes: training records of each group.
-      test: as `train`.
-      test_sizes: held-out records of each group.
-      flat: the training records without groups, x `[n, d]` and y `[n]`.
-      loss: its name.
-      problem: loss and set of models.
+      by_label: whether groups contain the label.
+      rows: training records, or all of them if there is no published test file.
+      held: the published test records, or None.
+      table: where they are from; None of made-up records.
       settings: see `Settings`.
       unit: what one record is.
       public: the public knowledge that preprocessing and groups use.
@@ -81,133 +83,105 @@ class Task:
     name: str
     groups: str
     names: tuple[str, ...]
-    train: Any
-    sizes: tuple[int, ...]
-    test: Any
-    test_sizes: tuple[int, ...]
-    flat: Any
-    loss: str
-    problem: jmm.GroupProblem
+    by_label: bool
+    rows: Rows
+    held: Rows | None
+    table: group_tables.Table | None
     settings: Settings
     unit: str
     public: tuple[str, ...]
     left_out: str
 
     @property
+    def title(self) -> str:
+        """Of the table and its groups."""
+        return f"{self.name}, {self.groups}"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Training records of each group."""
+        return tuple(map(int, np.bincount(self.split(0)[0].group)))
+
+    @property
     def dim(self) -> int:
         """Number of parameters."""
-        return int(self.flat[0].shape[1])
+        return int(self.rows.x.shape[1]) + 1
+
+    def split(self, seed: int) -> tuple[Rows, Rows]:
+        """Training and held-out rows: the published ones, or a fifth of every group held out."""
+        if self.held is not None:
+            return self.rows, self.held
+        order = np.random.default_rng(seed).permutation(len(self.rows.y))
+        group = self.rows.group[order]
+        held = np.zeros(len(order), bool)
+        for i in range(len(self.names)):
+            own = np.flatnonzero(group == i)
+            held[own[: len(own) // 5]] = True
+        return (Rows(*(x[order[~held]] for x in self.rows)),
+                Rows(*(x[order[held]] for x in self.rows)))
+
+    def groups_of(self, rows: Rows) -> Groups:
+        """The groups of a split, as tables know them."""
+        return Groups(rows.group, self.names, self.by_label)
+
+    def records_of(self, rows: Rows) -> Records:
+        """The records of a split, as tables know them."""
+        return records(rows.x, rows.y)
+
+    def centred(self, x: np.ndarray) -> np.ndarray:
+        """Zeros and ones of a category of k values minus 1/k, and a constant 1: public numbers."""
+        if self.table is not None:
+            shift = [np.full(c.width, 0.0 if any(c.squares) else 1 / max(c.width, 2))
+                     for c in self.table.schema.columns.values()]
+            x = x - np.concatenate(shift)
+        return np.hstack([x, np.ones((len(x), 1))]).astype(np.float32)
+
+    def arranged(self, rows: Rows) -> tuple[Any, tuple[int, ...]]:
+        """Features `[p, n_max, d]`, a constant 1 the last, y in {-1, 1} `[p, n_max]`, and sizes."""
+        return jmm.problems.by_group((self.centred(rows.x), 2 * rows.y - 1), rows.group)
 
 
-def attribute(dataset: str, name: str, x: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The number of every record's group by one attribute, and the groups' names."""
-    names, columns = ATTRIBUTES[dataset][name]
-    on = x[:, columns] > 0.3  # indicators are shifted and scaled: to 0.63 or more, or below 0.1
-    number = np.where(on.any(1), on.argmax(1), len(names) - 1)
-    return number, names
-
-
-def cut(dataset: str, groups: str, by_label: bool, x: np.ndarray,
-        y: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Every record's group by several attributes, and by its label where asked."""
-    number, names = np.zeros(len(x), int), ("",)
-    for part in groups.split("_"):
-        more, own = attribute(dataset, part, x)
-        number = number * len(own) + more
-        names = tuple(f"{a} {b}".strip() for a in names for b in own)
-    if by_label:
-        number = number * 2 + (y > 0.5)
-        names = tuple(f"{a} {sign}" for a in names for sign in ("-", "+"))
-    return number, names
-
-
-def large_enough(number: np.ndarray, names: tuple[str, ...], least: int, small: str,
-                 ) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """New numbers for old ones, -1 to drop, so that every group has `least` training records.
-
-    Args:
-      number: groups of the training records.
-      names: of all groups.
-      least: records.
-      small: "merge" puts the others into one group, or drops them if that is still too small.
-
-    Returns:
-      The new number of every old one, the new names, and in words what became of the others.
-
-    Raises:
-      ValueError: if no group is left.
-    """
-    counts = np.bincount(number, minlength=len(names))
-    kept = np.flatnonzero(counts >= least)
-    few = np.flatnonzero(counts < least)
-    new = np.full(len(names), -1)
-    new[kept] = np.arange(len(kept))
-    kept_names = tuple(names[i] for i in kept)
-    listed = ", ".join(f"{names[i]} ({counts[i]})" for i in few if counts[i])
-    total = int(counts[few].sum())
-    said = "" if not total else f"Below {least} training records, dropped: {listed}."
-    if total >= least and small == "merge":
-        new[few] = len(kept)
-        kept_names += ("others",)
-        said = f"Below {least} training records, merged: {listed}."
-    if not kept_names:
-        raise ValueError(f"no group has {least} training records; lower --min-rows")
-    return new, kept_names, said
-
-
-def _with_constant(x: np.ndarray) -> np.ndarray:
-    return np.hstack([x, np.ones((len(x), 1), x.dtype)])
-
-
-def load(dataset: str, groups: str, *, by_label: bool = False, least: int = 500,
-         small: str = "merge", loss: str = "logistic", data_dir: str | os.PathLike | None = None,
-         seed: int = 0) -> Task:
-    """A task; the split into training and held-out records is the one of `seed`.
+def load(dataset: str, groups: str, *, by_label: bool = False, least: int = 150,
+         small: str = "merge", data_dir: str | os.PathLike | None = None) -> Task:
+    """A task.
 
     Raises:
       ValueError: for data that cannot be loaded, or no group with enough records.
     """
-    found = data.load(dataset, data_dir=data_dir, seed=seed)
-    number, names = cut(dataset, groups, by_label, found.x_train, found.y_train)
-    other, _ = cut(dataset, groups, by_label, found.x_test, found.y_test)
-    new, names, left_out = large_enough(number, names, least, small)
+    table = group_tables.load(dataset, data_dir)
+    number, names = group_tables.cut(dataset, groups, by_label, table.train)
+    new, names, left_out = group_tables.large_enough(number, names, least, small)
 
-    def part(x: np.ndarray, y: np.ndarray, number: np.ndarray) -> tuple:
+    def rows(frame: Any, number: np.ndarray) -> Rows:
         kept = new[number] >= 0
-        rows = _with_constant(x[kept]), (2 * y[kept] - 1).astype(np.float32)
-        return rows, *jmm.problems.by_group(rows, new[number][kept])
+        return Rows(table.schema.features(frame)[kept], table.schema.labels(frame)[kept],
+                    new[number][kept])
 
-    flat, train, sizes = part(found.x_train, found.y_train, number)
-    _, test, test_sizes = part(found.x_test, found.y_test, other)
-    chosen = Settings()
-    problem = jmm.problems.group_glm(loss, feature_bound=chosen.feature_bound,
-                                     radius=chosen.radius)
+    held = None
+    if table.test is not None:
+        held = rows(table.test, group_tables.cut(dataset, groups, by_label, table.test)[0])
     said = groups.replace("_", " and ") + (" and label" if by_label else "")
-    public = (*found.public, f"Groups are made by {said}. These are public for every record"
+    public = (*table.public, f"Groups are made by {said}. These are public for every record"
               + (", its label included: replacing a record keeps them." if by_label else
                  ": replacing a record keeps them."),
               "Which groups are too small is decided from their public sizes.")
-    return Task(dataset, said, names, train, sizes, test, test_sizes, flat, loss, problem,
-                chosen, found.unit, public, left_out)
+    return Task(dataset, said, names, by_label, rows(table.train, number), held, table, Settings(),
+                table.unit, public, left_out)
 
 
 def synthetic(records: int, groups: int, dim: int, seed: int = 0) -> Task:
     """Groups of equal size with labels by a linear rule of their own near a common one."""
     rng = np.random.default_rng(seed)
-    n = records // groups
-    rule = rng.normal(size=dim) + 0.5 * rng.normal(size=(groups, dim))
+    rule = rng.normal(size=dim - 1) + 0.5 * rng.normal(size=(groups, dim - 1))
 
-    def sample(n: int) -> tuple[np.ndarray, np.ndarray]:
-        x = rng.normal(size=(groups, n, dim)).astype(np.float32)
+    def sample(n: int) -> Rows:
+        x = rng.normal(size=(groups, n, dim - 1)).astype(np.float32)
         x *= np.float32(3 / dim**0.5)
         score = np.einsum("gnd,gd->gn", x, rule.astype(np.float32))
-        return x, np.where(score + 0.5 * rng.normal(size=score.shape) > 0, 1, -1).astype(np.float32)
+        y = (score + 0.5 * rng.normal(size=score.shape) > 0).astype(np.float32)
+        return Rows(x.reshape(groups * n, -1), y.ravel(), np.repeat(np.arange(groups), n))
 
-    train, test = sample(n), sample(min(n, 1000))
-    flat = tuple(v.reshape(groups * n, *v.shape[2:]) for v in train)
-    chosen = Settings(iterations=100, rounds=records // 2)
-    problem = jmm.problems.group_glm("logistic", feature_bound=chosen.feature_bound,
-                                     radius=chosen.radius)
-    return Task("synthetic", "construction", tuple(f"group {i}" for i in range(groups)), train,
-                (n,) * groups, test, (min(n, 1000),) * groups, flat, "logistic", problem, chosen,
-                "one record", (), "")
+    n = records // groups
+    return Task("synthetic", "construction", tuple(f"group {i}" for i in range(groups)), False,
+                sample(n), sample(min(n, 1000)), None,
+                Settings(iterations=100, rounds=records // 2), "one record", (), "")

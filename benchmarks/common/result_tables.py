@@ -1,0 +1,209 @@
+"""What a results file looks like as a table of a page; one function a table.
+
+Those of a benchmark with a file of its own for tables are there: `zoo_tables`, `group_figures`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import group_figures, published_report, report, zoo_tables
+
+_METHODS = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
+            "front end": "front end"}
+_PEERS = [  # workload and peer as the file calls them, and as the page does
+    ("linear 22", "jax_privacy", "linear scorer, 22 numbers", "jax_privacy"),
+    ("linear 22", "plain vmap, scan", "", "plain vmap in a scan"),
+    ("linear 22", "specialised scan", "", "a scan specialised by hand"),
+    ("mlp", "jax_privacy microbatched", "MLP 784-256-1", "jax_privacy in microbatches"),
+    ("mlp", "Opacus ghost", "", "Opacus, ghost clipping"),
+    ("mlp", "PyTorch by hand, compiled", "", "compiled PyTorch by hand, closed-form norms"),
+    ("mlp", "specialised scan", "", "a scan specialised by hand"),
+    ("attention", "plain vmap, scan", "small attention model", "plain vmap in a scan"),
+    ("cnn", "Opacus ghost", "small CNN", "Opacus, ghost clipping"),
+    ("cnn", "specialised scan", "", "a scan specialised by hand"),
+]
+
+
+def table2(result: dict[str, Any]) -> str:
+    """Honest AUC at delta = 1e-6, with the published figures in brackets."""
+    rows = [row for job in result["jobs"].values() for row in job["rows"]
+            if row.get("reading") == "honest" and row["delta"] in (1e-6, None)]
+    cells: dict[tuple[str, str], dict[float | None, str]] = {}
+    for row in rows:
+        cells.setdefault((row["dataset"], row["method"]), {})[row["epsilon"]] = (
+            f"{row['auc_mean']:.2f} ± {row['auc_std']:.2f} ({row['published']:.2f})")
+    levels = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
+    header = ["data, model", *(f"ε = {x:g}" for x in levels), "no noise"]
+    return report.markdown(header, [
+        [f"{name}, {_METHODS[method]}", *(line[x] for x in (*levels, None))]
+        for (name, method), line in cells.items()])
+
+
+def throughput(result: dict[str, Any]) -> str:
+    """Library over peer, in steps a second."""
+    ratios = {(r["workload"], r["peer"], r["batch"]): r["ratio"] for r in result["rows"]}
+
+    def cell(workload: str, peer: str, batch: int) -> str:
+        ratio = ratios.get((workload, peer, batch))
+        return "" if ratio is None else f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
+
+    batches = (64, 256, 1024, 4096)
+    return report.markdown(["workload", "peer", *(f"batch {b:,}" for b in batches)],
+                     [[name, said, *(cell(workload, peer, b) for b in batches)]
+                      for workload, peer, name, said in _PEERS])
+
+
+def noise(result: dict[str, Any]) -> str:
+    """Nanoseconds of a normal number, on integers and on floats."""
+    return report.markdown(["numbers", "bits", "time over float32 noise"],
+                     [[f"{row['size']:,}", str(row["bits"]), f"{row['ratio']:.2f}"]
+                      for row in result["speed"]])
+
+
+def host_data(result: dict[str, Any]) -> str:
+    """Time of a round over that with rows on the device."""
+    return report.markdown(["batch", "rows", "time over rows on the device", "same bits"],
+                     [[f"{row['batch']:,}", f"on the {row['data']}" if row["data"] == "host"
+                       else "in a memory-mapped file", f"{row['time over device']:.2f}",
+                       "yes" if row["same bits"] else "no"]
+                      for row in result["rows"] if row["data"] != "device"])
+
+
+def tuning(result: dict[str, Any]) -> str:
+    """AUC of settings that were guessed, searched for, and known."""
+    return report.markdown(["settings", "AUC", "±", "least"],
+                     [[row["settings"], *(f"{row[x]:.3f}" for x in ("auc_mean", "auc_std",
+                                                                    "auc_least"))]
+                      for row in result["rows"]])
+
+
+def fair(result: dict[str, Any]) -> str:
+    """Published points of a front, and the smallest error of ours at no more violation."""
+    lines = []
+    for row in result["published"]:
+        kind = "parity" if " parity " in row["metric"] else "odds"
+        at = float(row["metric"].rsplit(" ", 1)[1])
+        claimed = ("no privacy" if row["epsilon"] is None
+                   else f"ε = {row['epsilon']:g} claimed")
+        own = ("", "") if row["ours"] is None else (
+            f"{row['ours']:.4f} ± {row['ours_se']:.4f}",
+            f"{row['ours_violation']:.4f} ± {row['ours_violation_se']:.4f}")
+        lines.append([kind, claimed, f"{row['published']:.4f}", f"{at:.4f}",
+                      f"{row['ours_epsilon']:g}", *own])
+    return report.markdown(["kind", "published", "error", "violation", "our true ε", "our error",
+                      "our violation"], lines)
+
+
+def worst_group(result: dict[str, Any]) -> str:
+    """Worst-group accuracy on groups with labels, a column for every method."""
+    return group_figures.markdown(result["rows"], label=True)
+
+
+def worst_group_references(result: dict[str, Any]) -> str:
+    """The same without privacy, on all groups."""
+    return group_figures.references(result["rows"])
+
+
+def tables(result: dict[str, Any]) -> str:
+    """Gaps in AUC between a regression without privacy and private scorers of whole tables."""
+    found: dict[str, dict[float, Any]] = {}
+    for row in result["rows"]:
+        found.setdefault(row["table"], {})[row["epsilon"]] = row
+
+    def pair(row: dict[str, Any], what: str) -> str:
+        error = row[f"{what}_error"]
+        return f"{row[what]:.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+    epsilons = sorted({row["epsilon"] for row in result["rows"]})
+    lines = []
+    for name, own in found.items():
+        row = own[1.0]
+        lines.append([name + " \\*" * row["found_on"], f"{row['n']:,}", str(row["d"]),
+                      f"{row['prior']:.3f}", f"{row['reference']:.4f}",
+                      *(pair(own[e], "gap") for e in epsilons), pair(row, "plain_gap")])
+    return report.markdown(["table", "n", "d", "share of positives", "no privacy",
+                      *(f"gap at ε = {e:g}" for e in epsilons), "plain, ε = 1"], lines)
+
+
+def published(result: dict[str, Any]) -> str:
+    """Table 1 of PrivateDiff: ours, the published figure, and the epsilon of its noise."""
+    rows = [row for row in result["rows"] if row["paper"].startswith("PrivateDiff")]
+    levels = sorted({row["epsilon"] for row in rows})
+    lines: dict[str, dict[float, str]] = {}
+    for row in rows:
+        lines.setdefault(row["data"], {})[row["epsilon"]] = (
+            f"{row['ours']:.4f} ± {row['ours_se']:.4f} ({row['published']:.4f}; "
+            f"{row['true_epsilon_low']:.3g} to {row['true_epsilon_high']:.3g})")
+    return report.markdown(["data", *(f"ε = {x:g}" for x in levels)],
+                     [[name, *(line[x] for x in levels)] for name, line in lines.items()])
+
+
+def counts(result: dict[str, Any]) -> str:
+    """Of every paper and model, in how many cells ours is at least as good."""
+    cells: dict[tuple[str, str], list[bool]] = {}
+    for row in result["rows"]:
+        model = "" if row["paper"].startswith("PrivateDiff") else row["model"]
+        cells.setdefault((row["paper"], model), []).append(published_report.ahead(row))
+    return report.markdown(["paper", "model", "cells", "ours at least as good"],
+                     [[paper, model, str(len(won)), str(sum(won))]
+                      for (paper, model), won in cells.items()])
+
+
+def gaps(result: dict[str, Any]) -> str:
+    """Strong gaps of the algorithms on one game, with their standard errors."""
+    ns = sorted({row["n"] for row in result["rows"]})
+    cells: dict[str, dict[int, str]] = {}
+    for row in result["rows"]:
+        cells.setdefault(row["algorithm"], {})[row["n"]] = (
+            f"{row['strong']:.3f} ± {row['error']:.3f}")
+    return report.markdown(["strong gap", *(f"n = {n:,}" for n in ns)],
+                           [[f"`{name.split(',')[0]}`{name[len(name.split(',')[0]):]}",
+                             *(line[n] for n in ns)] for name, line in cells.items()])
+
+
+def compared(result: dict[str, Any]) -> str:
+    """Gap or AUC, and evaluations of the operator, with standard errors."""
+    return report.markdown(
+        ["problem", "algorithm", "", "±", "seeds", "evaluations"],
+        [[row["problem"], row["algorithm"], f"{row['measure']} {row['value']:.3f}",
+          f"{row['error']:.3f}", str(row["seeds"]), f"{row['evaluations']:,}"]
+         for row in result["rows"]])
+
+
+def stability(result: dict[str, Any]) -> str:
+    """How far a record moves the output, beside the bound, at the largest n of each case."""
+    last = {(row["algorithm"], row["quantity"]): row for row in result["rows"]}
+    return report.markdown(
+        ["algorithm", "", "n", "measured", "±", "bound"],
+        [[name, quantity, f"{row['n']:,}", *(f"{row[x]:.2g}" for x in ("mean", "error", "bound"))]
+         for (name, quantity), row in last.items()])
+
+
+def tuned_columns(result: dict[str, Any]) -> str:
+    """AUC of columns of Table 2 by how their settings were come by."""
+    cells: dict[tuple[str, float], dict[str, Any]] = {}
+    for row in result["rows"]:
+        cells.setdefault((row["data"], row["epsilon"]), {})[row["settings"]] = row
+    ways = list(dict.fromkeys(row["settings"] for row in result["rows"]))
+    return report.markdown(["data", "ε", *ways, "published"], [
+        [data, f"{epsilon:g}", *(f"{own[way]['auc']:.2f} ± {own[way]['auc_se']:.2f}"
+                                 for way in ways), f"{own[ways[0]]['published']:.2f}"]
+        for (data, epsilon), own in cells.items()])
+
+
+def digits(result: dict[str, Any]) -> str:
+    """Accuracy on real images of a classifier trained on generated ones."""
+    return report.markdown(["ε", "accuracy", "±"], [
+        ["none" if row["epsilon"] is None else f"{row['epsilon']:g}", f"{row['accuracy']:.3f}",
+         f"{row['accuracy_se']:.3f}"] for row in result["rows"]])
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "table2": table2, "throughput": throughput, "noise": noise, "host_data": host_data,
+    "tuning": tuning, "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,
+    "zoo_large": zoo_tables.large, "zoo_phases": zoo_tables.phases, "fair": fair,
+    "zoo_plans": zoo_tables.plans, "worst_group": worst_group,
+    "worst_group_references": worst_group_references, "tables": tables,
+    "published": published, "counts": counts,
+    "gaps": gaps, "compared": compared, "stability": stability,
+    "tuned_columns": tuned_columns, "digits": digits}

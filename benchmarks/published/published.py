@@ -1,0 +1,188 @@
+"""`python -m benchmarks.published`: what papers print about private minimax, beside ours.
+
+Table 1 of PrivateDiff Minimax, all 16 private cells: five seeds of ours at a true epsilon equal to
+the claimed one, and what the published noise and program give. Table 2 of Yang et al. and DP-FERMI
+on Adult are not run: their rows are read from the results of `benchmarks.table2` and
+`benchmarks.fair`.
+
+    python -m benchmarks.published --json --markdown --plot
+
+Without file names the three are written to benchmarks/results. Cells that the JSON file holds
+already, from the same settings, are not run again.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+import jax
+
+from benchmarks import auc_runs, report
+from benchmarks import published_auc as runs
+from benchmarks import published_claims as claims
+from benchmarks import published_report as page
+from benchmarks import published_truth as truth
+
+PAPERS = ("privatediff", "yang", "fermi")
+READ = {"yang": "table2", "fermi": "fair"}  # paper -> the command whose results hold its rows
+_SAME = ("seeds", "epochs", "split", "quick")
+
+
+def parser() -> report.Parser:
+    """The arguments."""
+    p = report.Parser(prog="python -m benchmarks.published", description=__doc__,
+                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
+    p.add_argument("--seeds", type=report.count, default=5, help="number of seeds: 0, 1, ...")
+    p.add_argument("--epochs", type=report.count, default=10,
+                   help=f"of the re-runs of PrivateDiff's program, at most {truth.EPOCHS}")
+    p.add_argument("--split", choices=("file", "validation"), default="file",
+                   help="validation: test on held-out training rows, for choosing settings")
+    p.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
+    p.add_argument("--quick", action="store_true", help="one seed, epsilon 1, re-runs of one epoch")
+    for ending, what in (("json", "write the results to this file after every cell"),
+                         ("md", "write the tables to this file"),
+                         ("png", "plot AUC and epsilon against the claimed epsilon")):
+        name = {"json": "--json", "md": "--markdown", "png": "--plot"}[ending]
+        p.add_argument(name, nargs="?", type=report.output(f".{ending}"), help=what,
+                       const=str(page.RESULTS / f"published.{ending}"))
+    return p
+
+
+def check(args: Any) -> None:
+    """Refuses what no run can do, before any data are read.
+
+    Raises:
+        ValueError: for more epochs than the program has, a folder or a results file that is not
+            there, or one that holds something else.
+    """
+    if args.epochs > truth.EPOCHS:
+        raise ValueError(f"--epochs {args.epochs}: the program has {truth.EPOCHS}; give at most "
+                         "that")
+    if args.data_dir is not None and not os.path.isdir(args.data_dir):
+        raise ValueError(f"--data-dir {args.data_dir}: no such folder; check the path")
+    file = page.RESULTS / "table2.json"
+    if "yang" in args.papers and not file.exists():
+        raise ValueError(f"{file} is not there: python -m benchmarks.table2 makes it, or leave "
+                         "yang out of --papers")
+
+
+def kept(args: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run with the same arguments has finished, by name.
+
+    Raises:
+        ValueError: if the file holds results of other arguments.
+    """
+    if args.json is None or not args.json.exists():
+        return {}
+    try:
+        old = json.loads(args.json.read_text(encoding="utf-8"))
+        fits = all(old["arguments"][k] == arguments[k] for k in _SAME)
+        found = old["cells"]
+    except (ValueError, KeyError, TypeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"--json {args.json}: the file holds results of other arguments, or of "
+                         "something else; move it away or give the same ones")
+    return dict(found)
+
+
+def cells(args: Any) -> list[claims.Cell]:
+    """What is run, in order."""
+    if "privatediff" not in args.papers:
+        return []
+    return [c for c in claims.CELLS if not args.quick or c.epsilon == 1.0]
+
+
+def run(args: Any, cell: claims.Cell) -> dict[str, Any]:
+    """Our AUCs of one cell.
+
+    Raises:
+        ValueError: if the data cannot be read, or a run diverged.
+    """
+    s = claims.ours(cell)
+    try:
+        dataset = runs.images(cell.data, cell.ratio, map_of=s.features, split=args.split,
+                              data_dir=args.data_dir)
+        train: Any = runs.whitened if isinstance(s, runs.Whitened) else runs.mlp
+        return train(s, dataset, cell.epsilon, claims.DELTA, args.seeds, cell.name)
+    except (OSError, auc_runs.Refused, auc_runs.Diverged) as error:
+        raise ValueError(str(error)) from error
+
+
+def results(args: Any, done: dict[str, Any]) -> tuple[list[page.Row], list[dict[str, Any]]]:
+    """Rows of all papers, and what the re-runs saw; of cells that are finished."""
+    rows, details = [], []
+    for cell in cells(args):
+        found, theirs = done.get(f"ours, {cell.name}"), done.get(f"theirs, {cell.name}")
+        if found and theirs:
+            rows.append(page.of_privatediff(cell, found, theirs))
+            details.append({"data": cell.title, "epsilon": cell.epsilon, **theirs})
+    if "yang" in args.papers:
+        rows += page.of_yang(page.RESULTS / "table2.json")
+    if "fermi" in args.papers:
+        rows += page.of_fermi(page.RESULTS / "fair.json")
+    return rows, details
+
+
+def write(args: Any, arguments: dict[str, Any], done: dict[str, Any], complete: bool) -> None:
+    """The results so far."""
+    if args.json is None:
+        return
+    rows, details = results(args, done)
+    statements = [{**found["statement"], "cell": name}
+                  for name, found in done.items() if "statement" in found]
+    report.write_json(args.json, {
+        "environment": report.environment(), "arguments": arguments, "complete": complete,
+        "rows": rows, "reruns": details, "cells": done, "statements": statements,
+        "assumed": list(claims.ASSUMED),
+        "read": {paper: f"benchmarks/results/{file}.json" for paper, file in READ.items()
+                 if paper in args.papers and (page.RESULTS / f"{file}.json").exists()}})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the table; 0, or 2 after a refusal."""
+    p = parser()
+    args = p.parse_args(argv)
+    if args.quick:
+        args.seeds, args.epochs = 1, 1
+    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()
+                 if k not in ("data_dir", "json", "markdown", "plot")}
+    arguments = json.loads(json.dumps(arguments))
+    clock = time.perf_counter()
+    try:
+        check(args)
+        done = kept(args, arguments)
+        jobs = [(side, cell) for side in ("ours", "theirs") for cell in cells(args)]
+        for number, (side, cell) in enumerate(jobs, 1):
+            name = f"{side}, {cell.name}"
+            recipe = repr(claims.ours(cell)) if side == "ours" else repr(cell)
+            if done.get(name, {}).get("recipe") == recipe:
+                continue
+            report.say(f"[{number}/{len(jobs)}] {name}, {time.perf_counter() - clock:.0f} s so far")
+            found = (run(args, cell) if side == "ours" else
+                     truth.privatediff(cell, args.data_dir, args.epochs, args.split))
+            done[name] = {"recipe": recipe, **found}
+            write(args, arguments, done, False)
+            jax.clear_caches()
+        write(args, arguments, done, True)
+        rows, details = results(args, done)
+    except (ValueError, OSError) as error:
+        p.error(str(error))
+    if "fermi" in args.papers and not (page.RESULTS / "fair.json").exists():
+        report.say("DP-FERMI is left out: python -m benchmarks.fair makes its results")
+    text = page.markdown(rows, details, claims.ASSUMED)
+    print(text)
+    if args.markdown is not None:
+        args.markdown.write_text(text, encoding="utf-8")
+    if args.plot is not None:
+        page.plot(args.plot, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
