@@ -35,7 +35,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import jaxminimax as jmm
 from benchmarks import scaling
 from jaxminimax import Saddle
-from jaxminimax.door import noising, samples, stream, sums
+from jaxminimax.door import noising, operator_keys, samples, stream, sums
 from jaxminimax.door.groups import release_group_gradient
 from jaxminimax.door.losses import release_group_index, release_group_losses
 from jaxminimax.drivers import fingerprint, long_runs
@@ -232,6 +232,31 @@ def other_meshes(found):
     found["refused parameters over data"] = refusal(lambda: go(wrong, automatic, "ghost"))
 
 
+def drawn(z, record, key):
+    """Signs over 8: sums of them are exact, so that only other keys could move a release."""
+    signs = jax.random.rademacher(key, (2 * D,), record[0].dtype) / 8
+    return Saddle(signs[:D], signs[D:])
+
+
+def keys_of_rows(found):
+    """Operators that draw: a row's key is its number's, in whatever shard it lies."""
+    data, problem = dataset(), jmm.Problem(drawn, random=True)
+    rows = jmm.shard(data, meshed(8))
+    for name in ("full", "poisson"):
+        settings = query(SAMPLINGS[name])
+        one = answers(settings, data, problem)
+        found[f"drawn {name}"] = apart(one, answers(settings, rows, problem))
+    with rows_at_once(2):
+        found["drawn in passes"] = apart(one, answers(settings, rows, problem))
+    # were keys those of places in a shard of 26 rows, it would show
+    attach = operator_keys.with_words
+    with mock.patch.object(operator_keys, "with_words",
+                           lambda x, rows, words: attach(x, rows % 26, words)):
+        jax.clear_caches()
+        found["bug keys of places"] = apart(one, answers(settings, rows, problem))
+    jax.clear_caches()
+
+
 def placements(found):
     """Rows that are on the devices already, in whatever way, count once each."""
     mesh, data = meshed(8), dataset()
@@ -420,8 +445,8 @@ def together(found):
 
 def main():
     found = {}
-    for check in (runs, samplings, algorithms, placements, sensitivity, other_meshes, bugs,
-                  costs, refusals) if ALONE else (together,):
+    for check in (runs, samplings, keys_of_rows, algorithms, placements, sensitivity, other_meshes,
+                  bugs, costs, refusals) if ALONE else (together,):
         check(found)
     pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
 

@@ -1,5 +1,7 @@
 """Runs take NumPy's arrays for what they are, and only arithmetic that the guarantee covers."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -76,6 +78,9 @@ def cases():
                  WALK, PAIR, ROWS),
         "group_sgd": (jmm.group_sgd.Hyper(**grouped, losses=losses(), weight_step=0.3), task,
                       model, data),
+        "balanced_groups": (jmm.balanced_groups.Hyper(
+            query=dataclasses.replace(gradients, groups="all"), losses=losses(), step=0.5,
+            iterations=2, balanced=0.0), task, model, data),
         "active_groups": (jmm.active_groups.Hyper(**grouped, losses=jmm.Selection(
             bound=2.0, noise_multiplier=3.0, sizes=sizes)), task, model, data),
         "group_oco": (jmm.group_oco.Hyper(query=oco, step=0.1, weight_step=0.1, sizes=sizes), task,

@@ -1,90 +1,121 @@
-"""The worst-group benchmark: its groups, its rows, and what it refuses."""
+"""The worst-group benchmark: its groups, splits, rows and tables, and what it refuses."""
 
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks import group_tasks, worst_group
+from benchmarks import group_figures, group_methods, group_tables, group_tasks, worst_group
 
 
-def test_groups_are_read_off_indicators_and_labels():
-    centre = 14 / 123
-    x = np.full((4, 123), -centre, np.float32)
-    for row, (race, sex) in enumerate([(0, 0), (4, 1), (1, 1), (0, 0)]):
-        x[row, [66 + race, 71 + sex]] += 1
-    y = np.array([0.0, 1.0, 0.0, 1.0])
-    number, names = group_tasks.cut("adult", "sex_race", False, x, y)
+def test_groups_are_read_off_columns_and_labels():
+    frame = {"race": np.array([0, 4, 1, -1]), "sex": np.array([0, 1, 1, 0]),
+             group_tables.LABEL: np.array([0.0, 1.0, 0.0, 1.0])}
+    number, names = group_tables.cut("adult", "sex_race", False, frame)
     assert [names[i] for i in number] == ["female white", "male black", "male Asian",
-                                          "female white"]
+                                          "female black"]  # of no value: the last name
     assert len(names) == 10
-    number, names = group_tasks.cut("adult", "sex", True, x, y)
+    number, names = group_tables.cut("adult", "sex", True, frame)
     assert [names[i] for i in number] == ["female -", "male +", "male -", "female +"]
-    # no indicator is on: the last name
-    assert set(group_tasks.cut("randhie", "health", False, np.zeros((2, 31)), y[:2])[0]) == {3}
 
 
 def test_small_groups_are_merged_or_dropped_and_named():
     number, names = np.repeat(np.arange(4), [9, 2, 30, 4]), tuple("abcd")
-    new, kept, said = group_tasks.large_enough(number, names, 6, "merge")
+    new, kept, said = group_tables.large_enough(number, names, 6, "merge")
     assert kept == ("a", "c", "others")
     np.testing.assert_array_equal(new, [0, 2, 1, 2])
-    assert said == "Below 6 training records, merged: b (2), d (4)."
-    new, kept, said = group_tasks.large_enough(number, names, 6, "drop")
+    assert said == "Below 6 records, merged: b (2), d (4)."
+    new, kept, said = group_tables.large_enough(number, names, 6, "drop")
     assert kept == ("a", "c")
     np.testing.assert_array_equal(new, [0, -1, 1, -1])
     assert "dropped: b (2), d (4)" in said
-    new, kept, said = group_tasks.large_enough(number, names, 8, "merge")  # still too few together
+    new, kept, said = group_tables.large_enough(number, names, 8, "merge")  # too few together
     assert kept == ("a", "c")
     assert "dropped" in said
-    assert group_tasks.large_enough(number, names, 1, "merge")[2] == ""
-    with pytest.raises(ValueError, match="--min-rows"):
-        group_tasks.large_enough(number, names, 100, "drop")
+    assert group_tables.large_enough(number, names, 1, "merge")[2] == ""
+    with pytest.raises(ValueError, match="ask for fewer"):
+        group_tables.large_enough(number, names, 100, "drop")
+
+
+@pytest.fixture(scope="module")
+def randhie():
+    return group_tasks.load("randhie", "health", by_label=True)
+
+
+def test_every_split_holds_out_a_fifth_of_every_group(randhie):
+    whole = np.bincount(randhie.rows.group)
+    for seed in range(2):
+        train, held = randhie.split(seed)
+        np.testing.assert_array_equal(np.bincount(train.group), randhie.sizes)
+        np.testing.assert_array_equal(np.bincount(held.group), whole // 5)
+        assert len(train.y) + len(held.y) == len(randhie.rows.y)
+    first, second = (randhie.split(seed)[1].x for seed in (0, 1))
+    assert not np.array_equal(first, second)
+    assert "poor - (70)" in randhie.left_out
+    # groups contain the label
+    assert all(len(set(train.y[train.group == i])) == 1 for i in range(len(randhie.names)))
+
+
+def test_what_the_rule_takes_follows_from_sizes_and_labels(randhie):
+    assert group_methods.default_of(randhie, 4.0, 1e-6) == "balanced, then minimax"
+    few = group_tasks.load("cattaneo", "race", by_label=True, least=100)
+    assert group_methods.default_of(few, 1.0, 1e-6) == "balanced"  # losses would be noise
+    without = group_tasks.load("randhie", "health")
+    assert group_methods.default_of(without, 1.0, 1e-6) == "average"
+
+
+def test_no_two_runs_share_noise():
+    keys = {bytes(np.asarray(group_methods.jax.random.key_data(group_methods.noise_key(*x))))
+            for x in ((a, b, c) for a in group_methods.NAMES for b in (1.0, 4.0)
+                      for c in range(3))}
+    assert len(keys) == len(group_methods.NAMES) * 6
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("worst_group")
-    args = ["--epsilon", "1", "50", "--iterations", "3", "--seeds", "2", "--min-rows", "200",
-            "--algorithm", "group_sgd",
-            "--json", str(folder / "a.json"), "--plot", str(folder / "a.png")]
+    args = ["--case", "cattaneo-label", "--epsilon", "4", "--seeds", "2",
+            "--method", "balanced", "group_sgd",
+            *(x for name in ("json", "markdown") for x in (
+                f"--{name}", str(folder / f"a.{name.replace('markdown', 'md')}"))),
+            "--plot", str(folder / "a.png")]
     assert worst_group.main(args) == 0
+    first = json.loads((folder / "a.json").read_text())
+    assert worst_group.main(args) == 0  # what is there already is kept
+    assert worst_group.main([*args, "--redraw"]) == 0
+    assert [r.get("seconds") for r in json.loads((folder / "a.json").read_text())["rows"]] == [
+        r.get("seconds") for r in first["rows"]]
     assert (folder / "a.png").stat().st_size > 10_000
-    return json.loads((folder / "a.json").read_text())
+    assert "bold is" in (folder / "a.md").read_text()
+    return first
 
 
 @pytest.mark.slow
 def test_rows_have_every_group_of_every_method_and_the_references(results):
     rows = results["rows"]
-    names = [(r["algorithm"], r["epsilon"]) for r in rows]
-    methods = ["group_sgd", "average_risk"]
-    assert names == [(m, e) for e in (1.0, 50.0) for m in methods] + [
-        ("average_risk", None), ("minimax", None)]
+    assert [(r["method"], r["epsilon"]) for r in rows] == [
+        ("logistic regression", None), ("balanced logistic regression", None),
+        ("balanced", 4.0), ("group_sgd", 4.0)]
     for r in rows:
-        assert set(r["groups"]) == {"good", "fair", "poor", "excellent"}
-        assert sum(g["n"] for g in r["groups"].values()) == 16152
-        accuracy = {name: g["accuracy"] for name, g in r["groups"].items()}
-        assert r["worst_group"] == min(accuracy, key=accuracy.get)
-        assert r["worst_group_accuracy"] <= min(accuracy.values()) + 1e-6
-        assert r["worst_group_accuracy"] < r["average_accuracy"] <= max(accuracy.values())
-        assert r["worst_group_risk"] >= max(g["risk"] for g in r["groups"].values()) - 1e-6
-        assert (r["delta"] is None) == (r["epsilon"] is None)
-
-
-@pytest.mark.slow
-def test_every_private_row_has_a_statement_of_its_epsilon(results):
-    targets = [r["epsilon"] for r in results["rows"] if r["epsilon"]]
-    for statement, target in zip(results["statements"], targets, strict=True):
-        # beyond 80 or so delta cannot pay for the tail of the noise that is left out
-        least = 0.999 if target < 50 else 0.8
-        assert least * target <= statement["epsilon"] <= target
-    assert all("public" in " ".join(s["assumed"]) for s in results["statements"])
+        assert len(r["groups"]) == 4
+        assert r["worst_group_accuracy"] == pytest.approx(np.mean(r["worst_by_seed"]))
+        assert r["worst_group_accuracy_se"] == pytest.approx(
+            np.std(r["worst_by_seed"], ddof=1) / np.sqrt(2))
+        assert r["worst_group_accuracy"] <= min(g["accuracy"] for g in r["groups"].values()) + 1e-9
+        assert r["worst_group_accuracy"] < r["average_accuracy"]
+    for r in rows[2:]:
+        said = r["statement"]
+        assert 0.999 * r["epsilon"] <= said["epsilon"] <= r["epsilon"]
+        assert "public" in " ".join(said["assumed"])
+    table = group_figures.markdown(rows)
+    smallest = min(g["n"] for g in rows[0]["groups"].values())
+    assert f"cattaneo, race and label (4; {smallest})" in table
 
 
 @pytest.mark.slow
 def test_made_up_records_are_timed(tmp_path, capsys):
     args = ["--synthetic", "--records", "2000", "--group-count", "10", "--dim", "4",
-            "--algorithm", "group_sgd", "--json", str(tmp_path / "t.json")]
+            "--method", "group_sgd", "--json", str(tmp_path / "t.json")]
     assert worst_group.main(args) == 0
     (row,) = json.loads((tmp_path / "t.json").read_text())["rows"]
     assert (row["records"], row["group_count"], row["dim"]) == (2000, 10, 4)
@@ -95,12 +126,11 @@ def test_made_up_records_are_timed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (["--groups", "sex"], "randhie has health"),
+    (["--case", "sex"], "invalid choice"),
+    (["--redraw"], "needs --json"),
     (["--synthetic", "--records", "5"], "at least one"),
     (["--synthetic", "--plot", "a.png"], "only times"),
-    (["--loss", "hinge", "--algorithm", "phased_erm"], "--loss logistic or squared"),
-    (["--min-rows", "99999"], "lower --min-rows"),
-    (["--data-dir", "/nowhere"], "no such folder"),
+    (["--case", "adult", "--data-dir", "/nowhere"], "no such folder"),
 ])
 def test_arguments_that_make_no_sense_are_refused(args, message, capsys):
     with pytest.raises(SystemExit) as stop:

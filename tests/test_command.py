@@ -212,7 +212,7 @@ def test_groups_are_calibrated_by_their_sizes(capsys):
 @pytest.mark.parametrize(("arguments", "message"), [
     (["group_sgd", "--population", "9"], "needs --group-sizes"),
     (["sgda", "--group-sizes", "5", "5", "--population", "9"],
-     "--group-sizes goes with active_groups, group_sgd, phased_erm, not with sgda"),
+     "goes with active_groups, balanced_groups, group_sgd, phased_erm, not with sgda"),
     (["sgda", "--population", "9", "--parts", "2"], "--parts goes with recursive_sgda"),
     (["sgda"], "needs --population"),
     (["group_sgd", "--group-sizes", "5", "0"], "--group-sizes"),

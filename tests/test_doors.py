@@ -14,7 +14,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.door import core, samples
-from jaxminimax.door.groups import release_group_gradient
+from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.door.losses import release_group_index, release_group_losses, release_loss
 from jaxminimax.door.proximal import release_resolvent
 from jaxminimax.door.solutions import release_group_solution
@@ -81,6 +81,10 @@ def doors():
         "group gradient": Door(
             lambda m, k, x: release_group_gradient(KEY, m, k, GROUPED, W, x, jnp.int32(1)),
             jmm.Repeat(query=gradients, times=3), 3, **groups),
+        "all groups' gradient": Door(
+            lambda m, k, x: release_weighted_gradient(KEY, m, k, GROUPED, W, x,
+                                                      jnp.array([0.9, 0.1])),
+            jmm.Repeat(query=dataclasses.replace(gradients, groups="all"), times=3), 3, **groups),
         "group losses": Door(lambda m, k, x: release_group_losses(KEY, m, k, GROUPED, W, x),
                              losses, 3, **groups),
         "Gaussian losses": Door(lambda m, k, x: release_group_losses(KEY, m, k, GROUPED, W, x),

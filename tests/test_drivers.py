@@ -154,6 +154,8 @@ def test_lengths_that_shape_the_program_are_refused():
     class Twice:
         """Says that it does two things."""
 
+        init, update = jmm.sgda.init, jmm.sgda.update
+
         @staticmethod
         def mechanism(hyper):
             return jmm.Sequence(parts=(jmm.sgda.mechanism(hyper),) * 2)

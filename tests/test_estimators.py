@@ -89,6 +89,15 @@ def test_columns_by_name_and_groups():
     one.fit(table, y, groups=groups)
     assert np.mean(one.predict(table) == y) > 0.7
     assert "groups' sizes" in " ".join(one.statement_.assumed)
+    assert set(one.group_losses_) == {"few", "many"}
+    assert one.statement_.epsilon <= 4
+    cut = clone(one).set_params(by_label=True).fit(table, y, groups=groups)
+    right = cut.predict(table) == y
+    assert min(right[(groups == g) & (y == c)].mean() for g in ("few", "many")
+               for c in ("yes", "no")) > 0.6
+    assert "label is public" in " ".join(cut.statement_.assumed)
+    assert cut.group_losses_ is None
+    assert cut.statement_.epsilon <= 4
 
 
 @pytest.mark.parametrize("y", [np.zeros(200), np.arange(200) % 3, np.linspace(0, 1, 200)])

@@ -212,6 +212,8 @@ def test_schedules_are_the_corrected_ones():
     one = extragradient.single_pass(**NUMBERS)
     assert (one.batch, one.iterations) == (11, 45)
     assert one.step == pytest.approx(0.0383996, rel=1e-5)
+    with pytest.raises(ValueError, match="at most 32767 for n"):
+        extragradient.sampled(**{**NUMBERS, "population": 32_768})
     many = extragradient.sampled(**{**NUMBERS, "population": 100})
     assert (many.batch, many.iterations) == (1, 10_000)
     assert many.step == pytest.approx(9.319812e-4, rel=1e-6)

@@ -124,6 +124,32 @@ def test_the_command_writes_all_three_tables(tmp_path, monkeypatch, capsys):
     assert "every single output has a gap of 2" in capsys.readouterr().out
 
 
+def test_a_table_that_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
+    """Rows of the file are kept if their settings are the same, and refused if not."""
+    asked, out = [], tmp_path / "g.json"
+
+    def measured(name, n, epsilon, sets):
+        asked.append((name, n))
+        return {"algorithm": name, "n": n, "epsilon": epsilon, "strong": 0.1, "error": 0.01,
+                "weak": 0.1, "empirical": 0.1, "evaluations": n, "runs": 2 * sets,
+                "statement": "-"}
+
+    monkeypatch.setattr(gaps, "METHODS", {k: gaps.METHODS[k] for k in ("recursive", "proximal, "
+                                                                       "many passes")})
+    monkeypatch.setattr(gaps, "COINS", 2)
+    monkeypatch.setattr(gaps, "measured", measured)
+    monkeypatch.setattr(gaps, "halves", lambda *_: dict.fromkeys(
+        ("sets", "strong", "weak", "variance"), 1))
+    assert gaps.main(["--n", "64", "--sets", "3", "--json", str(out)]) == 0
+    assert gaps.main(["--n", "64", "128", "--sets", "3", "--resume", "--json", str(out)]) == 0
+    assert [n for _, n in asked] == [64, 64, 128, 128]
+    assert len(json.loads(out.read_text())["rows"]) == 4
+    for other in (["--sets", "4"], ["--sets", "3", "--epsilon", "2"]):
+        with pytest.raises(SystemExit):
+            gaps.main(["--n", "64", *other, "--resume", "--json", str(out)])
+        assert "made by other settings" in capsys.readouterr().err
+
+
 def test_a_crossing_is_where_the_last_loss_ends():
     def rows(name, values):
         return [{"algorithm": name, "n": n, "strong": v} for n, v in values.items()]

@@ -94,6 +94,11 @@ def test_algorithms_of_several_releases_or_parts_are_the_same(found, name):
     assert found[f"algorithm statement {name}"]
 
 
+def test_an_operator_that_draws_has_the_keys_of_its_rows_on_every_mesh(found):
+    assert max(found[f"drawn {how}"] for how in ("full", "poisson", "in passes")) < GRID
+    assert found["bug keys of places"] > 1e-3
+
+
 @pytest.mark.parametrize("how", ["everywhere", "backwards"])
 def test_rows_that_are_on_the_devices_already_count_once_each(found, how):
     assert found[f"placed {how}"] < GRID

@@ -1,6 +1,8 @@
 """An operator that sees other records is refused, wherever in its program it does."""
 
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -210,6 +212,9 @@ def doors(closed):
             KEY, jmm.Repeat(query=point, times=1), ZERO, single, z, X),
         "gradient": lambda: groups.release_group_gradient(
             KEY, jmm.Repeat(query=gradients, times=1), ZERO, task, w, GROUPS, ZERO),
+        "gradient of all": lambda: groups.release_weighted_gradient(
+            KEY, jmm.Repeat(query=dataclasses.replace(gradients, groups="all"), times=1), ZERO,
+            task, w, GROUPS, jnp.ones(len(SIZES))),
         "losses": lambda: losses.release_group_losses(KEY, risks, ZERO, task, w, GROUPS),
         "index": lambda: losses.release_group_index(KEY, choice, ZERO, task, w, GROUPS),
         "solution": lambda: solutions.release_group_solution(

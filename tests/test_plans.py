@@ -1,6 +1,7 @@
 """Plans: settings from public numbers that meet their target, and say what they promise."""
 
 import math
+import types
 
 import pytest
 
@@ -22,6 +23,9 @@ CASES = [
     (jmm.extragradient, dict(population=400, **SMOOTH)),
     (jmm.extragradient, dict(population=8, passes="many", **SMOOTH)),
     (jmm.extragradient, dict(population=20, passes="full", **SMOOTH)),
+    (jmm.optimistic, dict(population=400, **SMOOTH)),
+    (jmm.optimistic, dict(population=400, game="strongly_monotone", **SMOOTH)),
+    (jmm.optimistic, dict(population=4000, proved=True, **SMOOTH)),
     (jmm.proximal, dict(population=400, **SMOOTH)),
     (jmm.proximal, dict(population=50, passes="many", **SMOOTH)),
     (jmm.recursive, dict(population=4000, **SMOOTH)),
@@ -47,12 +51,13 @@ def test_a_plan_meets_its_target_and_names_its_theorem(algorithm, numbers):
     assert all(sentence.endswith(".") for sentence in made.why)
 
 
-def test_every_algorithm_is_planned_but_those_without_a_theorem():
-    planned = {name for name, module in ALGORITHMS.items() if hasattr(module, "plan")}
-    assert set(ALGORITHMS) - planned == {"optimistic"}
-    assert planned == {algorithm.__name__.split(".")[-1] for algorithm, _ in CASES}
-    with pytest.raises(ValueError, match="optimistic has no plan"):
-        jmm.plan(jmm.optimistic, **TARGET)
+def test_every_algorithm_is_planned_and_one_without_a_theorem_is_refused():
+    planned = {algorithm.__name__.split(".")[-1] for algorithm, _ in CASES}
+    assert set(ALGORITHMS) == planned | {"balanced_groups"}  # whose settings are measured
+    with pytest.raises(ValueError, match="balanced_groups has no plan"):
+        jmm.plan(jmm.balanced_groups, **TARGET)
+    with pytest.raises(TypeError, match="algorithm"):
+        jmm.plan(types.ModuleType("mine"), **TARGET)
 
 
 def test_more_records_make_a_promise():

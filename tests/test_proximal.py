@@ -168,6 +168,68 @@ def test_opposite_constant_operators_attain_the_sensitivity_but_for_the_slack(na
     assert apart.max() <= limit(q)
 
 
+PULLED = CONSTANT._replace(public=lambda z: jax.tree.map(lambda x: 2.0 * x, z))  # mu_0 = 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(SAMPLINGS))
+def test_opposite_operators_attain_the_sensitivity_of_a_strongly_monotone_problem(name):
+    """It is 2 M / (m (lambda + mu_0)); half of it, or that of a modulus made up, is exceeded."""
+    sampling, n = SAMPLINGS[name]
+    q = query(sampling, n, lipschitz=2.0, modulus=2.0)
+    apart = max(np.linalg.norm(
+        moved(q, constants(n, 1.0), PULLED, ORIGIN, seed, diameter=9.0)
+        - moved(q, constants(n, -1.0), PULLED, ORIGIN, seed, diameter=9.0)) for seed in range(8))
+    exact = 2 * M / (mechanism.batch_size(q) * 5.0)
+    assert apart == pytest.approx(exact, rel=1e-6)
+    assert exact <= limit(q) <= 1.02 * (1 + 1e-6) * exact
+    assert limit(query(sampling, n)) == pytest.approx(limit(q) * 5 / 3)
+    assert limit(dataclasses.replace(q, lipschitz=7.0, modulus=7.0)) < apart
+    assert limit(q) / 2 < apart
+
+
+@pytest.mark.slow
+def test_a_poisson_sample_is_only_as_strongly_monotone_as_the_public_terms():
+    """Records u + q: a sample of one has a tenth of the modulus that all would have on average."""
+    sampling, n = Poisson(rate=0.5), 20
+    problem = Problem(operator=lambda z, x: Saddle(x[0] * z.w + x[1], ()))
+    slopes = jnp.ones(n).at[1:].set(0.0)  # all others are flat: monotone, and no more
+    q = query(sampling, n, prox=0.1, lipschitz=1.0, modulus=0.0)
+    start = Saddle(jnp.zeros(()), ())
+    data, other = ((slopes, jnp.zeros(n).at[0].set(s * M)) for s in (1.0, -1.0))
+    apart = max(abs(moved(q, data, problem, start, s, diameter=40.0)
+                    - moved(q, other, problem, start, s, diameter=40.0))[0] for s in range(8))
+    assert apart <= limit(q)
+    assert apart > limit(dataclasses.replace(q, modulus=1.0))  # what every record's would promise
+    whole = "Every record's operator, with the public terms, is"
+    for chosen, said in ((sampling, "The public terms alone are 1-strongly monotone"),
+                         (FixedSize(batch=4), whole)):
+        hyper = hyper_of(query(chosen, n, modulus=1.0, noise_multiplier=9.0))
+        assert any(said in x for x in jmm.statement(proximal, hyper, delta=1e-5).assumed)
+
+
+@pytest.mark.slow
+def test_a_modulus_changes_the_solver_and_not_the_solution():
+    data = jnp.asarray(np.random.default_rng(2).normal(size=(6, 2)))
+    problem = ROTATION._replace(public=lambda z: z)
+    one, two = (moved(query(lipschitz=2.0, slack=1e-7, modulus=mu), data, problem, AT)
+                for mu in (0.0, 1.0))
+    np.testing.assert_allclose(one, two, atol=1e-6)
+    assert hyper_of(query(lipschitz=2.0, modulus=1.0)).query.steps < (
+        hyper_of(query(lipschitz=2.0)).query.steps)
+
+
+def test_a_modulus_is_charged_as_it_is_noised():
+    """The same target, a noise smaller by lambda / (lambda + mu_0)."""
+    for algorithm, more in ((proximal, {}), (jmm.recursive, {"rounds": 1})):
+        plain, strong = (jmm.plan(algorithm, epsilon=1.0, delta=1e-6, population=200, dim=2,
+                                  bound=M, smooth=1.0, diameter=2.0, modulus=mu, **more).hyper.query
+                         for mu in (0.0, 1.0))
+        assert strong.noise_multiplier == plain.noise_multiplier
+        assert mechanism.noise_unit(strong) * (strong.prox + 1.0) == pytest.approx(
+            mechanism.noise_unit(plain) * plain.prox)
+
+
 @pytest.mark.slow
 def test_the_sensitivity_catches_a_lifted_clip():
     """Operators beyond the bound: clipped in Lipschitz mode, and not where they are assumed."""
@@ -381,7 +443,10 @@ def test_the_sensitivity_of_lipschitz_mode_holds_for_the_same_records(prox):
 @pytest.mark.parametrize(("change", "message"), [
     (dict(assumes="lipschitz", prox=1.0), "prox must exceed 1,"),
     (dict(assumes="hope"), "assumes must be one of"), (dict(slack=0.0), "slack must lie in"),
-    (dict(bound=0.0), "bound must lie in"), (dict(prox=math.nan), "prox must lie in"),
+    (dict(assumes="lipschitz", modulus=0.5), "modulus=0.5 goes with assumes='monotone'"),
+    (dict(modulus=1.5), "modulus must be at most lipschitz=1.0, got 1.5"),
+    (dict(modulus=-1.0), "modulus must lie in"), (dict(bound=0.0), "bound must lie in"),
+    (dict(prox=math.nan), "prox must lie in"),
     (dict(lipschitz=-1.0), "lipschitz must lie in"), (dict(sampling=3), "sampling must be"),
     (dict(noise_multiplier=-1.0), "noise_multiplier must lie in")])
 def test_a_bad_description_is_refused_with_the_fix(change, message):

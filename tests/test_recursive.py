@@ -458,10 +458,14 @@ def test_the_published_constants_leave_no_round_below_a_hundred_thousand_records
     plan = planned(1000, mode="paper")
     assert plan.vacuous
     assert plan.hyper.iterations == 1
-    for n, fails in ((40, False), (36, True)):
-        made = planned(n, epsilon=None)
+    for n, epsilon, fails in ((39, None, False), (36, None, True), (99, 1.0, False),
+                              (98, 1.0, True)):
+        made = planned(n, epsilon)
         assert made.vacuous  # with few records the bound is above L B, whether it holds or not
         assert any("does not hold" in why for why in made.why) == fails
+    assert [planned(n).vacuous for n in (100_000, 200_000)] == [True, False]
+    assert recursion.published_rounds(population=201_000, dim=10, epsilon=1.0, delta=1e-6) < 1
+    assert recursion.published_rounds(population=201_100, dim=10, epsilon=1.0, delta=1e-6) > 1
     bound, reach = NUMBERS["bound"], NUMBERS["diameter"]
     public = recursion.Public(10, bound, reach, None, 1e-6, 0.0, 0.01)
     plenty = recursion.schedule(public, 10**9)
@@ -484,7 +488,9 @@ def test_the_plan_of_the_reference_table():
 
 
 def test_the_tight_weight_of_descent_is_where_its_induction_closes():
-    plan = jmm.plan(recursive_sgda, population=2**14, epsilon=1.0, inner=4 * 2**14, **NUMBERS)
+    """With the paper's steps: one round at most, however many records there are."""
+    plan = jmm.plan(recursive_sgda, population=2**14, epsilon=1.0, inner=4 * 2**14, sampling=Full(),
+                    decaying=False, **NUMBERS)
     q, lam = plan.hyper.query, plan.hyper.base
     m = q.population
     bound, reach = NUMBERS["bound"], NUMBERS["diameter"]
@@ -496,6 +502,67 @@ def test_the_tight_weight_of_descent_is_where_its_induction_closes():
     assert plan.hyper.iterations == plan.hyper.rounds * (plan.hyper.inner - 1)
     with pytest.raises(ValueError, match="mode must be one of"):
         planned(100, mode="best")
+
+
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_the_default_plan_of_descent_makes_more_rounds_with_more_records(epsilon):
+    """And its lambda falls like n^(-1/2) T^(1/2), as that of smooth problems does."""
+    made = {n: jmm.plan(recursive_sgda, population=n, epsilon=epsilon, **NUMBERS)
+            for n in (2**10, 2**14, 2**18)}
+    rounds = [plan.hyper.rounds for plan in made.values()]
+    assert rounds == sorted(set(rounds))
+    bound, reach = NUMBERS["bound"], NUMBERS["diameter"]
+    for n, plan in made.items():
+        hyper, m = plan.hyper, plan.hyper.query.population
+        assert hyper.decaying
+        assert 2**hyper.rounds * hyper.base * reach <= 1.01 * bound
+        assert n ** 0.5 < hyper.inner <= m
+        # Theorem 21's K
+        assert hyper.inner >= min(m / 8, m**2 / (32 * 10 * math.log(1e6)))
+        smooth = planned(n, epsilon, rounds=hyper.rounds)
+        assert 1 < hyper.base / weight(smooth) < 1.6
+        assert plan.trivial == bound * reach
+        assert plan.vacuous == (plan.guarantee >= plan.trivial or 2**hyper.rounds * hyper.base
+                                * reach > bound)
+        assert any(f"L B = {plan.trivial:.3g}" in why for why in plan.why)
+
+
+def test_the_induction_of_decaying_steps_closes_with_the_noise_that_is_added():
+    plan = jmm.plan(recursive_sgda, population=2**12, epsilon=1.0, **NUMBERS)
+    hyper, m, k = plan.hyper, plan.hyper.query.population, plan.hyper.inner
+    bound, reach = NUMBERS["bound"], hyper.base * NUMBERS["diameter"]
+    rate = hyper.query.sampling.rate
+    noise = 10 * (bound * hyper.query.noise_multiplier.w / (rate * m)) ** 2
+    second = 4 * bound**2 + noise + bound**2 * (1 - rate) / (rate * m)
+    c = reach * math.sqrt(m) / bound
+    e = ((1 + math.log(k) / k) * second / (4 * reach**2 * (k + 1))
+         + 2 * (2 + (1 + 2**0.25) / c) ** 2 / (k * (k + 1)))
+    assert 8 * e + (8 + math.sqrt(2)) / c**2 == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_decaying_steps_end_as_near_the_solution_as_their_proof_says():
+    """E ||z_K - z*||^2 <= (2 a_1 + (K + ln K) H^2 / mu^2) / (K (K + 1)), on one part."""
+    n, k, lam, sigma = 40, 60, 0.4, 0.5
+    bound = NUMBERS["bound"]
+    hyper = recursive_sgda.Hyper(
+        query=Query(clip=Saddle(bound, bound), joint=True, population=n,
+                    noise_multiplier=Saddle(sigma * n / bound, sigma * n / bound)),
+        base=lam, diameter=NUMBERS["diameter"], rounds=1, inner=k, decaying=True)
+    data, mu = sample(jax.random.key(4), n), recursive.modulus(lam, 1)
+    a, b = (np.asarray(x).mean(0) for x in data)
+    w, v = np.zeros(K), np.zeros(K)
+    for _ in range(2000):  # the regularised problem, projected
+        w, v = w - 0.05 * (a + v + mu * w), v - 0.05 * (b - w + mu * v)
+        w, v = (x * min(1.0, 0.5 / max(np.linalg.norm(x), 1e-300)) for x in (w, v))
+    outs = jax.vmap(lambda key: jmm.run(key, ZERO, data, hyper, recursive_sgda, GAME)[0].average)(
+        jax.random.split(jax.random.key(0), 64))
+    far = sum(np.mean(np.sum((np.asarray(x) - y) ** 2, 1))
+              for x, y in ((outs.w, w), (outs.v, v)))
+    second = 4 * bound**2 + 2 * K * sigma**2
+    start = np.sum(w**2) + np.sum(v**2)
+    assert far <= (2 * start + (k + math.log(k)) * second / mu**2) / (k * (k + 1))
+    assert far > 0.02 * second / mu**2 / k
 
 
 def one_pass(n, **more):
@@ -582,7 +649,8 @@ KINKS = tuple(jnp.array([-1.0, 0.0, 0.0, 0.0, 1.0]) for _ in "ab")
 def test_descent_solves_the_game_with_kinks():
     n, key = 2**12, jax.random.key(5)
     plan = jmm.plan(recursive_sgda, population=n, dim=2, bound=2 * math.sqrt(2),
-                    diameter=2 * math.sqrt(2), epsilon=1.0, delta=1e-6, mode="manual", inner=400)
+                    diameter=2 * math.sqrt(2), epsilon=1.0, delta=1e-6, mode="manual", inner=400,
+                    sampling=Full())
     data = tuple(jax.random.choice(k, KINKS[0], (n,)) for k in jax.random.split(key))
     start = Saddle(jnp.ones(()), jnp.ones(()))
     state, _ = RUN(key, start, data, plan.hyper, recursive_sgda, KINKED)

@@ -1,5 +1,6 @@
 """Table 2: the printed noise, what it really costs, and the claims that are drawn from rows."""
 
+import argparse
 import bz2
 import hashlib
 import json
@@ -17,6 +18,7 @@ from benchmarks import (
     table2_claims,
     table2_figures,
     table2_settings,
+    table2_verdicts,
 )
 from jaxminimax import FixedSize, Query, Saddle
 from jaxminimax.mechanism import Repeat
@@ -126,15 +128,53 @@ def test_claims_fail_where_they_should():
 def test_claims_of_the_figures_fail_where_they_should():
     def told(**v):
         return dict(part="noise", dataset="mnist", epsilon=1.0, delta=1e-6, sigma_nseg=2.0,
-                    sigma_w_sgda=1.0, sigma_one_release=1.1, **v)
+                    sigma_w_sgda=1.0, sigma_w_sgda_equal=2.5, sigma_one_release=1.1, **v)
 
-    claims = {c["claim"]: c["holds"] for c in table2_figures.claims(
-        [told(), {**told(), "sigma_nseg": 0.9}])}
-    assert claims == {"sigma of NSEG above that of DP-SGDA for w": False,
-                      "the same with one release a round, from the uniform sigma alone": True}
-    rows = [dict(part="batch", dataset="mnist", epsilon=1.0, batch=m, auc_mean=a)
-            for m, a in ((64, 97.0), (256, 96.0))]
-    assert not table2_figures.claims(rows)[0]["holds"]
+    first, equal, one = table2_verdicts.claims([told(), {**told(), "sigma_nseg": 0.9}])
+    assert not first["holds"]
+    assert len(first["exceptions"]) == 1
+    assert not equal["holds"]
+    assert one["holds"]
+
+
+@pytest.mark.parametrize(("difference", "seeds", "said"), [
+    (-1.0, 4, "does NOT hold"), (1.0, 4, "holds"), (0.2, 4, "is not decided"),
+    (9.0, 1, "is not decided")])
+def test_claims_of_the_figures_are_decided_by_standard_errors(difference, seeds, said):
+    def point(size, auc):
+        return dict(part="batch", dataset="mnist", scorer_of="linear", epsilon=1.0, batch=size,
+                    auc_mean=auc, auc_std=0.4, seeds=seeds)
+
+    rows = [point(64, 96.0), point(256, 96.0 + difference), point(1024, 99.0)]
+    (found,) = table2_verdicts.claims(rows)
+    assert table2_verdicts.verdict(found) == said
+
+
+def test_both_splits_of_the_noise_spend_the_same_budget():
+    args = argparse.Namespace(datasets=("mnist",), delta=(1e-6,), epsilon=(1.0,))
+    (row,) = table2_figures.noise(args)
+    for split in ("", "_equal"):
+        spent = sum((g / row[f"sigma_{p}_sgda{split}"]) ** 2
+                    for p, g in zip("wv", table2_figures._LARGEST["mnist"], strict=True))
+        once = math.hypot(*table2_figures._LARGEST["mnist"]) / row["sigma_one_release"]
+        assert spent == pytest.approx(once**2)
+    assert row["sigma_w_sgda_equal"] == pytest.approx(row["sigma_v_sgda_equal"] * 406 / 9)
+    assert row["sigma_w_sgda"] < row["sigma_w_sgda_equal"]
+
+
+def test_points_of_the_figures_have_the_scorer_that_their_settings_are_for():
+    args = argparse.Namespace(datasets=table2_settings.DATASETS, parts=("hidden", "batch"),
+                              quick=False)
+    points = table2_figures.cells(args)
+    assert len({p.name for p in points}) == len(points) == 3 * (3 * 4 + 2 * 5)
+    for p in points:
+        for scorer, s, rate in table2_figures.tried(p, False):
+            own = table2_settings.choose(p.dataset, p.method, p.epsilon)
+            assert (scorer, s.features) == (own[0], own[1].features)
+            assert s.hidden == (p.size if p.part == "hidden" else 256)
+            assert rate is None or 0 < rate < 1
+    assert {table2_figures.tried(p, False)[0][0] for p in points
+            if (p.part, p.dataset, p.epsilon) == ("hidden", "ijcnn1", 0.1)} == {"tanh"}
 
 
 @pytest.fixture
@@ -198,3 +238,23 @@ def test_bad_input_is_refused(given, told, capsys):
         table2.main(given)
     assert stop.value.code == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_figures_are_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, capsys):
+    path, picture = tmp_path / "f.json", tmp_path / "f.png"
+    given = ["--datasets", "ijcnn1", "--parts", "hidden", "--quick", "--data-dir", str(folder),
+             "--json", str(path), "--plot", str(picture)]
+    one = table2_figures.Cell("hidden", "ijcnn1", "mlp", 1.0, 8)
+    monkeypatch.setattr(table2_figures, "cells", lambda _: [one])
+    assert table2_figures.main(given) == 0
+    out = json.loads(path.read_text())
+    assert [r["hidden"] for r in out["rows"]] == [8]
+    assert [s["cell"] for s in out["statements"]] == [one.name]
+    assert out["arguments"]["quick"]
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    monkeypatch.setattr(table2_figures, "measured", lambda *_: pytest.fail("it was run again"))
+    assert table2_figures.main(given) == 0
+    with pytest.raises(SystemExit):
+        table2_figures.main([x for x in given if x != "--quick"])
+    assert "other arguments" in capsys.readouterr().err

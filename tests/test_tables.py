@@ -15,7 +15,9 @@ import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
 from jaxminimax.tables import Category, Number, Schema, defaults, moments, ranges, scorer, train
-from jaxminimax.tables.records import balanced, by_person, records, scaled
+from jaxminimax.tables import files as files_of_tables
+from jaxminimax.tables.groups import Groups
+from jaxminimax.tables.records import by_person, group_of_persons, records, scaled
 
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
            "work": Category(("state", "private", 3))}
@@ -109,7 +111,7 @@ def test_a_schema_that_is_wrong_is_refused(record, message):
 
 
 def test_a_schema_is_its_record():
-    whole = Schema(COLUMNS, "y", "1", "who", 5, "g", ("u", "v"))
+    whole = Schema(COLUMNS, "y", "1", "who", 5, "g", ("u", "v"), True)
     assert Schema.from_dict(whole.to_dict()) == whole
     book = [{"name": "age", "low": 18, "high": 90}, {"name": "work", "values": "state|private|3"},
             {"name": "y"}]
@@ -179,14 +181,53 @@ def test_rows_are_no_longer_than_the_square_root_of_two():
     assert np.linalg.norm(x, axis=1).max() <= math.sqrt(2) * (1 + 1e-6)
 
 
-def test_the_clip_is_that_of_the_heaviest_group():
-    sizes = (900, 60, 40)
-    chosen = defaults(1000, SCHEMA, epsilon=1.0, delta=1e-6, sizes=sizes)
-    group = np.repeat([0, 1, 2], sizes)
-    weights = balanced(group, sizes)
-    assert math.isclose(chosen.hyper.query.clip.w, math.sqrt(0.5) * weights.max())
-    assert math.isclose(weights.sum(), 1000)
-    assert balanced(np.array([3]), sizes) == 0, "in no group, in no sum"
+def test_groups_with_labels_are_balanced_first_and_others_are_looked_at_afterwards():
+    sizes = (9000, 600, 400)
+    how = dict(epsilon=1.0, delta=1e-6, sizes=sizes)
+    chosen = defaults(10_000, SCHEMA, by_label=True, **how)
+    assert chosen.method == "minimax"
+    assert chosen.hyper.query.groups == "all"
+    assert 0.9999 < jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
+    few = defaults(1000, SCHEMA, epsilon=1.0, delta=1e-6, sizes=(900, 60, 40), by_label=True)
+    assert few.method == "balanced", "their losses would be noise"
+    other = defaults(10_000, SCHEMA, **how)
+    assert other.method == "average"
+    assert other.losses.sizes == sizes
+    assert 0.9999 < jmm.epsilon(other.mechanism(), 1e-6) <= 1
+    # the noise of all groups at once against that of the average, by the weight of a record
+    alone = defaults(10_000, SCHEMA, epsilon=1.0, delta=1e-6)
+    assert alone.losses is None
+    balanced = defaults(10_000, SCHEMA, method="balanced", **how)
+    assert math.isclose(balanced.time / alone.time, 3 * 400 / 10_000, rel_tol=1e-9)
+    with pytest.raises(ValueError, match="needs groups"):
+        defaults(10_000, SCHEMA, epsilon=1.0, delta=1e-6, method="minimax")
+
+
+@pytest.mark.parametrize("new", ["!", "050x", "zzz"])
+def test_putting_one_person_for_another_changes_one_person_of_the_training_set(new):
+    """Whatever the name of the new one: the order of the names says nothing."""
+    names = np.array([f"{k:03d}" for k in range(100)], object)
+    before = files_of_tables.held_out(200, np.repeat(names, 2), 0.3, 0)
+    for place in range(0, 100, 9):
+        other = names.copy()
+        other[place] = new
+        after = files_of_tables.held_out(200, np.repeat(other, 2), 0.3, 0)
+        assert before.sum() == after.sum() == 60
+        assert np.all(after[::2] == after[1::2])
+        left = set(names[~before[::2]]) - set(other[~after[::2]])
+        assert len(left) <= 1
+
+
+def test_groups_are_of_persons():
+    index = np.array([[0, 1], [2, -1]])
+    assert np.array_equal(group_of_persons(np.array([1, 1, 0]), index), [1, 0])
+    with pytest.raises(ValueError, match="rows of several groups"):
+        group_of_persons(np.array([1, 0, 0]), index)
+    made = Groups(np.array([0, 1, 2, 1]), ("a", "b")).cut(np.array([0, 1, 1, 0]))
+    assert made.names == ("a, negative", "a, positive", "b, negative", "b, positive")
+    assert np.array_equal(made.number, [0, 3, 4, 2])
+    with pytest.raises(ValueError, match="'a, positive' has no row"):
+        _ = made.sizes
 
 
 def test_ranges_hold_most_of_what_is_there():
@@ -236,7 +277,7 @@ def test_ranges_means_and_training_have_keys_of_their_own(monkeypatch):
         raise StoppedError
 
     for module in (ranges, moments):
-        monkeypatch.setattr(module, "release", lambda key, *given, how=module.release: (
+        monkeypatch.setattr(module, "_release", lambda key, *given, how=module._release: (
             used.append(key), how(key, *given))[1])
     monkeypatch.setattr(scorer, "fit", stop)
     rng = np.random.default_rng(0)
@@ -295,7 +336,7 @@ def test_train_and_predict_from_the_command_line(files, capsys):
     assert said["auc"] > 0.7
     assert main.main(["predict", model, table, "--out", str(files / "scores.csv")]) == 0
     page = (files / "m" / "report.html").read_text()
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 3
     assert "http" not in re.sub(r'xmlns[^=]*="[^"]*"|http://www.w3.org\S*', "", page), "one file"
     scores = pd.read_csv(files / "scores.csv").score
     assert roc_auc_score(pd.read_csv(table).y, scores) > 0.7

@@ -1,0 +1,140 @@
+"""Three people's way from nothing to what they came for, by the commands that they would type."""
+
+import json
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.__main__ import main
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+RUN = ["sgda", "--effective-noise-multiplier", "1.6", "--population", "20000", "--batch", "200",
+       "--iterations", "200"]
+SCHEMA = """
+[label]
+name = "ill"
+positive = "yes"
+[columns.age]
+range = [18, 90]
+"""
+
+
+def said(capsys, *command):
+    """What a command prints as JSON."""
+    assert main([*command, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# --- data scientist: a table, a report, scores ---
+
+
+@pytest.mark.slow
+def test_from_a_table_to_a_report_and_scores(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    age = rng.uniform(18, 90, 500)
+    ill = np.where(age + rng.normal(0, 10, 500) > 54, "yes", "no")
+    pd.DataFrame({"age": age, "ill": ill})[:400].to_csv("old.csv", index=False)
+    pd.DataFrame({"age": age})[400:].to_csv("new.csv", index=False)
+    pathlib.Path("s.toml").write_text(SCHEMA)
+    found = said(capsys, "train", "old.csv", "--schema", "s.toml", "--epsilon", "2", "--delta",
+                 "1e-4", "--out", "model")
+    assert found["epsilon"] <= 2
+    page = pathlib.Path("model/report.html").read_text()
+    assert f"{found['epsilon']:.4g}" in page
+    assert not re.search(r'(?:src|href)="https?:', page), "one file, and nothing from elsewhere"
+    assert main(["predict", "model", "new.csv", "--out", "scores.csv"]) == 0
+    scores = pd.read_csv("scores.csv").score
+    assert roc_auc_score(ill[400:], scores) > 0.8
+
+
+def test_it_takes_five_commands_or_fewer():
+    text = (DOCS / "for_data_scientists.md").read_text()
+    block = re.search(r"## Five commands.*?```bash\n(.*?)```", text, re.DOTALL)[1]
+    commands = [line for line in block.splitlines() if line and not line.startswith("#")]
+    assert len(commands) <= 5
+    assert any("pip install" in line for line in commands)
+    assert any("jaxminimax train" in line and "--out" in line for line in commands)
+
+
+# --- researcher: a game, a run, a statement, a bound from below ---
+
+
+def _loss(w, v, record):
+    return jnp.sum((w - record) ** 2) / 2 + w @ v - v @ v / 2
+
+
+@pytest.mark.slow
+def test_from_a_game_to_a_statement_and_an_attack():
+    problem = jmm.Problem(operator=jmm.saddle_operator(_loss))
+    start, n = Saddle(jnp.zeros(1), jnp.zeros(1)), 20
+    query = jmm.Query(clip=Saddle(1.0, 1.0), population=n)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
+    hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=0.01)
+    data = jnp.zeros((n, 1)).at[0].set(9.0)
+    state, _ = jmm.run(jax.random.key(0), start, data, hyper, jmm.sgda, problem)
+    statement = jmm.statement(jmm.sgda, hyper, state, delta=0.01)
+    assert 0.99 < statement.epsilon <= 1
+    assert statement.spent == statement.allowed == 2
+    found = jmm.audit.audit(jax.random.key(1), jmm.sgda, hyper, 0.01, runs=1000, problem=problem,
+                            z=start, pair=(data, data.at[0].set(-9.0)))
+    assert found.epsilon_claimed == statement.epsilon
+    assert not found.violated
+
+
+# --- privacy officer: five questions about a run ---
+
+
+def test_another_delta(capsys):
+    one = said(capsys, "epsilon", *RUN, "--delta", "1e-6")
+    other = said(capsys, "epsilon", *RUN, "--delta", "1e-9")
+    assert one["epsilon"] < other["epsilon"]
+
+
+def test_a_person_with_five_rows(capsys):
+    one = said(capsys, "epsilon", *RUN, "--delta", "1e-6")
+    five = said(capsys, "epsilon", *RUN, "--delta", "1e-6", "--people", "5")
+    assert 5 * one["epsilon"] < five["epsilon"] < 50 * one["epsilon"]
+
+
+def test_two_runs_together(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(60.0, None), population=500)
+    run = jmm.Repeat(query=query, times=50)
+    ledger = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6)
+    ledger.reserve(run, name="first")
+    ledger.reserve(run, name="second")
+    found = said(capsys, "ledger", "study.json")
+    one = jmm.epsilon(run, 1e-6)
+    assert one < found["epsilon_if_stopped_by_looking"] < found["epsilon"] == 2.0
+    assert [x["name"] for x in found["runs"]] == ["first", "second"]
+
+
+def test_a_run_that_was_stopped(capsys):
+    found = said(capsys, "epsilon", *RUN, "--delta", "1e-6", "--spent", "80")
+    assert (found["epsilon_spent_if_fixed"] < found["epsilon_if_stopped_by_looking"]
+            < found["epsilon"])
+
+
+def test_what_an_attack_attains_at_most(capsys):
+    found = said(capsys, "profile", *RUN)
+    made = jmm.Profile.from_json(found)
+    assert 0.01 < made.true_positives(0.01) < 1
+    assert 0 < made.advantage < 1
+    explained = said(capsys, "explain", *RUN, "--delta", "1e-6")
+    assert explained["answers"]
+
+
+def test_a_scorer_of_a_table_is_asked_the_same_without_its_data():
+    schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "yes")
+    trained = jmm.defaults(20_000, schema, epsilon=1.0, delta=1e-6).mechanism()
+    assert jmm.epsilon(trained, 1e-6) <= 1 < jmm.epsilon(trained, 1e-9)
+    assert jmm.epsilon(trained, 1e-6, people=5) > 5
