@@ -211,18 +211,16 @@ figure.suptitle("DP-SGDA by Theorem 2, replace-one; bars: two standard errors", 
 plt.show()
 
 # %% [markdown]
-# For $c = 1/2$ and up to $n = 1000$ the strong gap of the private output is larger than that of
-# doing nothing, $2 \lambda$, while the weak gap with coins inside follows the theorem that bounds
-# it: noise averages out. With the coins outside only the randomness of the data does, and at
-# $\varepsilon = 1$ the noise is most of the gap. Nobody holds the mean of many runs' outputs: for
-# the one that you hold, the strong gap counts.
+# For $c = 1/2$ and $n = 250$ the strong gap of the private output is larger than that of doing
+# nothing, $2 \lambda$. The weak gap with coins inside is below three quarters of it at every $n$:
+# noise averages out. With the coins outside only the randomness of the data does. Nobody holds the
+# mean of many runs' outputs: for the one that you hold, the strong gap counts.
 #
 # ## Bias of the plug-in estimates
 #
 # Left: the weak gap for $c = 1/2$ estimated from $R$ data sets a coin. One data set gives the
 # strong gap; the bias that is left at $R$ is $O(R^{-1/2})$ at kinks and $O(R^{-1})$ elsewhere.
-# Without privacy nearly all of it is bias even at $R = 16$: the true weak gaps are below the
-# table's. With privacy the coins are what is left, and more data sets change little. Right: the
+# More data sets make the estimate smaller, with and without privacy. Right: the
 # strong gap of one output, on a sample in place of the population. Fresh samples of $m$ records say
 # too much: a maximum over responses is convex in the sample's means, and its bias is at most its
 # noise, $O(m^{-1/2})$. The training sample knows the output, so it may err to either side.
