@@ -137,3 +137,13 @@ def test_arguments_that_make_no_sense_are_refused(args, message, capsys):
         worst_group.main(args)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_further_run_keeps_the_rows_that_it_does_not_replace():
+    def row(case, method, epsilon, seeds):
+        return {"case": case, "method": method, "epsilon": epsilon, "seeds": seeds}
+
+    old = [row("a", "balanced", 1.0, 20), row("a", "average", 1.0, 20),
+           row("b", "average", 4.0, 20)]
+    new = [row("a", "balanced", 1.0, 5)]
+    assert worst_group.beside(new, old) == [*new, *old[1:]]

@@ -116,6 +116,33 @@ def write_json(path: pathlib.Path, record: Any) -> None:
     path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def kept(path: pathlib.Path | None, part: str, arguments: dict[str, Any],
+         same: Sequence[str]) -> Any:
+    """What an earlier run of the same arguments has finished; None where there is no such file.
+
+    Args:
+      path: the results file.
+      part: the entry of it that holds what is finished.
+      arguments: of this run.
+      same: names of those that have to be equal.
+
+    Raises:
+      ValueError: for results of other arguments, which a run must not write over.
+    """
+    if path is None or not path.exists():
+        return None
+    try:
+        old = json.loads(path.read_text(encoding="utf-8"))
+        fits = all(old["arguments"][name] == arguments[name] for name in same)
+        found = old[part]
+    except (ValueError, KeyError, TypeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"--json {path}: the file holds results of other arguments, or of "
+                         "something else; move it away or give the same ones")
+    return found
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns: words to the left, numbers to the right."""
     columns = list(zip(header, *rows, strict=True))

@@ -71,26 +71,6 @@ def check(args: Any) -> None:
                          "yang out of --papers")
 
 
-def kept(args: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier run with the same arguments has finished, by name.
-
-    Raises:
-        ValueError: if the file holds results of other arguments.
-    """
-    if args.json is None or not args.json.exists():
-        return {}
-    try:
-        old = json.loads(args.json.read_text(encoding="utf-8"))
-        fits = all(old["arguments"][k] == arguments[k] for k in _SAME)
-        found = old["cells"]
-    except (ValueError, KeyError, TypeError):
-        fits = False
-    if not fits:
-        raise ValueError(f"--json {args.json}: the file holds results of other arguments, or of "
-                         "something else; move it away or give the same ones")
-    return dict(found)
-
-
 def cells(args: Any) -> list[claims.Cell]:
     """What is run, in order."""
     if "privatediff" not in args.papers:
@@ -156,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
     clock = time.perf_counter()
     try:
         check(args)
-        done = kept(args, arguments)
+        done = report.kept(args.json, "cells", arguments, _SAME) or {}
         jobs = [(side, cell) for side in ("ours", "theirs") for cell in cells(args)]
         for number, (side, cell) in enumerate(jobs, 1):
             name = f"{side}, {cell.name}"

@@ -8,7 +8,6 @@ the record before the scorer: another model, compared with the published MLP.
 
 import dataclasses
 import itertools
-import json
 import math
 import os
 import statistics
@@ -203,21 +202,7 @@ def _recipe(job: Job) -> str:
     return repr(table2_settings.column(job.dataset, job.method))
 
 
-def _kept(args: Any, arguments: dict) -> dict[str, Any]:
-    """What an earlier run with the same arguments has finished, by job."""
-    if args.json is None or not args.json.exists():
-        return {}
-    same = ("epsilon", "delta", "seeds", "split", "quick")
-    try:
-        old = json.loads(args.json.read_text(encoding="utf-8"))
-        fits = all(old["arguments"].get(k) == arguments[k] for k in same)
-        jobs = old["jobs"]
-    except (ValueError, KeyError, AttributeError):
-        fits = False
-    if not fits:
-        raise auc_runs.Refused(f"--json {args.json}: the file holds results of other arguments, or "
-                               "of something else; move it away or give the same ones")
-    return jobs
+_SAME = ("epsilon", "delta", "seeds", "split", "quick")
 
 
 def _finite(row: dict) -> dict:
@@ -241,7 +226,7 @@ def main(argv: list[str] | None = None) -> int:
     if min(args.delta) < 1e-10:
         p.error(f"--delta {min(args.delta):g}: what a pair attains is not computed below 1e-10")
     try:
-        done = _kept(args, arguments)
+        done = report.kept(args.json, "jobs", arguments, _SAME) or {}
         for number, job in enumerate(todo, 1):
             if done.get(job.name, {}).get("recipe") != _recipe(job):
                 began = time.perf_counter()
@@ -257,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
                                   "statements": statements}
                 jax.clear_caches()  # programs of other shapes: hundreds of MiB
             _write(args, arguments, done)
-    except auc_runs.Refused as error:
+    except (auc_runs.Refused, ValueError) as error:
         p.error(str(error))
     except auc_runs.Diverged as error:
         report.say(f"{p.prog}: {error}")

@@ -179,26 +179,6 @@ def cells(args: Any) -> list[Cell]:
     return found
 
 
-def _kept(args: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier run with the same seeds has finished, by name.
-
-    Raises:
-        ValueError: if the file holds results of other arguments.
-    """
-    if args.json is None or not args.json.exists():
-        return {}
-    try:
-        old = json.loads(args.json.read_text(encoding="utf-8"))
-        fits = all(old["arguments"][k] == arguments[k] for k in ("seeds", "quick"))
-        found = old["cells"]
-    except (ValueError, KeyError, TypeError):
-        fits = False
-    if not fits:
-        raise ValueError(f"--json {args.json}: the file holds results of other arguments, or of "
-                         "something else; move it away or give the same ones")
-    return dict(found)
-
-
 def parser() -> report.Parser:
     """The arguments."""
     p = report.Parser(prog="python -m benchmarks.table2_figures", description=__doc__)
@@ -228,7 +208,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = json.loads(json.dumps({
         k: v for k, v in vars(args).items() if k not in ("data_dir", "json", "plot")}))
     try:
-        done = _kept(args, arguments)
+        done = report.kept(args.json, "cells", arguments, ("seeds", "quick")) or {}
         rows = noise(args) if "noise" in args.parts else []
         todo, statements = cells(args), []
         for number, cell in enumerate(todo, 1):

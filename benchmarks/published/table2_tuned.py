@@ -13,7 +13,6 @@ Linear scorers on the same features and rows, seeds in common.
 import argparse
 import dataclasses
 import itertools
-import json
 import math
 import pathlib
 import statistics
@@ -158,13 +157,8 @@ def _arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 def kept(args: argparse.Namespace) -> dict[str, Any]:
     """Cells of an earlier run of the same arguments."""
-    if args.json is None or not args.json.exists():
-        return {}
-    found = json.loads(args.json.read_text())
-    same = ("seeds", "delta", "quick")
-    if any(found["arguments"].get(k) != _arguments(args)[k] for k in same):
-        return {}
-    return {f"{r['data']}, {r['epsilon']:g}, {r['settings']}": r for r in found["rows"]}
+    rows = report.kept(args.json, "rows", _arguments(args), ("seeds", "delta", "quick")) or []
+    return {f"{r['data']}, {r['epsilon']:g}, {r['settings']}": r for r in rows}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -197,8 +197,17 @@ def compared(args: Any, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found = kept.get((case, name, epsilon, args.delta, seeds))
         rows.append(found or trained(case, task, name, epsilon, args.delta, seeds))
         if args.json and not found:
-            written(args, rows + [r for r in known if r["case"] not in {x["case"] for x in rows}])
+            written(args, beside(rows, known))
     return rows
+
+
+def beside(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`rows`, and those of earlier runs that they do not replace."""
+    def what(row: dict[str, Any]) -> tuple:
+        return row["case"], row["method"], row["epsilon"]
+
+    mine = set(map(what, rows))
+    return rows + [row for row in known if what(row) not in mine]
 
 
 def written(args: Any, rows: list[dict[str, Any]]) -> None:
@@ -260,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json and args.json.exists():
         known = json.loads(args.json.read_text(encoding="utf-8"))["rows"]
     try:
-        rows = known if args.redraw else compared(args, known)
+        rows = known if args.redraw else beside(compared(args, known), known)
     except (ValueError, OSError) as error:
         p.error(str(error))
     print(group_figures.table(rows))
