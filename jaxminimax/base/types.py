@@ -88,6 +88,8 @@ class SaddleOperator:
       strategy: how clipped sums of it are computed, never what they are: "auto", "vmap",
         "microbatch" or "ghost", see `clipped_sum`.
       microbatch: examples in a slice of the "microbatch" strategy.
+      memory: bytes that a clipped sum may take by "auto" and "ghost", see `clipped_sum`; None for
+        2^30.
 
     Examples:
         >>> operator = jmm.SaddleOperator(lambda w, v, x: w * v - x * v)
@@ -99,6 +101,7 @@ class SaddleOperator:
     loss: Callable[..., jax.Array]
     strategy: str = "auto"
     microbatch: int = 32
+    memory: int | None = None
 
     def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
         """The operator of one example, with the key of a loss that draws.
@@ -118,7 +121,7 @@ class SaddleOperator:
 
 
 def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
-                    microbatch: int = 32) -> SaddleOperator:
+                    microbatch: int = 32, memory: int | None = None) -> SaddleOperator:
     """The saddle operator of `loss(w, v, example) -> []`, see `SaddleOperator`.
 
     Raises:
@@ -132,7 +135,7 @@ def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
     """
     if not checks.can_take(loss, "w", "v", "example", "key"):
         checks.takes("loss", loss, "w", "v", "example")
-    return SaddleOperator(loss, strategy, microbatch)
+    return SaddleOperator(loss, strategy, microbatch, memory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,11 +146,13 @@ class OwnOperator:
       operator: `(z, example) -> g`.
       strategy: as in `SaddleOperator`; "ghost" needs a loss.
       microbatch: as in `SaddleOperator`.
+      memory: as in `SaddleOperator`.
     """
 
     operator: Callable[..., Saddle]
     strategy: str = "auto"
     microbatch: int = 32
+    memory: int | None = None
 
     def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
         """The operator of one example, with its key where it draws."""
@@ -155,7 +160,7 @@ class OwnOperator:
 
 
 def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
-                  microbatch: int = 32) -> Any:
+                  microbatch: int = 32, memory: int | None = None) -> Any:
     """The same operator, whose clipped sums are computed another way.
 
         problem._replace(operator=with_strategy(problem.operator, "microbatch", 64))
@@ -165,6 +170,7 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
       strategy: "auto", "vmap", "microbatch" or, of a `SaddleOperator`, "ghost"; see `clipped_sum`,
         which refuses others.
       microbatch: examples in a slice of the "microbatch" strategy.
+      memory: bytes that a clipped sum may take by "auto" and "ghost"; None: 2^30.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -174,8 +180,8 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
     """
     if dataclasses.is_dataclass(operator) and hasattr(operator, "strategy"):
         return dataclasses.replace(operator,  # type: ignore[type-var]
-                                   strategy=strategy, microbatch=microbatch)
-    return OwnOperator(operator, strategy, microbatch)
+                                   strategy=strategy, microbatch=microbatch, memory=memory)
+    return OwnOperator(operator, strategy, microbatch, memory)
 
 
 class Labels(NamedTuple):
@@ -261,6 +267,9 @@ class GroupProblem(NamedTuple):
       smooth: beta, Lipschitz constant of grad_w loss; None: not known to be smooth.
       convex: whether the loss is convex in w on W, whatever a record contains, and its derivative
         as computed is finite and a subgradient (that of a norm at 0 is neither).
+      random: whether the loss draws: then it is `(w, record, key) -> []`, the operator
+        `(z, record, key) -> g`, and constants are for every key. The key is another one for every
+        release and every record of every group, as in `Problem`; nothing more is charged.
 
     Examples:
         >>> problem = jmm.problems.group_glm("hinge", feature_bound=2.0, radius=1.0)
@@ -268,14 +277,15 @@ class GroupProblem(NamedTuple):
         (True, 2.0)
     """
 
-    loss: Callable[[PyTree, PyTree], jax.Array]
-    operator: Callable[[Saddle, PyTree], Saddle]
+    loss: Callable[..., jax.Array]
+    operator: Callable[..., Saddle]
     project: Callable[[PyTree], PyTree]
     diameter: float
     lipschitz: float
     bound: float
     smooth: float | None = None
     convex: bool = False
+    random: bool = False
 
 
 class Algorithm(Protocol):

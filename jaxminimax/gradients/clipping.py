@@ -11,13 +11,15 @@ min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the sam
                  norms and sums are made (`jaxminimax.ghost`); no [batch, parameters] memory but
                  for parameters whose use is not understood
 
-and "auto" picks one of them by the shapes and by what the loss does with its parameters. In the
+and "auto" picks one of them by the shapes and by what the loss does with its parameters. "auto" and
+"ghost" hold as many examples at a time as a budget of bytes allows, see `gradients.budget`. In the
 ghost strategy, an example whose gradient is a sum of terms that cancel by more than a factor of 256
 is clipped to less than the clip norm (`ghost._factors` says why).
 """
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +27,11 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.tree import refuse_complex
 from jaxminimax.base.types import OwnOperator, PyTree, Saddle, SaddleOperator
-from jaxminimax.gradients import ghost
+from jaxminimax.gradients import budget, ghost
 from jaxminimax.gradients.factored import by_factors
 from jaxminimax.gradients.summation import Rounding, Summation, Sums, at_once, by_slices
 
 STRATEGIES = ("vmap", "microbatch", "ghost")
-_MANY = 2**28  # numbers of per-example gradients that "auto" does not hold at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,8 @@ class ClippedSum:
     microbatch: int
     joint: bool = False
     talkative: bool = False
+    counted: bool = False  # whether `sums` counts the examples within the clip norms
+    memory: int | None = None
 
     def sensitivity(self, neighbours: str = "replace_one") -> Saddle:
         """Per player, the most that the sum can move between neighbouring data sets (L2).
@@ -109,31 +112,37 @@ class ClippedSum:
         if mask is None:
             mask = jnp.ones(size, bool)
         z, examples = jax.tree.map(jnp.asarray, (z, examples))
-        how = Summation(self.operator, self.clip, self.joint)
+        how = Summation(self.operator, self.clip, self.joint, self.counted)
         if size == 0:
             return how.nothing(z, rounding)
         refuse_complex(z, "z")
         refuse_complex(jax.eval_shape(self.operator, z, jax.tree.map(lambda x: x[0], examples)),
                        "the operator's value")
-        strategy, plan = self._chosen(z, examples, size)
+        chosen = self._chosen(z, examples, size)
         if self.talkative:
-            print(self._explained(strategy, plan))
-        if strategy == "microbatch":
-            return by_slices(how, z, examples, mask, min(self.microbatch, size), rounding)
-        if strategy == "ghost":
-            assert plan is not None
-            return by_factors(how, plan, z, examples, mask, rounding)
-        return at_once(how, z, examples, mask, rounding)
+            print(self._explained(chosen, size))
+
+        def total(examples: PyTree, mask: jax.Array) -> Sums:
+            if chosen.strategy == "ghost":
+                assert chosen.plan is not None
+                return by_factors(how, chosen.plan, z, examples, mask, rounding)
+            return at_once(how, z, examples, mask, rounding)
+
+        if chosen.rows == size and chosen.strategy != "microbatch":
+            return total(examples, mask)
+        return by_slices(total, how.nothing(z, rounding), examples, mask, chosen.rows)
 
     def explain(self, z: Saddle, examples: PyTree) -> str:
-        """Which strategy is taken, and how each parameter's gradient is kept; runs nothing.
+        """Which strategy is taken, how each parameter's gradient is kept, and how much is held.
+
+        Runs nothing.
 
         Args:
           z: the point, or its shapes and dtypes.
           examples: leaves `[b, ...]`, or their shapes and dtypes.
         """
         (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
-        return self._explained(*self._chosen(z, examples, size))
+        return self._explained(self._chosen(z, examples, size), size)
 
     def kept_bytes(self, z: Saddle, examples: PyTree) -> int:
         """Bytes of per-example gradients, or of their factors, that are held at one time.
@@ -143,36 +152,76 @@ class ClippedSum:
           examples: as in `explain`.
         """
         (size,) = {x.shape[0] for x in jax.tree.leaves(examples)}
-        strategy, plan = self._chosen(z, examples, size)
+        strategy, plan, rows, _ = self._chosen(z, examples, size)
         if strategy == "ghost" and plan is not None:
-            return size * sum(t.numbers * max(4, jnp.dtype(t.dtype).itemsize)
-                              for t in plan.treatments if t is not None)
-        held = min(size, self.microbatch) if strategy == "microbatch" else size
-        wanted = [x for clip, x in zip(self.clip, z, strict=True) if clip is not None]
-        return held * sum(x.size * max(4, x.dtype.itemsize) for x in jax.tree.leaves(wanted))
+            return rows * budget.kept(plan)
+        return rows * budget.bytes_of(self._wanted(z))
 
-    def _explained(self, strategy: str, plan: ghost.Plan | None) -> str:
-        chosen = f"strategy {strategy}" + ", chosen by auto" * (self.strategy == "auto")
-        return chosen if plan is None else f"{chosen}\n{plan}"
+    def _explained(self, chosen: "_Choice", size: int) -> str:
+        lines = [f"strategy {chosen.strategy}" + ", chosen by auto" * (self.strategy == "auto")]
+        if chosen.plan is not None:
+            lines.append(str(chosen.plan))
+        if chosen.need is not None:
+            rows = f"slices of {chosen.rows:,} rows" if chosen.rows < size else "all rows at once"
+            lines.append(f"{rows} of {size:,}, below {chosen.need.bytes(chosen.rows):,} bytes of "
+                         f"the {self._budget:,} that are allowed")
+        return "\n".join(lines)
 
-    def _chosen(self, z: Saddle, examples: PyTree, size: int) -> tuple[str, ghost.Plan | None]:
-        """The strategy, and the plan of a loss where one was made."""
-        plan = None
-        if type(self.operator) is SaddleOperator and self.strategy in ("auto", "ghost"):
-            one = jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), examples)
+    @property
+    def _budget(self) -> int:
+        return budget.BUDGET if self.memory is None else self.memory
+
+    def _wanted(self, z: Saddle) -> list[PyTree]:
+        return [x for clip, x in zip(self.clip, z, strict=True) if clip is not None]
+
+    def _chosen(self, z: Saddle, examples: PyTree, size: int) -> "_Choice":
+        """The strategy, the plan of a loss where one was made, and how many rows are held."""
+        if self.strategy == "vmap":
+            return _Choice("vmap", None, size, None)
+        if self.strategy == "microbatch":
+            return _Choice("microbatch", None, min(self.microbatch, size), None)
+        one = jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), examples)
+        plan, wanted = None, self._wanted(z)
+
+        def rows(need: budget.Need) -> int:
+            return need.rows(size, self._budget)
+
+        if type(self.operator) is SaddleOperator:
             plan = ghost.plan(self.operator.loss, z, one,
                               Saddle(*(clip is not None for clip in self.clip)))
             if plan is None and self.strategy == "ghost":
                 raise ValueError("strategy 'ghost' traces the loss and runs it afterwards, but a "
                                  "custom derivative rule in it closes over traced values: hand "
                                  "them over as arguments, or use strategy 'vmap'.")
-        if self.strategy != "auto":
-            return self.strategy, plan
-        if plan is not None and plan.gains and size > 1:
-            return "ghost", plan
-        wanted = [x for clip, x in zip(self.clip, z, strict=True) if clip is not None]
-        many = size * sum(x.size for x in jax.tree.leaves(wanted)) > _MANY
-        return "microbatch" if many else "vmap", plan
+
+        needs, settled = {}, self.strategy == "ghost"
+        if plan is not None and (settled or (plan.gains and size > 1)):
+            needs["ghost"] = budget.of_plan(plan, wanted, one)
+            settled |= rows(needs["ghost"]) >= (1 if plan.convolves else size)
+        if not settled:
+            needs["vmap"] = budget.of_gradients(self.operator, z, wanted, one)
+        best = min(needs, key=lambda name: needs[name].moved(size, rows(needs[name])))
+        held = rows(needs[best])
+        if not held:
+            needs[best].refuse(self._budget)
+        name = "microbatch" if best == "vmap" and held < size else best
+        return _Choice(name, plan, held, needs[best])
+
+
+class _Choice(NamedTuple):
+    """How a clipped sum is computed.
+
+    Attributes:
+      strategy: one of `STRATEGIES`.
+      plan: of a loss.
+      rows: held at a time.
+      need: by which they were chosen; None where they were told.
+    """
+
+    strategy: str
+    plan: ghost.Plan | None
+    rows: int
+    need: budget.Need | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +236,7 @@ class ClippedOperator:
     bound: float
     strategy: str = "auto"
     microbatch: int = 32
+    memory: int | None = None
 
     def __call__(self, z: Saddle, example: PyTree) -> Saddle:
         """The clipped operator of one example."""
@@ -196,7 +246,8 @@ class ClippedOperator:
 
 
 def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
-                strategy: str | None = None, microbatch: int | None = None, joint: bool = False,
+                strategy: str | None = None, microbatch: int | None = None,
+                memory: int | None = None, joint: bool = False,
                 explain: bool = False) -> ClippedSum:
     """The clipped sum of `operator`, a callable that knows its sensitivity; see `ClippedSum`.
 
@@ -205,11 +256,15 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
       clip: per player, bound on the L2 norm of one example's operator over the player's whole
         pytree; None for a player whose operator is not wanted.
       strategy: "vmap", "microbatch", "ghost" (needs `saddle_operator(loss)`) or "auto": ghost for
-        a loss where that saves memory or time, else vmap, or microbatch where the per-example
-        gradients are more than 2^28 numbers. None: what the operator says, see `saddle_operator`
-        and `with_strategy`; "auto" if it says nothing.
+        a loss where that saves memory or time, else vmap, or microbatch where not all examples are
+        held at a time. None: what the operator says, see `saddle_operator` and `with_strategy`;
+        "auto" if it says nothing.
       microbatch: examples in a slice of the "microbatch" strategy. None: what the operator says;
         32 if it says nothing.
+      memory: bytes that the sum may take by strategies "auto" and "ghost", on each device and in
+        each run of a sweep: so many examples are held at a time as fit, by the bound of
+        `gradients.budget`, and fewer where that is faster. "vmap" and "microbatch" hold what they
+        are told. None: what the operator says; 2^30 if it says nothing.
       joint: one clip for both players together, in units of their clip norms.
       explain: prints `ClippedSum.explain` when traced.
 
@@ -232,9 +287,16 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         microbatch = operator.microbatch if known else 32  # type: ignore[attr-defined]
     checks.one_of("strategy", strategy, (*STRATEGIES, "auto"))
     checks.count("microbatch", microbatch)
+    if memory is None:
+        memory = operator.memory if known else None  # type: ignore[attr-defined]
+    elif strategy in ("vmap", "microbatch"):
+        raise ValueError(f"memory={memory!r} is kept by strategies 'auto' and 'ghost', and "
+                         f"{strategy!r} holds the examples that it is told: leave out one of them.")
+    if memory is not None:
+        checks.count("memory", memory)
     if strategy == "ghost" and type(operator) is not SaddleOperator:  # a subclass may do more
         raise ValueError("strategy 'ghost' looks inside a loss: give saddle_operator(loss), or use "
                          "'auto', 'vmap' or 'microbatch'.")
     if joint and None in clip:
         raise ValueError(f"joint=True needs a clip norm for both players, got {clip!r}.")
-    return ClippedSum(operator, clip, strategy, microbatch, joint, explain)
+    return ClippedSum(operator, clip, strategy, microbatch, joint, explain, memory=memory)

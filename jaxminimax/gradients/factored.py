@@ -38,12 +38,13 @@ def by_factors(how: Summation, plan: ghost.Plan, z: Saddle, examples: PyTree, ma
     def floats() -> Saddle:
         return SaddleOperator.oriented(how.players(player, z, g, lengths, scale, first))
 
+    count = how.within(scale)
     if rounding is None:
-        return Sums(floats(), None)
+        return Sums(floats(), None, count)
     # for both sums alike
     g = how.players(lambda _, g, norms, scale, first: [
         plan.silenced(first + k, x, scale, norms[k])
-        if isinstance(x, ghost.Factors) and x.x.ndim > 2 else x for k, x in enumerate(g)],
+        if isinstance(x, ghost.Factors) and not x.are_rows else x for k, x in enumerate(g)],
         g, lengths, scale, first)
     rows = how.players(lambda _, g, scale, first: [
         (first + k, x, scale) for k, x in enumerate(g)], g, scale, first)
@@ -72,11 +73,12 @@ def by_factors(how: Summation, plan: ghost.Plan, z: Saddle, examples: PyTree, ma
         return integers._replace(v=jax.tree.map(minus, integers.v, is_leaf=is_words))
 
     if how.in_one_go(z, mask) and not any(
-            isinstance(x, ghost.Factors) or (isinstance(x, ghost.Silenced) and x.x.shape[1] > 1)
+            isinstance(x, ghost.Factors) or (isinstance(x, ghost.Silenced) and x.are_pieces)
             for x in jax.tree.leaves(g, is_leaf=ghost.is_kept)):
         def pairs() -> Sums:
-            floats, integers = how.twice_on_leaves(pair, rounding.grid, z, rows)
-            return Sums(SaddleOperator.oriented(floats), oriented(integers))
+            found = how.twice_on_leaves(pair, rounding.grid, z, rows)
+            return Sums(SaddleOperator.oriented(found.floats), oriented(found.integers))
 
-        return materialise(pairs)
-    return how.both(floats, lambda grid: oriented(how.on_leaves(on_grid, grid, z, rows)), rounding)
+        return materialise(pairs)._replace(within=count)
+    return how.both(floats, lambda grid: oriented(how.on_leaves(on_grid, grid, z, rows)),
+                    rounding)._replace(within=count)

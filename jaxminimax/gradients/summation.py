@@ -1,12 +1,18 @@
 """How per-example operators become one sum for each player: at once, or slice by slice.
 
+Slices cost no privacy. Clipping, absence and all precautions for norms look at one record, or at
+the records of one slice. A row counts in one slice; where the last slice begins early it may be
+there a second time, masked, and adds zeros. So a record changes one slice's sum, by at most its
+clip norm. Slices are added with compensation in floating point, and exactly on a grid, where each
+is cut into blocks of its own. All that holds for factors as for whole gradients.
+
 Every sum is made twice of the same weighted examples, in floating point and on the grid of a
 release; what is not wanted is 0, and is decided when the program runs.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +20,7 @@ import jax.numpy as jnp
 from jaxminimax.base.materialise import materialise, materialise_rows
 from jaxminimax.base.tree import at_least_float32, two_sum_error
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients import weights
+from jaxminimax.gradients import apart, weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 from jaxminimax.mechanism import BLOCK
 
@@ -41,10 +47,13 @@ class Sums(NamedTuple):
     Attributes:
       floats: in floating point.
       integers: `integer_sums.Words` for every leaf, on a grid; None without one.
+      within: per player, examples within the clip norm less longer ones, int32 `[]`; None if they
+        are not counted.
     """
 
     floats: Saddle
     integers: Saddle | None
+    within: Saddle | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +64,13 @@ class Summation:
       operator: of one example.
       clip: per player, see `clipped_sum`.
       joint: whether one factor clips both players.
+      counted: whether examples within the clip norms are counted.
     """
 
     operator: Callable[[Saddle, PyTree], Saddle]
     clip: Saddle
     joint: bool
+    counted: bool = False
 
     def players(self, of: Callable, *trees: Saddle) -> Saddle:
         """`of` applied to each player that has a clip norm, None for the others."""
@@ -77,12 +88,20 @@ class Summation:
         ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
         return self.players(lambda _, r: weights.weight(r, mask), ratio)
 
+    def within(self, weight: Saddle) -> Saddle | None:
+        """1 for each example of weight 1, -1 for each that is shortened, 0 for absent ones."""
+        if not self.counted:
+            return None
+        return self.players(lambda _, s: jnp.sum(
+            jnp.where(s >= 1, 1, jnp.where(s > 0, -1, 0)), dtype=jnp.int32), weight)
+
     def nothing(self, z: Saddle, rounding: Rounding | None) -> Sums:
         """The sums of no examples."""
+        count = self.players(lambda _: jnp.int32(0)) if self.counted else None
         zeros = self.players(lambda _, x: jax.tree.map(
             lambda a: jnp.zeros(a.shape, at_least_float32(a.dtype)), x), z)
         return Sums(zeros, None if rounding is None else self.on_leaves(
-            lambda leaf, _: leaf.zeros(), rounding.grid, z))
+            lambda leaf, _: leaf.zeros(), rounding.grid, z), count)
 
     def on_leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
         """`of` applied to how a leaf is added up and to its numbers in `lists`."""
@@ -116,44 +135,67 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
             rounding: Rounding | None) -> Sums:
     """All per-example operators are held."""
     # once, for norms and sum alike: computed twice, cancelling terms could round differently
-    g = materialise_rows(lambda: jax.vmap(how.operator, (None, 0))(z, examples), mask)
+    g = materialise_rows(lambda: apart.each(how.operator, z, examples), mask)
     scale = how.weights(g, mask)
 
     if rounding is not None and how.in_one_go(z, mask):
         return materialise(lambda: how.twice_on_leaves(
             lambda leaf, _, x: leaf.one_block(*x), rounding.grid, z,
-            how.players(lambda _, x, s: weights.silenced(x, s), g, scale)))
+            how.players(lambda _, x, s: weights.silenced(x, s), g, scale))
+            )._replace(within=how.within(scale))
 
     def integers(grid: Grid) -> Saddle:
         silenced = how.players(lambda _, x, s: weights.silenced(x, s), g, scale)
         return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, silenced)
 
     return how.both(lambda: how.players(lambda _, x, s: weights.weighted_sum(x, s), g, scale),
-                    integers, rounding)
+                    integers, rounding)._replace(within=how.within(scale))
 
 
-def by_slices(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array, size: int,
-              rounding: Rounding | None) -> Sums:
-    """The operators of `size` examples are held at a time."""
-    slices = mask.shape[0] // size
-    whole = slices * size
-    head = jax.tree.map(lambda x: x[:whole].reshape(slices, size, *x.shape[1:]), (examples, mask))
+def fresh(rows: jax.Array, first: jax.Array) -> jax.Array:
+    """Which rows of a slice no slice before counted; `first` is the number of the first that is."""
+    return rows >= first
+
+
+def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, examples: PyTree,
+              mask: jax.Array, size: int) -> Sums:
+    """The sum of `total(examples, mask)` over slices of `size` rows, held one at a time.
+
+    No row counts in two slices, so one record changes the sum of one slice, by as much as it would
+    change a sum of that slice alone.
+
+    Args:
+      total: clips and adds up a slice.
+      nothing: the sum of no examples.
+      examples: leaves `[b, ...]`.
+      mask: bool `[b]`, which of them count.
+      size: at most b.
+    """
+    count = mask.shape[0]
+    if count % size:  # the last slice begins early, to be whole
+        slices: Any = jnp.arange(-(-count // size)) * size
+    else:
+        slices = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), (examples, mask))
+
+    def at(slices: Any) -> tuple[PyTree, jax.Array]:
+        if not count % size:
+            return slices
+        first = jnp.minimum(slices, count - size)
+        part, counted = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, first, size), (examples, mask))
+        return part, counted & fresh(first + jnp.arange(size), slices)
 
     # Compensated: plainly added, many small terms on a large sum would be lost or not
     # depending on one record, and move the sum by far more than its clip norm.
-    def step(carry: tuple, batch: PyTree) -> tuple[tuple, None]:
-        total, lost, so_far = carry
-        examples, mask = batch
-        found = at_once(how, z, examples, mask, rounding)
+    def step(carry: tuple, slices: Any) -> tuple[tuple, None]:
+        so_far, lost, integers, within = carry
+        found = total(*at(slices))
         more = jax.tree.map(jnp.add, found.floats, lost)
-        new = jax.tree.map(jnp.add, total, more)
-        lost = jax.tree.map(two_sum_error, total, more, new)
-        if so_far is not None:
-            so_far = jax.tree.map(plus, so_far, found.integers, is_leaf=is_words)
-        return (new, lost, so_far), None
+        new = jax.tree.map(jnp.add, so_far, more)
+        lost = jax.tree.map(two_sum_error, so_far, more, new)
+        if integers is not None:
+            integers = jax.tree.map(plus, integers, found.integers, is_leaf=is_words)
+        return (new, lost, integers, jax.tree.map(jnp.add, within, found.within)), None
 
-    nothing = how.nothing(z, rounding)
-    carry, _ = jax.lax.scan(step, (nothing.floats, nothing.floats, nothing.integers), head)
-    if whole < mask.shape[0]:
-        carry, _ = step(carry, jax.tree.map(lambda x: x[whole:], (examples, mask)))
-    return Sums(jax.tree.map(jnp.add, *carry[:2]), carry[2])
+    carry, _ = jax.lax.scan(step, (nothing.floats, nothing.floats, *nothing[1:]), slices)
+    return Sums(jax.tree.map(jnp.add, *carry[:2]), *carry[2:])

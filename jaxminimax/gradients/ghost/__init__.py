@@ -1,8 +1,9 @@
 """Per-example gradients of a loss without their matrices, from one forward and backward pass.
 
-The loss of one example is traced and searched for the places where a parameter meets something in a
-product, a convolution or an embedding (`_parameter_uses`). A zero is added to what comes out there,
-and the derivative by that zero, together with what the parameter met, says all about its gradient
+The loss of one example is traced and searched, bodies of scans included, for the places where a
+parameter, or a static slice of it, meets something in a product, a convolution or an embedding
+(`_parameter_uses`, `_uses`). A zero is added to what comes out there (`_tapping`), and the
+derivative by that zero, together with what the parameter met, says all about its gradient
 (`_factors`). One pass over the batch gives both for all parameters of both players; norms and
 clipped sums are made of them. Parameters whose use is not understood, and those whose matrix is no
 larger than its factors, get their per-example gradient.
@@ -12,7 +13,8 @@ of rank one; Li, Tramer, Liang and Hashimoto, "Large language models can be stro
 private learners", ICLR 2022, for those with shared positions; Bu, Wang, Zha and Karypis,
 "Differentially private optimization on large model at small cost", ICML 2023, for the single pass.
 Departures: the structure is read off the traced loss instead of from layers, two players share the
-pass, rounding is bounded (`_factors`), and parameters may be used several times.
+pass, rounding is bounded (`_factors`), and parameters may be used several times, in loops, in parts
+and as several matrices.
 """
 
 from jaxminimax.gradients.ghost._plan import Plan as Plan

@@ -12,6 +12,15 @@ pieces x_it d_it^T of all examples together, so two things must hold for every i
   example whose pieces cancel by more than that is clipped to less than the clip norm.
 
 Sums over the batch go over blocks of rows, which bounds how long a running sum is.
+
+Of a parameter that is G matrices (stacked layers, heads, features of a convolution in groups) or
+cut into parts, g = (g_1, ..., g_G) in different entries, and the vector of the G norms stands in
+for g: ||g||^2 = sum_q ||g_q||^2. Each norm is made as above, with its own allowances, so it is at
+least that of what its matrix contributes; pieces of different matrices never add to one entry, so
+none can drown another's sum. A record whose g_q are counted as N_q and weighted by w <= C / ||N||
+contributes at most w (sum_q N_q^2)^(1/2) <= C. The steps of a loop that share a matrix do add to
+the same entries: they are rows of one matrix, and the floor runs over all of them. A scalar factor
+of a parameter is multiplied into d before anything is held, so norm and sum see the same numbers.
 """
 
 import functools
@@ -59,13 +68,13 @@ def _subnormal(x: jax.Array) -> float:
 
 
 def balanced(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same products x_t d_t^T with rows x_t of length 1; x `[t, k]`, d `[t, o]`.
+    """The same products x_t d_t^T with rows x_t of length 1; x `[..., t, k]`, d `[..., t, o]`.
 
     A tiny d_t that meets a huge x_t would vanish in the sum once it is weighted, and what it was to
     cancel would stay.
     """
     x, d = _wide(x, d)
-    size = unit(_lengths(x))[:, None]
+    size = unit(_lengths(x))[..., None]
     d = size * d
     return x / size, jnp.where(jnp.abs(d) < jnp.finfo(d.dtype).tiny, 0, d)
 

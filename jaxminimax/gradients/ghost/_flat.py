@@ -1,22 +1,56 @@
 """A traced loss as a flat list of steps, so that one can look for parameters in it and tap it.
 
 Calls that only group equations (jit, checkpoint) are unrolled; everything with a derivative rule
-or a control flow of its own stays one step, and is run by JAX itself.
+or a control flow of its own stays one step, and is run by JAX itself. Of a scan, the body is a list
+of steps, too.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
 from jaxminimax.gradients.ghost._convolution import convolve, understood
+
+if TYPE_CHECKING:
+    from jax.extend import core
 
 # Never custom_jvp or custom_vjp: their rules, not the equations inside, are the derivative.
 _GROUPS = {"jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr",
            "remat": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
+_REMATS = ("checkpoint", "remat2", "remat")
+
+
+Path = tuple[int, ...]  # of a step: its number, in the body of the scan before it if there is one
+
+
+class Loop(NamedTuple):
+    """A scan.
+
+    Attributes:
+      body: its steps; `(constants, carry, scanned) -> (carry, stacked)`.
+      constants: numbers of operands that all iterations share.
+      carry: numbers of operands that go from one to the next.
+      carried: shapes and dtypes of the carry.
+      read: which of the results are read.
+      how: length, direction and unrolling.
+      remat: of the body, None for one that is not marked.
+    """
+
+    body: "Flat"
+    constants: int
+    carry: int
+    carried: tuple[Any, ...]
+    read: tuple[int, ...]
+    how: dict[str, Any]
+    remat: Callable[[Callable], Callable] | None
+
+    @property
+    def length(self) -> int:
+        """Number of iterations."""
+        return self.how["length"]
 
 
 class Step(NamedTuple):
@@ -28,8 +62,9 @@ class Step(NamedTuple):
       avals: shapes and dtypes of all operands.
       operands: slot of each operand.
       results: slots of the results that are read.
-      out: shape and dtype of the first result.
+      out: shape and dtype of the first result; None for a step without results.
       run: `operands -> results`.
+      loop: of a scan that can be tapped.
     """
 
     name: str
@@ -39,26 +74,38 @@ class Step(NamedTuple):
     results: tuple[int, ...]
     out: Any
     run: Callable[..., list]
+    loop: Loop | None = None
 
 
 class Flat(NamedTuple):
-    """A function `leaves -> value` as steps over numbered slots.
+    """A function `leaves -> values` as steps over numbered slots.
 
     Attributes:
       steps: in an order in which they can be run.
       inputs: slots of the leaves.
       constants: values of further slots.
-      output: slot of the value.
+      outputs: slots of the values.
     """
 
     steps: tuple[Step, ...]
     inputs: tuple[int, ...]
     constants: dict[int, Any]
-    output: int
+    outputs: tuple[int, ...]
+
+    @property
+    def every_step(self) -> Iterator[Step]:
+        """Those in bodies of loops, too."""
+        for step in self.steps:
+            yield step
+            if step.loop is not None:
+                yield from step.loop.body.every_step
 
 
-def _runner(jaxpr: core.Jaxpr, equation: core.JaxprEqn, results: Sequence[core.Var]) -> Callable:
+def _runner(jaxpr: "core.Jaxpr", equation: "core.JaxprEqn",
+            results: "Sequence[core.Var]") -> Callable:
     """`operands -> results` of one equation."""
+    from jax.extend import core
+
     if equation.primitive.name == "conv_general_dilated" and understood(equation.params):
         return lambda x, kernel: [convolve(equation.params, x, kernel)]
     inputs = list(dict.fromkeys(x for x in equation.invars if not isinstance(x, core.Literal)))
@@ -75,8 +122,38 @@ def _runner(jaxpr: core.Jaxpr, equation: core.JaxprEqn, results: Sequence[core.V
     return run
 
 
-def flatten(closed: core.ClosedJaxpr) -> Flat:
-    """The steps of a traced function with one result."""
+def _remat_of(jaxpr: "core.Jaxpr") -> Callable[[Callable], Callable] | None:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _REMATS:
+            return functools.partial(jax.checkpoint, policy=equation.params["policy"],
+                                     prevent_cse=equation.params["prevent_cse"])
+        if equation.primitive.name in _GROUPS:
+            inner = equation.params[_GROUPS[equation.primitive.name]]
+            found = _remat_of(getattr(inner, "jaxpr", inner))
+            if found is not None:
+                return found
+    return None
+
+
+def _loop_of(equation: "core.JaxprEqn") -> Loop | None:
+    """The loop of an equation; None for no scan, one of no iterations, and one with effects."""
+    from jax.extend import core
+
+    how = equation.params
+    if equation.primitive.name != "scan" or not how["length"] or how["jaxpr"].effects:
+        return None
+    constants, carry = how["num_consts"], how["num_carry"]
+    read = tuple(i for i, x in enumerate(equation.outvars) if not isinstance(x, core.DropVar))
+    return Loop(flatten(how["jaxpr"]), constants, carry,
+                tuple(x.aval for x in equation.invars[constants:][:carry]), read,
+                {name: how[name] for name in ("length", "reverse", "unroll")},
+                _remat_of(how["jaxpr"].jaxpr))
+
+
+def flatten(closed: "core.ClosedJaxpr") -> Flat:
+    """The steps of a traced function."""
+    from jax.extend import core
+
     steps: list[Step] = []
     constants: dict[int, Any] = {}
     count = 0
@@ -91,7 +168,7 @@ def flatten(closed: core.ClosedJaxpr) -> Flat:
         constants[slot] = value
         return slot
 
-    def unroll(jaxpr: core.Jaxpr, consts: Sequence[int], inputs: Sequence[int]) -> list[int]:
+    def unroll(jaxpr: "core.Jaxpr", consts: Sequence[int], inputs: Sequence[int]) -> list[int]:
         place = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
 
         def slot(x: Any) -> int:
@@ -114,14 +191,14 @@ def flatten(closed: core.ClosedJaxpr) -> Flat:
             place.update((x, new()) for x in read)
             steps.append(Step(
                 name, equation.params, tuple(x.aval for x in equation.invars), tuple(operands),
-                tuple(place[x] for x in read), equation.outvars[0].aval,
-                _runner(jaxpr, equation, read)))
+                tuple(place[x] for x in read), next((x.aval for x in equation.outvars), None),
+                _runner(jaxpr, equation, read), _loop_of(equation)))
         return [slot(x) for x in jaxpr.outvars]
 
     inputs = [new() for _ in closed.jaxpr.invars]
     consts = [constant(x) for x in closed.consts]
-    (output,) = unroll(closed.jaxpr, consts, inputs)
-    return Flat(tuple(steps), tuple(inputs), constants, output)
+    outputs = unroll(closed.jaxpr, consts, inputs)
+    return Flat(tuple(steps), tuple(inputs), constants, tuple(outputs))
 
 
 # no casts: compilers may skip a cast to a narrower type in one reader and not in another
@@ -136,30 +213,3 @@ def moved(flat: Flat, last: Sequence[Any]) -> dict[int, Any]:
             values.update(zip(step.results, step.run(*(values[k] for k in step.operands)),
                               strict=True))
     return values
-
-
-def run(flat: Flat, leaves: Sequence[Any], taps: dict[int, jax.Array],
-        watched: dict[int, set[int]]) -> tuple[jax.Array, dict[tuple[int, int], jax.Array]]:
-    """Runs the steps.
-
-    Args:
-      flat: the steps.
-      leaves: values of the inputs.
-      taps: what to add to the first result of a step, by its number.
-      watched: operands to hand out, by the number of their step.
-
-    Returns:
-      The value, and the watched operands.
-    """
-    values = dict(flat.constants)
-    values.update(zip(flat.inputs, leaves, strict=True))
-    seen = {}
-    for number, step in enumerate(flat.steps):
-        operands = [values[k] for k in step.operands]
-        for k in watched.get(number, ()):
-            seen[number, k] = jnp.asarray(operands[k])
-        results = step.run(*operands)
-        if number in taps:
-            results = [results[0] + taps[number], *results[1:]]
-        values.update(zip(step.results, results, strict=True))
-    return values[flat.output], seen

@@ -9,23 +9,27 @@ import jax.numpy as jnp
 
 from jaxminimax.base.materialise import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients import integer_sums
+from jaxminimax.gradients import apart, integer_sums
 from jaxminimax.gradients.ghost._factors import (
     outer,
     outer_blocks,
     silenced,
     weighted_outer,
 )
-from jaxminimax.gradients.ghost._flat import Flat, flatten, moved, run
+from jaxminimax.gradients.ghost._flat import Flat, Path, flatten, moved
 from jaxminimax.gradients.ghost._lookups import rows_on_grid, weighted_rows
-from jaxminimax.gradients.ghost._parameter_uses import find, unseen
+from jaxminimax.gradients.ghost._parameter_uses import find
+from jaxminimax.gradients.ghost._tapping import run, tap
 from jaxminimax.gradients.ghost._treatment import (
     Factors,
+    Part,
     Silenced,
     Treatment,
     gathered,
     treatment_of,
 )
+from jaxminimax.gradients.ghost._uses import Use
+from jaxminimax.gradients.ghost._views import placed, seen, unseen
 from jaxminimax.gradients.integer_sums import Leaf, Words
 from jaxminimax.mechanism import BLOCK
 
@@ -51,46 +55,57 @@ class Plan(NamedTuple):
     def gains(self) -> bool:
         """Whether a large gradient is kept as less than a matrix, or a convolution is unrolled."""
         large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
-        return any(use.kind == "convolution" or t.kind != "matrix" for t in large for use in t.uses)
+        return self.convolves or any(t.kind != "matrix" for t in large for use in t.uses)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether a large convolution is unrolled: its gradients one by one are slow."""
+        return any(use.kind == "convolution" for t in self.treatments
+                   if t is not None and math.prod(t.shape) >= _LARGE for use in t.uses)
 
     def of_one(self, z: Saddle, example: PyTree) -> list[Any]:
         """The gradient of each leaf of w and v by the loss of one example, as it is kept."""
         parameters = jax.tree.leaves(z)
         known = {k: t for k, t in enumerate(self.treatments) if t is not None}
         direct = {k: parameters[k] for k, t in known.items() if t.kind == "vmap"}
-        watched: dict[int, set[int]] = {}
+        watched: dict[Path, set[int]] = {}
         for treatment in known.values():
             for use in treatment.uses:
-                watched.setdefault(use.step, set()).add(use.operand)
+                for step, operand in use.operands:
+                    watched.setdefault(step, set()).add(operand)
 
         def loss(taps: dict, direct: dict) -> tuple[jax.Array, dict]:
             w_and_v = [direct.get(k, x) for k, x in enumerate(parameters)]
-            return run(self.flat, [*w_and_v, *jax.tree.leaves(example)], taps, watched)
+            (value,), met = run(self.flat, [*w_and_v, *jax.tree.leaves(example)], taps, watched)
+            return value, met
 
-        outputs = {k: self.flat.steps[k].out for k in watched}
-        taps = {k: jnp.zeros(out.shape, out.dtype) for k, out in outputs.items()}
+        taps = {use.step: tap(self.flat, use.step) for t in known.values() for use in t.uses}
         (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct)
+
+        def factors(use: Use) -> tuple[jax.Array, jax.Array]:
+            return use.factors([met[at] for at in use.operands], d[use.step])
 
         def kept(k: int) -> Any:
             t = known.get(k)
             if t is None or t.kind == "unused":
                 return None
-            return g[k] if t.kind == "vmap" else gathered(
-                t, [use.factors(met[use.step, use.operand], d[use.step]) for use in t.uses])
+            return g[k] if t.kind == "vmap" else gathered(t, factors)
 
         return [kept(k) for k in range(len(parameters))]
 
-    def _given(self, example: PyTree) -> dict[int, jax.Array]:
-        """The factors x of rank one, by leaf, that are numbers of the example as they stand."""
+    def _given(self, example: PyTree) -> dict[tuple[int, int], jax.Array]:
+        """Factors x of rank one, by leaf and part, that are numbers of the example as they are."""
         values = moved(self.flat, jax.tree.leaves(example))
         found = {}
         for k, t in enumerate(self.treatments):
-            if t is not None and t.kind == "rank one":
-                (use,) = t.uses
-                slot, out = (self.flat.steps[use.step].operands[use.operand],
-                             self.flat.steps[use.step].out)
+            for j, part in enumerate(() if t is None or t.kind != "rank one" else t.parts):
+                (use,) = part.uses
+                (step, operand), *scalars = use.operands
+                slot = self.flat.steps[step[0]].operands[operand] if len(step) == 1 else None
                 if slot in values:
-                    found[k] = use.factors(values[slot], jnp.zeros(out.shape, out.dtype))[0]
+                    zeros = tap(self.flat, use.step)
+                    found[k, j] = use.factors([values[slot], *(
+                        jnp.zeros(()) for _ in scalars)], zeros)[0]
         return found
 
     def gradients(self, z: Saddle, examples: PyTree, mask: jax.Array) -> Saddle:
@@ -101,80 +116,121 @@ class Plan(NamedTuple):
         """
         given = jax.vmap(self._given)(examples)
 
-        def computed() -> list[Any]:
-            every = jax.vmap(self.of_one, (None, 0))(z, examples)
-            return [x._replace(x=None) if k in given else x for k, x in enumerate(every)]
+        def filled(x: Any, k: int, of: Callable[[jax.Array, tuple[int, int]], Any]) -> Any:
+            return x._replace(x=tuple(of(a, (k, j)) for j, a in enumerate(x.x))) if isinstance(
+                x, Factors) else x
 
-        every = [x._replace(x=given[k]) if k in given else x
+        def computed() -> list[Any]:
+            every = apart.each(self.of_one, z, examples)
+            return [filled(x, k, lambda a, at: None if at in given else a)
+                    for k, x in enumerate(every)]
+
+        every = [filled(x, k, lambda a, at: given.get(at, a))
                  for k, x in enumerate(materialise_rows(computed, mask))]
         return Saddle(every[: self.leaves.w], every[self.leaves.w:])
 
+    def _parts(self, leaf: int) -> tuple[Part, ...]:
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        return treatment.parts
+
     def silenced(self, leaf: int, factors: Factors, weight: jax.Array,
-                 stand_in: jax.Array) -> Silenced:
+                 stand_in: tuple[jax.Array, ...]) -> Silenced:
         """Factors of weight_i g_i, finite, the one with fewer numbers last; not for rows."""
-        x, d = factors
-        turned = self._turned(leaf)  # the weight goes to the factor with fewer numbers
-        return Silenced(*silenced(*((d, x) if turned else (x, d)), weight, stand_in))
+        def pair(part: Part, norm: jax.Array, x: jax.Array,
+                 d: jax.Array) -> tuple[jax.Array, jax.Array]:
+            if _turned(part):  # the weight goes to the factor with fewer numbers
+                x, d = d, x
+            return part.of_groups(lambda x, d: silenced(x, d, weight, norm), 1)(x, d)
 
-    def _turned(self, leaf: int) -> bool:
+        found = [pair(*row) for row in zip(self._parts(leaf), stand_in, *factors, strict=True)]
+        return Silenced(*map(tuple, zip(*found, strict=True)))
+
+    def _shaped(self, leaf: int, found: Sequence[PyTree]) -> PyTree:
+        """From the shapes of `silenced` factors' products to the leaf's."""
         treatment = self.treatments[leaf]
         assert treatment is not None
-        return treatment.uses[0].shape[1] > treatment.uses[0].shape[0]
+        parts = treatment.parts
+        found = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if _turned(part) else x
+                 for part, x in zip(parts, found, strict=True)]
+        return jax.tree.map(lambda *a: placed(
+            [(part.view, x) for part, x in zip(parts, a, strict=True)], treatment.shape), *found)
 
-    def _shaped(self, leaf: int, found: PyTree) -> PyTree:
-        """From the shape of `silenced` factors' product to the leaf's."""
+    def _products(self, leaf: int, factors: Silenced) -> list[jax.Array]:
+        return [part.of_groups(outer)(x, d)
+                for part, x, d in zip(self._parts(leaf), *factors, strict=True)]
+
+    def _grids(self, leaf: int, grid: Leaf) -> list[Leaf]:
+        """The grid of each part: of a whole parameter the dither's numbers are in any order."""
         treatment = self.treatments[leaf]
         assert treatment is not None
-        found = jax.tree.map(jnp.transpose, found) if self._turned(leaf) else found
-        return jax.tree.map(lambda a: unseen(treatment.uses[0].view, a), found)
+        return [grid if treatment.whole else grid._replace(dither=seen(part.view, grid.dither))
+                for part in treatment.parts]
 
     def both(self, leaf: int, factors: Silenced, grid: Leaf) -> tuple[jax.Array, Words]:
         """The sum of `silenced` factors, one piece a record and one block, and that on a grid."""
-        total = outer(*factors)
-        return self._shaped(leaf, total), self._shaped(leaf, grid.block(total))
+        totals = self._products(leaf, factors)
+        return self._shaped(leaf, totals), self._shaped(leaf, [
+            part.block(x) for part, x in zip(self._grids(leaf, grid), totals, strict=True)])
 
     def on_grid(self, leaf: int, factors: Silenced, grid: Leaf) -> Words:
         """The sum of `silenced` factors on a grid; the dither's numbers are those of the matrix."""
         def block(total: jax.Array, scale: jax.Array, dither: jax.Array) -> Words:
             return Leaf(scale, dither, grid.wide).block(total)
 
-        return self._shaped(leaf, outer_blocks(*factors, block, (grid.scale, grid.dither),
-                                               integer_sums.plus, BLOCK))
+        def one(x: jax.Array, d: jax.Array, dither: jax.Array) -> Words:
+            return outer_blocks(x, d, block, (grid.scale, dither), integer_sums.plus, BLOCK)
+
+        return self._shaped(leaf, [
+            one(x, d, its.dither) if part.groups == 1 else jax.vmap(one, (1, 1, 0))(
+                x, d, its.dither.reshape(part.groups, -1))
+            for part, its, x, d in zip(self._parts(leaf), self._grids(leaf, grid), *factors,
+                                       strict=True)])
 
     def rows_on_grid(self, leaf: int, factors: Factors, weight: jax.Array, grid: Leaf) -> Words:
         """`total` of a leaf that is looked up, on a grid."""
-        treatment = self.treatments[leaf]
-        assert treatment is not None
-        view, (count, o) = treatment.uses[0].view, treatment.uses[0].shape
+        (table,) = self._parts(leaf)
+        count, o = table.shape
 
         def rounded(x: jax.Array, rows: jax.Array) -> jax.Array:
             return integer_sums.rounded(x, grid.scale, grid.dither.reshape(count, o).at[rows].get(
                 mode="clip"))
 
-        found = rows_on_grid(*factors, weight, rounded, grid.of, integer_sums.plus, count)
-        return jax.tree.map(lambda a: unseen(view, a), found)
+        found = rows_on_grid(factors.x[0], factors.d[0], weight, rounded, grid.of,
+                             integer_sums.plus, count)
+        return jax.tree.map(lambda a: unseen(table.view, a), found)
 
     def silenced_total(self, leaf: int, factors: Silenced) -> jax.Array:
         """The sum of `silenced` factors."""
-        return self._shaped(leaf, outer(*factors))
+        return self._shaped(leaf, self._products(leaf, factors))
 
     def total(self, leaf: int, factors: Factors, weight: jax.Array,
-              stand_in: jax.Array, clip: jax.typing.ArrayLike) -> jax.Array:
+              stand_in: tuple[jax.Array, ...], clip: jax.typing.ArrayLike) -> jax.Array:
         """sum_i weight_i g_i of a leaf that is kept as factors, in its shape."""
         treatment = self.treatments[leaf]
         assert treatment is not None
-        view, shape = treatment.uses[0].view, treatment.uses[0].shape
         if treatment.kind == "rows":
-            return unseen(view, weighted_rows(*factors, weight, shape[0], clip))
-        return unseen(view, weighted_outer(*factors, weight, stand_in))
+            (table,) = treatment.parts
+            return unseen(table.view, weighted_rows(factors.x[0], factors.d[0], weight,
+                                                    table.shape[0], clip))
+
+        def total(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
+            return part.of_groups(lambda x, d: weighted_outer(x, d, weight, norm))(x, d)
+
+        return placed([(row[0].view, total(*row)) for row in zip(
+            treatment.parts, stand_in, *factors, strict=True)], treatment.shape)
 
     def __str__(self) -> str:
-        rows = [(name, str(list(t.shape)), f"{t.numbers:,}", str(t))
+        rows = [(name, str(list(t.shape)), f"{t.numbers:,}", f"{t.bytes:,}", str(t))
                 for name, t in zip(self.names, self.treatments, strict=True) if t is not None]
-        rows.insert(0, ("parameter", "shape", "numbers kept an example", "how"))
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        rows.insert(0, ("parameter", "shape", "numbers kept an example", "bytes", "how"))
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
         return "\n".join("  ".join([*(cell.ljust(n) for cell, n in zip(row, widths, strict=False)),
-                                    row[3]]) for row in rows)
+                                    row[-1]]) for row in rows)
+
+
+def _turned(part: Part) -> bool:
+    return part.shape[1] > part.shape[0]
 
 
 def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example: PyTree,
@@ -201,7 +257,7 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
                        for k, (_, leaf) in enumerate(named))
     names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
     made = Plan(flat, treatments, names, sizes)
-    if any(step.name.startswith("custom") for step in flat.steps):
+    if any(step.name.startswith("custom") for step in flat.every_step):
         try:
             again = jax.make_jaxpr(made.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:

@@ -1,6 +1,7 @@
 """How the gradient of one parameter is kept: as it is, or as factors, and which."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,53 @@ import numpy as np
 from jaxminimax.base.tree import EXACT, at_least_float32
 from jaxminimax.gradients.ghost._factors import balanced, norms
 from jaxminimax.gradients.ghost._lookups import merged
-from jaxminimax.gradients.ghost._parameter_uses import Use, matrix_of, unseen
+from jaxminimax.gradients.ghost._uses import Use
+from jaxminimax.gradients.ghost._views import View, entries, is_partial, placed
+
+
+class Part(NamedTuple):
+    """Entries of a parameter that are used together, as G matrices; no two parts share an entry.
+
+    Attributes:
+      uses: all of them see the same entries.
+      turned: for each use, whether its x and d change places.
+    """
+
+    uses: tuple[Use, ...]
+    turned: tuple[bool, ...]
+
+    @property
+    def view(self) -> View:
+        """From the parameter to the matrices."""
+        return self.uses[0].view
+
+    @property
+    def groups(self) -> int:
+        """Number of matrices."""
+        return self.uses[0].groups
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a matrix."""
+        return self.uses[0].shape
+
+    @property
+    def rows(self) -> int:
+        """Of factors that each matrix's gradient is the sum of."""
+        return sum(use.rows for use in self.uses)
+
+    @property
+    def numbers(self) -> int:
+        """Of the factors and their Gram products, for each example."""
+        grams = 2 * self.rows**2 if self.rows > 1 else 0
+        return self.groups * (self.rows * sum(self.shape) + grams)
+
+    def of_groups(self, f: Callable, axis: int = 0) -> Callable:
+        """`f` of arrays `[b, ...]` for each of several groups, `[b, G, ...]`; one more result axis.
+
+        Groups are different entries of the parameter: nothing is added up across them.
+        """
+        return f if self.groups == 1 else jax.vmap(f, 1, axis)
 
 
 class Treatment(NamedTuple):
@@ -18,65 +65,98 @@ class Treatment(NamedTuple):
 
     Attributes:
       kind: "unused", "rank one", "Gram", "rows", "matrix" or "vmap".
-      uses: of the parameter; empty for "vmap".
-      turned: for each use, whether its x and d change places.
+      parts: of the parameter; empty for "vmap".
       reason: why "vmap".
       shape: of the parameter.
       dtype: of the parameter.
     """
 
     kind: str
-    uses: tuple[Use, ...]
-    turned: tuple[bool, ...]
+    parts: tuple[Part, ...]
     reason: str
     shape: tuple[int, ...]
     dtype: Any
 
     @property
+    def uses(self) -> tuple[Use, ...]:
+        """Of all parts."""
+        return tuple(use for part in self.parts for use in part.uses)
+
+    @property
     def numbers(self) -> int:
         """What is kept for each example."""
-        size = math.prod(self.shape)
         if self.kind in ("matrix", "vmap"):
-            return size
-        rows = sum(use.rows for use in self.uses)
-        grams = 2 * rows**2 if self.kind == "Gram" else 0
-        return sum(use.rows * sum(use.shape) for use in self.uses
-                   ) + grams if self.kind != "rows" else rows * (1 + self.uses[0].shape[1])
+            return math.prod(self.shape)
+        if self.kind == "rows":
+            return self.parts[0].rows * (1 + self.parts[0].shape[1])
+        return sum(part.numbers for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """What is kept for each example."""
+        return self.numbers * at_least_float32(self.dtype).itemsize
+
+    @property
+    def whole(self) -> bool:
+        """Whether one part is the whole parameter."""
+        return len(self.parts) == 1 and not is_partial(self.parts[0].view)
 
     def __str__(self) -> str:
-        rows = sum(use.rows for use in self.uses)
+        rows, groups = (max((getattr(part, name) for part in self.parts), default=0)
+                        for name in ("rows", "groups"))
+        rows_each = f"{rows} rows" + f" for each of {groups} matrices" * (groups > 1)
         words = {
             "unused": "not used, so its gradient is 0",
-            "rank one": "rank one, |x| |d|",
-            "Gram": f"Gram products of {rows} rows",
+            "rank one": "rank one, |x| |d|" + f", for each of {groups} matrices" * (groups > 1),
+            "Gram": f"Gram products of {rows_each}",
             "rows": f"the {rows} row{'s' * (rows > 1)} that are looked up",
-            "matrix": f"per-example gradient, from {rows} rows",
+            "matrix": f"per-example gradient, from {rows_each}",
             "vmap": f"per-example gradient, vmap because {self.reason}",
         }
-        return words[self.kind]
+        return words[self.kind] + f", {len(self.parts)} parts of it" * (len(self.parts) > 1)
 
 
 class Factors(NamedTuple):
     """A batch of gradients of one parameter as sum_t x_t d_t^T, or as rows of a table.
 
     Attributes:
-      x: `[b, t, k]`, or the numbers of the rows `[b, t]`.
-      d: `[b, t, o]`.
+      x: of each part `[b, t, k]`, `[b, G, t, k]` for several matrices, or the numbers of the rows
+        `[b, t]`.
+      d: of each part `[b, t, o]` or `[b, G, t, o]`.
     """
 
-    x: jax.Array
-    d: jax.Array
+    x: tuple[jax.Array, ...]
+    d: tuple[jax.Array, ...]
 
-    def stand_in(self) -> jax.Array:
-        """Numbers `[b, ...]` with the norms of the gradients."""
-        return self.d if self.x.ndim == 2 else norms(self.x, self.d)
+    @property
+    def are_rows(self) -> bool:
+        """Whether they are rows of a table."""
+        return self.x[0].ndim == 2
+
+    def stand_in(self) -> tuple[jax.Array, ...]:
+        """Numbers of each part, `[b, ...]`, with the norms of the gradients: one for a matrix."""
+        if self.are_rows:
+            return self.d
+
+        def norm(x: jax.Array, d: jax.Array) -> jax.Array:
+            if x.ndim == 3:
+                return norms(x, d)
+            apart = norms(x.reshape(-1, *x.shape[-2:]), d.reshape(-1, *d.shape[-2:]))
+            return apart.reshape(x.shape[:2])
+
+        return tuple(map(norm, self.x, self.d))
 
 
 class Silenced(NamedTuple):
     """`Factors` of weighted gradients that are finite, the one with fewer numbers last."""
 
-    x: jax.Array
-    d: jax.Array
+    x: tuple[jax.Array, ...]
+    d: tuple[jax.Array, ...]
+
+    @property
+    def are_pieces(self) -> bool:
+        """Whether a record's gradient of some matrix is the sum of several products."""
+        return any(x.shape[-2] > 1 for x in self.x)
 
 
 def is_kept(x: Any) -> bool:
@@ -84,51 +164,88 @@ def is_kept(x: Any) -> bool:
     return isinstance(x, Factors | Silenced)
 
 
+def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | str:
+    """Uses of the same entries together, or why there are no such parts.
+
+    Parts that share an entry are refused: w[0:2] and w[1:3] add to w[1], and its norm is not that
+    of two parts next to each other.
+    """
+    if len({(use.view, use.groups, use.shape) for use in uses}) == 1:
+        return (Part(tuple(uses), (False,) * len(uses)),)
+    owner = np.full(math.prod(shape), -1, np.int32)
+    made: list[tuple[np.ndarray, Part]] = []
+    for use in uses:
+        mine = entries(use.view, shape)
+        owners = np.unique(owner[mine])
+        if not mine.size:
+            continue
+        if len(owners) == 1 and owners[0] < 0:
+            owner[mine] = len(made)
+            made.append((mine, Part((use,), (False,))))
+            continue
+        first, part = made[owners[-1]]
+        if len(owners) > 1 or mine.size != first.size:
+            return "used in parts that overlap"
+        same = np.array_equal(first, mine)
+        if not same and not np.array_equal(first, np.swapaxes(mine, -1, -2)):
+            return "used as matrices of different rows"
+        made[owners[-1]] = first, Part((*part.uses, use), (*part.turned, not same))
+    return tuple(part for _, part in made)
+
+
 def treatment_of(found: list[Use] | str, leaf: jax.Array) -> Treatment:
+    """What is done about a parameter of these uses, by shapes alone."""
     shape, dtype = leaf.shape, leaf.dtype
 
     def fall_back(reason: str) -> Treatment:
-        return Treatment("vmap", (), (), reason, shape, dtype)
+        return Treatment("vmap", (), reason, shape, dtype)
 
     if isinstance(found, str):
         return fall_back(found)
     if not found or not math.prod(shape):
-        return Treatment("unused", (), (), "", shape, dtype)
-    uses, kinds = tuple(found), {use.kind == "lookup" for use in found}
+        return Treatment("unused", (), "", shape, dtype)
+    kinds = {use.kind == "lookup" for use in found}
     if len(kinds) > 1:
         return fall_back("both looked up and multiplied")
-    rows = sum(use.rows for use in uses)
-    turned = (False,) * len(uses)
+    parts = _parts(found, shape)
+    if isinstance(parts, str):
+        return fall_back(parts)
+    if not parts:  # slices without a single entry
+        return Treatment("unused", (), "", shape, dtype)
     if kinds == {True}:
-        if rows >= uses[0].shape[0]:
-            return fall_back(f"{rows} lookups of {uses[0].shape[0]} rows")
-        return Treatment("rows", uses, turned, "", shape, dtype)
-    if len({(use.view, use.shape) for use in uses}) > 1:
-        first, *others = (matrix_of(use, shape) for use in uses)
-        same = [np.array_equal(first, one) for one in others]
-        if not all(a or np.array_equal(first, b.T) for a, b in zip(same, others, strict=True)):
-            return fall_back("used as matrices of different rows")
-        turned = (False, *(not a for a in same))
-    k, o = uses[0].shape
-    kind = "rank one" if rows == 1 else "Gram" if rows * (k + o + 2 * rows) < k * o else "matrix"
-    return Treatment(kind, uses, turned, "", shape, dtype)
+        (table,) = parts
+        if table.rows >= table.shape[0]:
+            return fall_back(f"{table.rows} lookups of {table.shape[0]} rows")
+        return Treatment("rows", parts, "", shape, dtype)
+    few = sum(part.numbers for part in parts) < math.prod(shape)
+    one = all(part.rows == 1 for part in parts)
+    return Treatment("rank one" if one else "Gram" if few else "matrix", parts, "", shape, dtype)
 
 
-def gathered(treatment: Treatment, pairs: list[tuple[jax.Array, jax.Array]]) -> Any:
+def gathered(treatment: Treatment,
+             factors: Callable[[Use], tuple[jax.Array, jax.Array]]) -> Any:
     """What is kept of one example's gradient: factors, or the gradient itself."""
     if treatment.kind == "rows":
-        rows = jnp.concatenate([x for x, _ in pairs])
-        d = jnp.concatenate([d for _, d in pairs])
-        return Factors(rows, merged(rows, d, treatment.uses[0].shape[0]))
-    pairs = [(d, x) if turn else (x, d)
-             for (x, d), turn in zip(pairs, treatment.turned, strict=True)]
-    x, d = (jnp.concatenate(a) if len(a) > 1 else a[0] for a in zip(*pairs, strict=True))
-    if treatment.kind == "rank one":
-        return Factors(x, d)
-    if treatment.kind == "Gram":
-        return Factors(*balanced(x, d))
-    dtype = at_least_float32(jnp.result_type(x, d))
-    # XLA's CPU compiler is fast at products along the last axis only; the barrier keeps them so
-    x = jax.lax.optimization_barrier(x.astype(dtype).T)
-    g = jnp.einsum("kt,to->ko", x, d.astype(dtype), precision=EXACT)
-    return unseen(treatment.uses[0].view, g)
+        (table,) = treatment.parts
+        rows, d = (jnp.concatenate(a) for a in zip(*map(factors, table.uses), strict=True))
+        return Factors((rows,), (merged(rows, d, table.shape[0]),))
+
+    def joined(part: Part) -> tuple[jax.Array, jax.Array]:
+        pairs = [(d, x) if turn else (x, d)
+                 for (x, d), turn in zip(map(factors, part.uses), part.turned, strict=True)]
+        x, d = (jnp.concatenate(a, -2) if len(a) > 1 else a[0] for a in zip(*pairs, strict=True))
+        return x, d
+
+    pairs = [joined(part) for part in treatment.parts]
+    if treatment.kind != "matrix":
+        pairs = [balanced(x, d) if x.shape[-2] > 1 else (x, d) for x, d in pairs]
+        return Factors(*map(tuple, zip(*pairs, strict=True)))
+
+    def matrix(x: jax.Array, d: jax.Array) -> jax.Array:
+        dtype = at_least_float32(jnp.result_type(x, d))
+        # XLA's CPU compiler is fast at products along the last axis only; the barrier keeps them so
+        x = jax.lax.optimization_barrier(jnp.swapaxes(x.astype(dtype), -1, -2))
+        return jnp.einsum("...kt,...to->...ko", x, d.astype(dtype), precision=EXACT)
+
+    return placed([(part.view, matrix(x, d)) for part, (x, d)
+                   in zip(treatment.parts, pairs, strict=True)], treatment.shape)

@@ -1,0 +1,135 @@
+"""How many examples a clipped sum holds at a time: as a budget of bytes allows.
+
+By shapes alone, before anything is compiled, a pass over m examples is taken to need
+
+    m (2 kept + live) + 6 sums  bytes:
+
+`kept` the gradients of an example or their factors, which are written down and copied once more
+where they are weighted; `live` what a pass computes on its way, the results of all equations of the
+loss, twice for the way back; `sums` the numbers of the sum, which there are of a slice, of the
+total, of what its additions lost and of the integers of a release. Compilers fuse equations and
+use bytes again, so a program mostly takes a fraction of it.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxminimax.base import programs
+from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
+from jaxminimax.gradients import ghost
+
+BUDGET = 2**30  # bytes, where none is said
+_ROWS = 8  # that slices are a multiple of
+_LARGE = 2**25  # bytes of a pass that are no longer in a cache
+_SLICE = 2**20  # bytes of a slice that are
+_PASSES = 8  # times the bytes of the sums that a slice works on at least, or it is slower
+
+
+class Need(NamedTuple):
+    """What a clipped sum needs.
+
+    Attributes:
+      record: bytes for each example that is held.
+      sums: bytes however many are held.
+    """
+
+    record: int
+    sums: int
+
+    def bytes(self, rows: int) -> int:
+        """Of a pass over so many examples."""
+        return rows * self.record + self.sums
+
+    def rows(self, size: int, budget: int) -> int:
+        """How many of `size` examples are held at a time; 0 if not one fits into the budget."""
+        fits = (budget - self.sums) // max(self.record, 1)
+        if size * self.record > _LARGE:
+            fits = min(fits, max(_ROWS, max(_SLICE, _PASSES * self.sums) // self.record))
+        return even(size, fits) if fits > 0 else 0
+
+    def refuse(self, budget: int) -> None:
+        """Says what does not fit.
+
+        Raises:
+          ValueError: always.
+        """
+        raise ValueError(
+            f"A clipped sum of these shapes needs about {self.bytes(1):,} bytes with one example "
+            f"at a time, and may take {budget:,}: allow more with memory=..., of saddle_operator "
+            "or with_strategy, or make the model or a record smaller.")
+
+    def moved(self, size: int, rows: int) -> float:
+        """Bytes that go through memory: of every example, and of the sums in every slice."""
+        return math.inf if not rows else size * self.record + -(-size // rows) * self.sums
+
+
+def even(size: int, most: int) -> int:
+    """Rows of slices of equal length, at most `most`, a multiple of 8 if there are so many."""
+    if most >= size:
+        return size
+    most -= most % _ROWS if most > _ROWS else 0
+    rows = -(-size // -(-size // most))
+    return min(most, -(-rows // _ROWS) * _ROWS)
+
+
+def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree) -> Need:
+    """With the gradients of all wanted parameters of each example.
+
+    Args:
+      operator: `(z, example) -> g`.
+      z: the point, or its shapes and dtypes.
+      wanted: the leaves of z whose gradients are wanted.
+      one: an example, or its shapes and dtypes.
+    """
+    if type(operator) is SaddleOperator:
+        live = 2 * results(jax.make_jaxpr(operator.loss)(z.w, z.v, one))
+    else:
+        live = results(jax.make_jaxpr(operator)(z, one))
+    return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted))
+
+
+def of_plan(plan: ghost.Plan, wanted: PyTree, one: PyTree) -> Need:
+    """With what a plan keeps of each example; arguments as in `of_gradients`."""
+    # rows that are multiplied to matrices, such as the pixels that a convolution reads
+    met = sum(use.rows * sum(use.shape) * _wide(t.dtype) for t in plan.treatments
+              if t is not None and t.kind == "matrix" for use in t.uses)
+    live = _added((x.name, x.params, x.out) for x in plan.flat.steps)
+    return Need(2 * (kept(plan) + live) + met + bytes_of(one), 6 * bytes_of(wanted))
+
+
+def kept(plan: ghost.Plan) -> int:
+    """Bytes of the gradients of an example as a plan keeps them."""
+    return sum(t.numbers * _wide(t.dtype) for t in plan.treatments if t is not None)
+
+
+def results(program: Any) -> int:
+    """Bytes of the results of all equations of a traced program, those in loops every time."""
+    return _added((x.primitive.name, x.params, x.outvars[0].aval)
+                  for x in getattr(program, "jaxpr", program).eqns if x.outvars)
+
+
+def _added(equations: Iterable[tuple[str, dict[str, Any], Any]]) -> int:
+    total = 0
+    for name, params, out in equations:
+        parts = [results(part) for part in programs.inside(params)]
+        total += sum(parts) * (params["length"] if name == "scan" else 1) if parts else _size(out)
+    return total
+
+
+def _wide(dtype: Any) -> int:
+    return max(4, getattr(dtype, "itemsize", 8))
+
+
+def _size(x: Any) -> int:
+    return int(np.prod(getattr(x, "shape", ()), dtype=np.int64)) * getattr(
+        getattr(x, "dtype", None), "itemsize", 8)
+
+
+def bytes_of(tree: PyTree) -> int:
+    """Of gradients, which are at least float32, or of records."""
+    return sum(int(np.prod(x.shape, dtype=np.int64)) * _wide(x.dtype)
+               for x in jax.tree.leaves(tree))
