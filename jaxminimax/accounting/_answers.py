@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
+import scipy
 
 from jaxminimax.accounting import _deltas, _gaussian, _people, _renyi
 from jaxminimax.accounting._charge import charges, spent_part
@@ -148,7 +148,7 @@ def _range(asked: Asked) -> np.ndarray:
 def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
     """Epsilons at which a Gaussian with this advantage has its best tests, and some beside them."""
     mu = min(_gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
-    best = [abs(mu * float(special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
+    best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
 
 

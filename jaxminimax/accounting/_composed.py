@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from jaxminimax.accounting import _tilt
 from jaxminimax.accounting._pairs import Pair
@@ -65,7 +65,7 @@ class _Guess:
             low, high = low - 2, low
             if low < -25:
                 return 0.0
-        return math.exp(float(optimize.brentq(gap, low, high, xtol=1e-3)))
+        return math.exp(float(scipy.optimize.brentq(gap, low, high, xtol=1e-3)))
 
     def epsilon(self, delta: float) -> float:
         """About the epsilon of delta."""
@@ -78,7 +78,7 @@ class _Guess:
             return self.near(0.0, eps)[0] - math.log(delta)
 
         low = max(0.0, mean - 30 * spread)
-        return low if gap(low) <= 0 else float(optimize.brentq(gap, low, mean, rtol=1e-6))
+        return low if gap(low) <= 0 else float(scipy.optimize.brentq(gap, low, mean, rtol=1e-6))
 
     def composed(self, t: float, eps: float, spread: float, log_delta: float) -> _tilt.Composed:
         """By the transform, with cells as wide as they may be, or have to be."""
@@ -235,7 +235,7 @@ def _root(made: _tilt.Composed, paid: Callable[[float], float], start: float) ->
             return low
         low, high, step = max(low - step, lowest), low, 2 * step
     width = 1e-7 * max(high, made.h)
-    root = float(optimize.brentq(lambda eps: min(gap(eps), 100.0), low, high, xtol=width))
+    root = float(scipy.optimize.brentq(lambda eps: min(gap(eps), 100.0), low, high, xtol=width))
     while gap(root) > 0:
         root, width = root + width, 2 * width
     return min(root, high)
@@ -256,8 +256,8 @@ def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float
             return (k + off - target + _tilt.most_paid(t)) / t
 
         middle = math.log(max(guess.tilt_for(delta - atom), 1e-9))
-        found = optimize.minimize_scalar(at, bounds=(middle - 2, middle + 2), method="bounded",
-                                         options={"xatol": 1e-2})
+        found = scipy.optimize.minimize_scalar(at, bounds=(middle - 2, middle + 2),
+                                               method="bounded", options={"xatol": 1e-2})
         value = max(0.0, float(found.fun)) * (1 + 1e-12)
         if paid(value) >= delta:
             return value

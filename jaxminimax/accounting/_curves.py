@@ -18,14 +18,17 @@ releases.
 import functools
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import dp_accounting
 import numpy as np
 
 from jaxminimax.accounting import _composed, _pairs
 from jaxminimax.accounting._composed import Direction
 from jaxminimax.mechanism import Charge
 from jaxminimax.mechanism.costs import silent
+
+if TYPE_CHECKING:
+    import dp_accounting
 
 
 def shift(neighbours: str) -> float:
@@ -35,6 +38,8 @@ def shift(neighbours: str) -> float:
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Largest mu such that N(0, 1) against N(mu, 1) is (epsilon, delta), from the safe side."""
+    import dp_accounting
+
     # the root is found to 1e-12 from either side
     return 1.0 / (float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-9) + 2e-12)
 
@@ -45,6 +50,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if not math.isfinite(mu):
         return math.inf
+    import dp_accounting
+
     # the root is found to 1e-12 from either side
     with np.errstate(divide="ignore"):  # ln(1 - 1) far from it
         return float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta)) + 2e-12
@@ -147,12 +154,14 @@ def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], floa
     return math.inf
 
 
-def event(charge: Charge) -> dp_accounting.DpEvent:
+def event(charge: Charge) -> "dp_accounting.DpEvent":
     """The dp-accounting event of a charge, for the record; multipliers are Python floats.
 
     Gaussian multipliers are noise over clip norm, which is what that library's PLD accountant means
     by them under REPLACE_ONE (its RDP accountant does not).
     """
+    import dp_accounting
+
     events = []
     if charge.gaussian:
         z = 0.0 if math.isinf(charge.gaussian) else charge.gaussian**-0.5

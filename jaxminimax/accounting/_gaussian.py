@@ -10,7 +10,7 @@ keeps relative accuracy far out in the tail.
 import math
 
 import numpy as np
-from scipy import special
+import scipy
 
 
 def _safe(mu: float) -> float:
@@ -19,7 +19,7 @@ def _safe(mu: float) -> float:
 
 
 def _mills(x: np.ndarray) -> np.ndarray:
-    return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
+    return math.sqrt(math.pi / 2) * scipy.special.erfcx(x / math.sqrt(2))
 
 
 def _delta(mu: float, epsilon: np.ndarray) -> np.ndarray:
@@ -27,8 +27,8 @@ def _delta(mu: float, epsilon: np.ndarray) -> np.ndarray:
     s, t = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     with np.errstate(over="ignore", invalid="ignore"):
         tail = np.exp(-(s**2) / 2) / math.sqrt(2 * math.pi) * (_mills(s) - _mills(t))
-    near = special.ndtr(-s) - np.exp(epsilon + special.log_ndtr(-t))
-    zero = special.erf(mu / math.sqrt(8))
+    near = scipy.special.ndtr(-s) - np.exp(epsilon + scipy.special.log_ndtr(-t))
+    zero = scipy.special.erf(mu / math.sqrt(8))
     return np.where(epsilon == 0, zero, np.where(s > 0, tail, near))
 
 

@@ -35,7 +35,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from scipy import special
+import scipy
 
 from jaxminimax.accounting import _selection, subsampling
 from jaxminimax.mechanism import PrivacyLoss
@@ -68,8 +68,8 @@ def gaussian_profile(eps: np.ndarray, mu: float) -> np.ndarray:
     """H of N(mu, 1) against N(0, 1)."""
     a, b = mu / 2 - eps / mu, -mu / 2 - eps / mu
     with np.errstate(under="ignore"):
-        p = np.exp(special.log_ndtr(a))
-        q = np.exp(eps + special.log_ndtr(b))
+        p = np.exp(scipy.special.log_ndtr(a))
+        q = np.exp(eps + scipy.special.log_ndtr(b))
     return np.maximum(p - q, 0.0) + ROUNDING * (1 + a * a + b * b + eps) * (p + q)
 
 
@@ -141,20 +141,20 @@ class _Mixtures:
             near = away * hits <= 1
             least = np.where(near, t - z**2 * away, -np.inf)
             most = np.where(near, 0.4 * z * away, np.inf)  # densities are below 0.4 / z
-            beyond = special.log_ndtr(-t / z)
+            beyond = scipy.special.log_ndtr(-t / z)
             value, size = self._unhit(eps, beyond)
-            between = np.exp(self.none[0]) * np.minimum(special.ndtr(-least / z), most)
+            between = np.exp(self.none[0]) * np.minimum(scipy.special.ndtr(-least / z), most)
             for sign, logs in ((1, self.w), (-1, self.v)):
                 for j in range(1, len(logs)):
                     if logs[j] == -math.inf:
                         continue
                     arg = (sign * j - t) / z
-                    term = np.exp(logs[j] + (0 if sign == 1 else eps) + special.log_ndtr(arg))
+                    term = np.exp(logs[j] + (0 if sign == 1 else eps) + scipy.special.log_ndtr(arg))
                     value = value + sign * term
                     size = size + term * (1 + arg * arg + eps - logs[j])
                     if sign == 1:
                         between = between + math.exp(logs[j]) * np.minimum(
-                            special.ndtr((j - least) / z), most)
+                            scipy.special.ndtr((j - least) / z), most)
         value = np.maximum(value, 0.0) + ROUNDING * size + np.expm1(residual) * between
         # beyond the reach a normal law has next to nothing, but near the edge losses are all alike
         value = np.where(far, _NOTHING if self.r else residual, value)

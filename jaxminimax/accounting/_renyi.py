@@ -38,7 +38,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from jaxminimax.mechanism import Charge, PrivacyLoss
 
@@ -121,7 +121,7 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
         p, q = _over_centre(x, rate, z, up), _over_centre(-x, rate, z, down)
         base = -(x**2) / (2 * z * z) - math.log(z * math.sqrt(2 * math.pi)) + q
         logs = base + _log_excess(p - q, order)
-        fine, coarse = (special.logsumexp(f) + math.log(h)
+        fine, coarse = (scipy.special.logsumexp(f) + math.log(h)
                         for f, h in ((logs, step), (logs[::2], 2 * step)))
         one, two = (np.logaddexp(0.0, f) / (order - 1) for f in (fine, coarse))
         if abs(one - two) <= _AGREE * one + 1e-300:
@@ -132,15 +132,15 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
 def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarray:
     """Ln of sum_j B(records, rate)(j) N(j, z^2) over N(0, z^2), with relative accuracy near 0."""
     j = np.arange(1, records + 1)
-    weights = stats.binom.pmf(j, records, rate)
+    weights = scipy.stats.binom.pmf(j, records, rate)
     j, weights = j[weights > 0], weights[weights > 0]
     if not len(j):
         return np.zeros_like(x)
     y = (2 * np.outer(x, j) - j**2) / (2 * z * z)
     none = (1 - rate) ** records
-    large = special.logsumexp(np.column_stack([np.zeros_like(x), y]), axis=1,
+    large = scipy.special.logsumexp(np.column_stack([np.zeros_like(x), y]), axis=1,
                               b=np.append(none, weights)) if none > 0 else (
-        special.logsumexp(y, axis=1, b=weights))
+        scipy.special.logsumexp(y, axis=1, b=weights))
     small = np.log1p(np.maximum(np.sum(weights * np.expm1(np.minimum(y, 1.0)), axis=1), -1.0)
                      ) if none > 0 else large
     return np.where(y.max(axis=1) < 1.0, small, large)

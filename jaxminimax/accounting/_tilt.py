@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft, optimize, special
+import scipy
 
 from jaxminimax.accounting._pairs import Pair
 
@@ -126,7 +126,7 @@ def _half(profile: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, float]:
     s = fall[: near] / a if near < len(at) else fall / a[:-1]
     if np.any(s[1:] > s[:-1]):
         weights = a * np.expm1(widths[:len(s)]) if near < len(at) else a[:-1] * np.expm1(widths)
-        s = optimize.isotonic_regression(s, weights=weights, increasing=False).x
+        s = scipy.optimize.isotonic_regression(s, weights=weights, increasing=False).x
     p[: len(s) - 1] = np.exp(at[1: len(s)]) * (s[:-1] - s[1:])
     if len(s) == len(p):
         p[-1] = math.exp(at[-1]) * s[-1]
@@ -203,7 +203,7 @@ def normal_delta(k: float, spread: float, t: float, gap: float) -> float:
     """Ln delta if the tilted sum is normal, of mean eps + gap; k is K - t eps. A guess."""
     def side(s: float) -> float:  # ln E[e^(-s Y); Y > 0]
         x = s * spread - gap / spread
-        return 0.5 * (s * spread) ** 2 - s * gap + float(special.log_ndtr(-x))
+        return 0.5 * (s * spread) ** 2 - s * gap + float(scipy.special.log_ndtr(-x))
 
     one, two = side(t), side(1 + t)
     return k + one + math.log(-math.expm1(min(two - one, -1e-12)))
@@ -243,7 +243,7 @@ class Composed:
         end = _end(guess, t, max(mean, eps), self.spread, log_delta + math.log(1e-7))
         low = _start(guess, t, min(mean, eps), self.spread)
         self.low = math.floor(low / h)
-        self.size = fft.next_fast_len(math.ceil((end - low) / h) + 8, real=True)
+        self.size = scipy.fft.next_fast_len(math.ceil((end - low) / h) + 8, real=True)
         if self.size > MOST_CELLS:
             raise MemoryError(f"{self.size} cells")
         losses = (self.low + np.arange(self.size)) * h
@@ -274,7 +274,7 @@ class Composed:
             centre = int(np.rint(np.sum(g * cells)))  # or phases turn, and cost T u pi of accuracy
             first += part.times * centre
             q = np.bincount((cells - centre) % n, g, n)
-            f = fft.rfft(q)
+            f = scipy.fft.rfft(q)
             length = one * _norm(q)
             e = math.sqrt(n) * length
             with np.errstate(divide="ignore", under="ignore", invalid="ignore"):
@@ -299,7 +299,7 @@ class Composed:
             most += (length * math.sqrt(float(np.sum(two * moved**2)) / n)
                      + float(np.sum(two * turned)) / n)
             norm += length * float(moved.max()) + math.sqrt(float(np.sum(two * turned**2)) / n)
-        out = fft.irfft(product, n)
+        out = scipy.fft.irfft(product, n)
         back = one * _norm(out)
         return (np.roll(out, -((self.low - first) % n)), (most + back) * (1 + 1e-9),
                 (norm + back) * (1 + 1e-9))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scipy import optimize, special
+import scipy
 
 from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._curves import delta_of, epsilon_of
@@ -142,7 +142,7 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
 
 def _log_delta(mu: float, e: float) -> float:
     """Ln H_{exp(e)}(N(mu, 1) || N(0, 1))."""
-    a, b = special.log_ndtr(mu / 2 - e / mu), e + special.log_ndtr(-mu / 2 - e / mu)
+    a, b = scipy.special.log_ndtr(mu / 2 - e / mu), e + scipy.special.log_ndtr(-mu / 2 - e / mu)
     return max(float(a + math.log(-math.expm1(min(b - a, -1e-16)))), -1e5)
 
 
@@ -150,7 +150,9 @@ def _root(falling: Callable[[float], float], low: float, high: float) -> float:
     """Where a falling function is 0; an end of the interval where it is not."""
     if falling(low) <= 0:
         return low
-    return high if falling(high) >= 0 else float(optimize.brentq(falling, low, high, xtol=1e-13))
+    if falling(high) >= 0:
+        return high
+    return float(scipy.optimize.brentq(falling, low, high, xtol=1e-13))
 
 
 def gaussian_with(e: float, delta: float) -> float:

@@ -39,7 +39,7 @@ minimum over g is sharper than the single threshold of the first.
 import math
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 _MULTIPLICITY_TAIL = 1e-30  # probability of multiplicities left out, charged in full
 _ROUNDING = 32 * 2.0**-53
@@ -49,7 +49,7 @@ _TABLE = 2000  # places at which the water level is solved from afar; between th
 def _gaussian(mu: float, log_g: np.ndarray) -> np.ndarray:
     """H_g(N(mu, 1) || N(0, 1)) for g = exp(log_g) >= 1, rounding included."""
     x, y = mu / 2 - log_g / mu, -mu / 2 - log_g / mu
-    a, b = special.log_ndtr(x), special.log_ndtr(y)
+    a, b = scipy.special.log_ndtr(x), scipy.special.log_ndtr(y)
     share = -np.expm1(np.minimum(log_g + b - a, 0.0)) + _ROUNDING * (1 + x * x + y * y + log_g)
     return np.where(a > -670.0, np.exp(a) * share, 1e-290)
 
@@ -64,11 +64,11 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
     """
     if replacement:
         one = 1.0 / population if rate is None else rate
-        law, most = stats.binom(batch, min(1.0, people * one)), batch
+        law, most = scipy.stats.binom(batch, min(1.0, people * one)), batch
     elif people == 1:
-        law, most = stats.binom(1, batch / population if rate is None else rate), 1
+        law, most = scipy.stats.binom(1, batch / population if rate is None else rate), 1
     else:
-        law, most = stats.hypergeom(population, people, batch), min(people, batch)
+        law, most = scipy.stats.hypergeom(population, people, batch), min(people, batch)
     j = np.arange(1, most + 1)
     if most > 4096:
         j = j[: max(4096, int(8 * batch * people / population) + 100)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy import special
+import scipy
 
 _THRESHOLDS = 400
 _COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
@@ -68,8 +68,8 @@ def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, n
         (0.187, 0.813)
     """
     hits = np.asarray(hits, np.float64)
-    low = special.betaincinv(np.maximum(hits, 1), trials - hits + 1, error)
-    high = special.betaincinv(hits + 1, np.maximum(trials - hits, 1), 1 - error)
+    low = scipy.special.betaincinv(np.maximum(hits, 1), trials - hits + 1, error)
+    high = scipy.special.betaincinv(hits + 1, np.maximum(trials - hits, 1), 1 - error)
     return np.where(hits > 0, low, 0.0), np.where(hits < trials, high, 1.0)
 
 

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import stats
+import scipy
 
 
 def gaussian_signal(noise: np.ndarray, move: np.ndarray,
@@ -32,7 +32,7 @@ def gaussian_signal(noise: np.ndarray, move: np.ndarray,
     unit = move / (scale * math.sqrt(runs / (runs - 1)))
     square = float(unit @ np.linalg.solve(correlation, unit))
     degrees, error = runs - k, 1 - confidence
-    quantiles = stats.chi2.ppf([0.5, error, 1 - error], degrees) / (runs - 1)
+    quantiles = scipy.stats.chi2.ppf([0.5, error, 1 - error], degrees) / (runs - 1)
     middle, low, high = (math.sqrt(max(square, 0.0) * q) for q in quantiles)
     return middle, low, high
 
@@ -44,7 +44,7 @@ def laplace_signal(noise: np.ndarray, move: np.ndarray,
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / each)))
     error = 1 - confidence  # 2 runs mean |noise| / scale has that law
-    low, high = stats.chi2.ppf([error, 1 - error], 2 * len(noise)) / (2 * len(noise))
+    low, high = scipy.stats.chi2.ppf([error, 1 - error], 2 * len(noise)) / (2 * len(noise))
     return value, value * low, value * high
 
 
@@ -63,5 +63,5 @@ def shared_noise(noise: np.ndarray, there: np.ndarray, confidence: float) -> flo
     if not pairs.any():
         return 0.0
     found = np.abs(np.corrcoef(known.T))[: 2 * k][pairs]
-    error = stats.norm.isf((1 - confidence) / (2 * len(found))) / math.sqrt(runs - 3)
+    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(found))) / math.sqrt(runs - 3)
     return max(0.0, math.tanh(math.atanh(min(found.max(), 1 - 1e-15)) - error))

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, Var
 
 from jaxminimax.base.tree import in_any_lane
 from jaxminimax.base.types import PyTree
+
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr
 
 
 def materialise(f: Callable[[], PyTree], wanted: jax.typing.ArrayLike = True) -> PyTree:
@@ -53,12 +55,14 @@ def materialise_rows(f: Callable[[], PyTree], mask: jax.Array) -> PyTree:
         values[root].reshape(like.shape) for (root, _), like in zip(roots, leaves, strict=True)])
 
 
-def _roots(jaxpr: Jaxpr) -> list[tuple[Any, tuple[int, ...]]]:
+def _roots(jaxpr: "Jaxpr") -> list[tuple[Any, tuple[int, ...]]]:
     """For each result, what it is a reshaping of, and the shape of that.
 
     A branch copies each of its results, and axes of length 1 may make it copy them again; a layer's
     bias has the derivative of its product.
     """
+    from jax.extend.core import Var
+
     def shape(x: Any) -> tuple[int, ...]:
         return x.aval.shape
 

@@ -30,5 +30,7 @@ def rows_each(data: PyTree) -> int | None:
     Args:
       data: `People`, on a mesh, on the host or by group too.
     """
-    rows = data.rows if not isinstance(data, People) and hasattr(data, "rows") else data
+    rows = data
+    if not isinstance(data, People):  # a reader on the host says what a record is
+        rows = getattr(data, "record", getattr(data, "rows", data))
     return rows.most if isinstance(rows, People) else None

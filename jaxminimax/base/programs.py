@@ -11,7 +11,7 @@ def equations(program: Any) -> Iterator[Any]:
     """Every equation of a traced program, those of programs inside it included."""
     for equation in getattr(program, "jaxpr", program).eqns:
         yield equation
-        for inner in _inside(equation.params):
+        for inner in inside(equation.params):
             yield from equations(inner)
 
 
@@ -20,7 +20,7 @@ def constants(program: Any) -> Iterator[Any]:
     yield from getattr(program, "consts", ())
     for equation in getattr(program, "jaxpr", program).eqns:
         yield from (x.val for x in equation.invars if np.ndim(getattr(x, "val", 0)))
-        for inner in _inside(equation.params):
+        for inner in inside(equation.params):
             yield from constants(inner)
 
 
@@ -29,12 +29,13 @@ def is_traced(*trees: Any) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees))
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def inside(value: Any) -> Iterator[Any]:
+    """The traced programs in the parameters of an equation."""
     if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
         yield value
     elif isinstance(value, dict):
         for one in value.values():
-            yield from _inside(one)
+            yield from inside(one)
     elif isinstance(value, tuple | list):
         for one in value:
-            yield from _inside(one)
+            yield from inside(one)

@@ -64,7 +64,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import signal
+import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.mechanism import costs
@@ -120,7 +120,7 @@ def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
     each of at most Q steps of it.
     """
     a = coefficients(min(bands, releases)) / 2.0**FRACTION  # exact
-    column = signal.lfilter([1.0], a, np.eye(1, releases)[0])
+    column = scipy.signal.lfilter([1.0], a, np.eye(1, releases)[0])
     every = min(apart or releases, releases)
     # column t - every, t - 2 every, ... of the one at t
     padded = np.pad(column, (0, -releases % every)).reshape(-1, every)

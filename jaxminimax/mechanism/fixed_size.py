@@ -25,8 +25,9 @@ and on each of these pairs, which differ by one slot, `subsampling`'s bound hold
     q' = q / (q + (1 - q) (1 - rho') / (1 + rho')).
 
 The other (M', A') are the same on both data sets. What is sent from or to samples with long gaps is
-charged in full. Their probability is P <= (c + 1) (r^L + (k + 1) 2^-B) under either law, and those
-with short gaps that send there have at most (1 + rho') q/(1-q) P. (For m/n > 1/2 that exceeds P.)
+charged in full. Their probability is P <= (c + 1) (r^L + d 2^-B) under either law, d digits, and
+those with short gaps that send there have at most (1 + rho') q/(1-q) P. (For m/n > 1/2 that exceeds
+P.)
 """
 
 import functools
@@ -36,7 +37,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import random_words, word_pairs
@@ -125,8 +126,8 @@ class FixedSize(Sampling):
         if self._everything(population) or self._one_by_one(population):
             return 0.0
         rate, capacity = wide(self.batch, population)
-        few = special.bdtr(self.batch - 1, population, rate) if rate < 1 else 0.0
-        return float(few + (special.bdtrc(capacity, population, rate)
+        few = scipy.special.bdtr(self.batch - 1, population, rate) if rate < 1 else 0.0
+        return float(few + (scipy.special.bdtrc(capacity, population, rate)
                             if capacity < population else 0.0))
 
     def charge(self, times: int, z: float, population: int) -> Charge:
@@ -179,7 +180,7 @@ class FixedSize(Sampling):
         one, rate = 1 / population, self.batch / population
         if self.replacement:
             times = np.arange(self.batch + 1)
-            return WorstCase(times.astype(float), stats.binom.pmf(times, self.batch, one),
+            return WorstCase(times.astype(float), scipy.stats.binom.pmf(times, self.batch, one),
                              self.batch, 1 - (1 - one) ** self.batch)
         if self._everything(population):
             return WorstCase(np.ones(1), np.ones(1), self.batch)
@@ -190,7 +191,7 @@ class FixedSize(Sampling):
 def wide(batch: int, population: int) -> tuple[float, int]:
     """Rate and capacity of a Poisson sample that holds `batch` records all but surely."""
     rate = batch / population
-    while rate < 1 and special.bdtr(batch - 1, population, rate) > OVERFLOW:
+    while rate < 1 and scipy.special.bdtr(batch - 1, population, rate) > OVERFLOW:
         rate = min(1.0, rate * 1.02 + 1e-3 / population)
     return rate, Poisson(rate=rate).rows_read(population)
 

@@ -1,29 +1,36 @@
 """The law of the gaps between sampled records, as it is drawn, and what it changes of a hit rate.
 
-The number X of records between two sampled ones is geometric: P[X >= x] = r^x, r = 1 - q. Its
-hexadecimal digits are independent: with s = r^(16^j),
+The number X of records between two sampled ones is geometric: P[X >= x] = r^x, r = 1 - q. Write
+X = L + 2^k H with 0 <= L < 2^k, and s = r^(2^k). Then
 
-    P[digit j > d] = (s^(d+1) - s^16) / (1 - s^16),        d = 0, ..., 14.
+    P[X = l + 2^k h] = (1 - r) r^l s^h = [(1 - r) r^l / (1 - s)] [(1 - s) s^h],
+
+so that L and H are independent, H geometric and L a geometric variable cut at 2^k. By the same
+identity the digits of L are independent, of whatever widths: for a digit of w bits that begins at
+bit p, and t = r^(2^p),
+
+    P[digit > d] = (t^(d+1) - t^(2^w)) / (1 - t^(2^w)),  d <= 2^w - 2;     P[H > h] = s^(h+1).
 
 A sampler compares words of B bits with these thresholds, rounded down, so that a digit's realised
-masses are within 2^-B of the true ones P_j. The last threshold is P[X >= 16^k], k digits being
-drawn. Digits that are 0 up to a probability of 2^-96 are not drawn: if one is left out, 16^k is
-added once where X >= 16^k, and twice or more would be a part of s^2 < 2^-192 (s = r^(16^k)).
+masses are within 2^-B of the true ones P_j. Those of H end where they are 0 when rounded down, and
+at h = ceil(n / 2^k): X >= n whatever else is drawn, and 2^k H + L stays below 2^32 for n < 2^31.
+`widths` chooses k so that the first 15 thresholds of H are nearly always enough.
 
 **Lengths.** Fix L. With g the true law of a gap, G(y) = r^y = P[X >= y] that of the last one, which
 leads past the end, and g~, G~ the realised ones, |g~/g - 1| and |G~/G - 1| are at most
 
-    rho = max{ exp(sum_j 2^-B / P_j[d_j]) - 1,  (k + 1) 2^-B / r^y },     d_j, y the most below L,
+    rho = max{ exp(sum_j 2^-B / P_j[d_j]) - 1,  m 2^-B / r^y },     d_j, y the most below L,
 
-for all x, y < L: P_j falls with d; and X >= y holds for the digits from a place on, if the others
-are given, so exchanging one digit's law for the other moves P[X >= y] by one threshold's error.
+for all x, y < L and the m digits, H among them: P_j falls with d; and X >= y holds for the digits
+from a place on, if the others are given, so exchanging one digit's law for the other moves
+P[X >= y] by one threshold's error.
 
 **Theorem.** A sample of a capacity of c records is NaN if it is larger, and two data sets differ in
 record i. One release is dominated, for every a of H_a, by that of a Poisson sample of rate q', but
 for pi:
 
     q' = o / (1 + o),   o = q/(1-q) (1 + rho)^2 / (1 - rho),
-    pi = (c + 1) (r^L + (k + 1) 2^-B) + (1 + rho)^(c+1) (1 + L q) r^(L-1)          (0 if L > n).
+    pi = (c + 1) (r^L + m 2^-B) + (1 + rho)^(c+1) (1 + L q) r^(L-1)          (0 if L > n).
 
 *Proof.* Condition on S, the sample without i. Its law is the same on both data sets. If S has more
 than c records, both releases are NaN; if it has c, both are NaN where i is drawn and equal where it
@@ -53,44 +60,75 @@ import numpy as np
 
 WORDS = 5  # of 32 bits that decide a digit
 BITS = 32 * WORDS
-DIGIT = 4  # bits of a digit
+DIGIT = 4  # bits of a digit, at most
+FAST = 2**DIGIT - 1  # thresholds of a digit that are always compared
 FAILURE = 1e-28  # that much of pi, at most, if rounding were exact
-_DRAWN = 96  # a digit is drawn if it is not 0 with a probability of 2^-96
+_SELDOM = 40_960_000  # one over P[H >= FAST], at least: 4096 gaps need more in one of 10^4 draws
+
+
+def _powers(rate: float, bits: int) -> tuple[int, int]:
+    """R = 1 - q in fixed point, and how many bits of that are fractions."""
+    precision = 320 + bits
+    numerator, denominator = float(rate).as_integer_ratio()
+    return ((denominator - numerator) << precision) // denominator, precision
+
+
+@functools.lru_cache(maxsize=64)
+def widths(rate: float, population: int) -> tuple[int, ...]:
+    """The bits of each digit of L, the lowest first; their sum is k.
+
+    The least k for which 2^k >= n, so that H tells no more than whether a gap leads past the end,
+    or P[H >= FAST] = r^(FAST 2^k) is small.
+    """
+    r, precision = _powers(rate, BITS)
+    k = 0
+    while 1 << k < population:
+        power = r
+        for _ in range(FAST - 1):
+            power = (power * r) >> precision
+        if power * _SELDOM <= 1 << precision:
+            break
+        k, r = k + 1, (r * r) >> precision
+    whole, left = divmod(k, DIGIT)
+    return (DIGIT,) * whole + (left,) * (left > 0)
 
 
 @functools.lru_cache(maxsize=64)
 def limits(rate: float, population: int, bits: int = BITS,
-           digit: int = DIGIT) -> tuple[tuple[int, ...], ...]:
-    """floor(2^bits P[digit j > d]) for the digits that are drawn, and last for P[X >= 16^k].
+           cut: tuple[int, ...] | None = None) -> tuple[tuple[int, ...], ...]:
+    """floor(2^bits P[digit > d]) for the digits of L, the lowest first, and last for H.
 
     Args:
       rate: q in (0, 1].
       population: n.
       bits: B.
-      digit: bits of a digit, 4 but for tests.
+      cut: bits of the digits; None: `widths`.
     """
-    precision, base = 320 + bits, 2**digit
+    cut = widths(rate, population) if cut is None else cut
+    s, precision = _powers(rate, bits)
     one = 1 << precision
-    numerator, denominator = float(rate).as_integer_ratio()
-    s = ((denominator - numerator) << precision) // denominator  # fixed point
     rows: list[tuple[int, ...]] = []
-    for _ in range(max(1, -(-(population - 1).bit_length() // digit))):
-        powers = [s]  # s^1 ... s^16
-        for _ in range(base - 1):
+    for width in cut:
+        powers = [s]  # s^1 ... s^(2^w)
+        for _ in range(2**width - 1):
             powers.append((powers[-1] * s) >> precision)
-        row = tuple(((p - powers[-1]) << bits) // (one - powers[-1]) for p in powers[:-1])
-        if not row[0] >> max(bits - _DRAWN, 0):
-            break
-        rows.append(row)
+        rows.append(tuple(((p - powers[-1]) << bits) // (one - powers[-1]) for p in powers[:-1]))
         s = powers[-1]
-    return *rows, ((s << bits) >> precision,) + (0,) * (base - 2)
+    last: list[int] = []
+    power = s
+    while len(last) < -(-population >> sum(cut)) and power << bits >> precision:
+        last.append(power << bits >> precision)
+        power = (power * s) >> precision
+    return *rows, tuple(last or [0])
 
 
 @functools.lru_cache(maxsize=64)
 def thresholds(rate: float, population: int) -> np.ndarray:
-    """`limits` as words, the highest first, uint32 `[k + 1, 15, WORDS]`."""
-    parts = [[[(t >> 32 * i) & 0xFFFFFFFF for i in reversed(range(WORDS))] for t in row]
-             for row in limits(rate, population)]
+    """`limits` as words, the highest first, uint32 `[digits, most of a digit, WORDS]`, then 0."""
+    rows = limits(rate, population)
+    most = max(FAST, *map(len, rows))
+    parts = [[[(t >> 32 * i) & 0xFFFFFFFF for i in reversed(range(WORDS))]
+              for t in row + (0,) * (most - len(row))] for row in rows]
     return np.array(parts, np.uint32)
 
 
@@ -150,27 +188,24 @@ def longest_gap(rate: float, population: int, gaps: int) -> int:
     return high
 
 
-def _digits_error(rate: float, population: int, longest: int, bits: int, digit: int) -> float:
+def _digits_error(rate: float, population: int, longest: int, bits: int,
+                  cut: tuple[int, ...] | None) -> float:
     """sum_j 2^-B / P_j[d_j] over digits of gaps below L; infinite if one has no probability."""
-    k, base = len(limits(rate, population, bits, digit)) - 1, 2**digit
-    most = min(longest, population) - 1
-    if 2 * base**k <= most:
-        return math.inf  # a digit that is not drawn would be needed
-    logs = []
-    for j in range(k):
-        s = base**j * math.log1p(-rate)
-        d = min(base - 1, most >> digit * j)
-        logs.append(d * s + math.log(math.expm1(s) / math.expm1(base * s)))
-    beyond = _left(rate, base**k)  # the last threshold makes a digit as well: 0, but for this
-    logs.append(math.log1p(-beyond))
-    if base**k <= most:
-        logs.append(math.log(beyond) + math.log1p(-beyond) if beyond else -math.inf)
+    most, logs, place = min(longest, population) - 1, [], 0
+    for width in widths(rate, population) if cut is None else cut:
+        s = 2**place * math.log1p(-rate)
+        d = min(2**width - 1, most >> place)
+        logs.append(d * s + math.log(math.expm1(s) / math.expm1(2**width * s)))
+        place += width
+    s = 2**place * math.log1p(-rate)
+    logs.append((most >> place) * s + math.log(-math.expm1(s)))
     return _unit(bits) * math.fsum(math.exp(-x) for x in logs) if min(logs) > -700 else math.inf
 
 
-def _end_error(rate: float, population: int, longest: int, bits: int, digit: int) -> float:
-    """(k + 1) 2^-B / r^y of the last gap, y below L."""
-    digits = len(limits(rate, population, bits, digit))
+def _end_error(rate: float, population: int, longest: int, bits: int,
+               cut: tuple[int, ...] | None) -> float:
+    """The error m 2^-B / r^y of the last gap, y below L."""
+    digits = len(limits(rate, population, bits, cut))
     return digits * _unit(bits) / max(_left(rate, min(longest - 1, population)), 1e-300)
 
 
@@ -180,7 +215,7 @@ def _unit(bits: int) -> float:
 
 
 def realised(rate: float, population: int, longest: int, bits: int = BITS,
-             digit: int = DIGIT) -> Realised:
+             cut: tuple[int, ...] | None = None) -> Realised:
     """The realised law of gaps below `longest`; see the module's docstring.
 
     Args:
@@ -188,14 +223,14 @@ def realised(rate: float, population: int, longest: int, bits: int = BITS,
       population: n.
       longest: L.
       bits: B.
-      digit: as of `limits`.
+      cut: as of `limits`.
     """
-    given = (rate, population, longest, bits, digit)
+    given = (rate, population, longest, bits, cut)
     digits = _digits_error(*given)
     gap = max(math.expm1(digits), _end_error(*given)) * (1 + 1e-6) if digits < 1 else math.inf
     if longest > population:
         return Realised(longest, gap, 0.0, 0.0)
-    long = _left(rate, longest) + len(limits(rate, population, bits, digit)) * _unit(bits)
+    long = _left(rate, longest) + len(limits(rate, population, bits, cut)) * _unit(bits)
     apart = (1 + longest * rate) * _left(rate, longest - 1)
     return Realised(longest, gap, long * (1 + 1e-6), apart * (1 + 1e-6))
 
@@ -212,5 +247,6 @@ def rows_error(rate: float, population: int, capacity: int) -> float:
     """Total variation of a realised sample from the described law."""
     if rate == 1:
         return 0.0
-    # every threshold is rounded down by less than 2^-B
-    return (capacity + 1) * len(limits(rate, population)) * 2.0**(DIGIT - BITS)
+    # every threshold is rounded down by less than 2^-B, and the first of H that is left out to 0
+    each = sum(map(len, limits(rate, population))) + 1
+    return (capacity + 1) * each * 2.0**-BITS

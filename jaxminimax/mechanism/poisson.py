@@ -1,29 +1,27 @@
 """Poisson samples: every record independently, at static shape.
 
 Sampling skips from one sampled record to the next, so a draw costs O(capacity) and never touches
-the other records. The gap between them, X + 1, is geometric, and the hexadecimal digits of a
-geometric variable are independent; so X is drawn digit by digit, each from 160 random bits against
-thresholds that the host computes with exact integers. How far that is from independent Bernoulli(q)
+the other records. The gap between them, X + 1, is geometric, and the digits of a geometric variable
+are independent; so X is drawn digit by digit, each from 160 random bits against thresholds that the
+host computes with exact integers. How far that is from independent Bernoulli(q)
 is charged as a slightly larger rate, see `gap_law`. (Inversion of one float32 uniform a gap would
 leave an error near 1e-7 a record: more than delta.)
 """
 
-import functools
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.materialise import materialise
-from jaxminimax.base.random_bits import random_words, word_pairs
+from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.base.tree import in_any_lane
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
-from jaxminimax.mechanism.gap_law import DIGIT, charged_law, rows_error, thresholds
+from jaxminimax.mechanism.gap_law import FAST, charged_law, rows_error, thresholds, widths
 from jaxminimax.mechanism.sampling import (
     OVERFLOW,
     InGroups,
@@ -87,7 +85,7 @@ class Poisson(Sampling):
             return min(population, self.capacity)
         mean = self.rate * population
         room = np.arange(int(mean), int(mean + 20 * math.sqrt(mean)) + 40)
-        fits = special.bdtrc(room, population, self.rate) <= OVERFLOW
+        fits = scipy.special.bdtrc(room, population, self.rate) <= OVERFLOW
         return min(population, int(room[np.argmax(fits)]))
 
     def rows_in_shard(self, population: int, size: int) -> int:
@@ -103,7 +101,7 @@ class Poisson(Sampling):
         """P[a sample does not fit], for one release."""
         capacity = self.rows_read(population)
         return (0.0 if capacity >= population
-                else float(special.bdtrc(capacity, population, self.rate)))
+                else float(scipy.special.bdtrc(capacity, population, self.rate)))
 
     def charge(self, times: int, z: float, population: int) -> Charge:
         """As a Poisson-subsampled Gaussian mechanism of the realised rate."""
@@ -155,61 +153,79 @@ class Poisson(Sampling):
 
 
 def running_sums(x: jax.Array) -> jax.Array:
-    """Of the numbers up to and including each, `[c]`; block by block, which takes few programs."""
-    width = 32
-    count = -(-x.shape[0] // width)
-    blocks = jnp.pad(x, (0, count * width - x.shape[0])).reshape(count, width)
-    upto = np.tri(width, dtype=bool)
-    sums = jnp.sum(jnp.where(upto, blocks[:, None, :], 0), -1, dtype=x.dtype)
-    if count > 1:
-        last = sums[:, -1]
-        sums = sums + (running_sums(last) - last)[:, None]
-    return sums.reshape(-1)[: x.shape[0]]
+    """Of the numbers up to and including each, `[c]`."""
+    return jax.lax.associative_scan(jnp.add, x)
 
 
-def gaps(key: jax.Array, table: np.ndarray, count: int, population: int) -> jax.Array:
+def _digit(word: jax.Array, row: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """How many of the thresholds are above a word, and whether it is equal to one of them.
+
+    By halving. A word that is equal to one meets it: the first threshold that is not above the word
+    is among those that it was compared with.
+
+    Args:
+      word: uint32 `[...]`.
+      row: uint32 `[2^w - 1]`, falling.
+    """
+    left = [jnp.uint32(t) for t in row]
+    digit, tie = jnp.zeros_like(word), jnp.zeros(word.shape, bool)
+    while left:
+        half = len(left) // 2
+        more, tie = word < left[half], tie | (word == left[half])
+        digit = digit | jnp.where(more, np.uint32(half + 1), np.uint32(0))
+        left = [jnp.where(more, above, below)
+                for above, below in zip(left[half + 1:], left[:half], strict=True)]
+    return digit, tie
+
+
+def gaps(key: jax.Array, rate: float, population: int, count: int) -> jax.Array:
     """min(X, population) for that many gaps X + 1, uint32 `[count]`.
 
-    The first 32 bits of a digit decide, unless they are those of a threshold; only then, a few
-    times in a million draws, the other 128 are drawn.
+    The first 32 bits of a digit and the first thresholds of H decide (see `gap_law`), unless the
+    bits are those of a threshold or all of these are exceeded: about one draw in 10^4. Then the
+    other 128 bits are drawn, and all of them are compared with all thresholds.
     """
-    shape, last = (len(table), count), 1 << DIGIT * (len(table) - 1)
+    table, cut = thresholds(rate, population), widths(rate, population)
+    digits, shifts = len(table), np.cumsum((0, *cut)).astype(np.uint32)
+    last = int(np.count_nonzero(np.any(table[-1], 1)))  # thresholds of H
+    shape = (digits + 1) // 2, count  # two words a counter, for neighbouring digits
 
-    def gap(digits: Sequence[jax.Array]) -> jax.Array:
-        *digits, beyond = digits
-        total = functools.reduce(jnp.add, (d << DIGIT * j for j, d in enumerate(digits)),
-                                 jnp.zeros(count, jnp.uint32))
-        if last < population:  # higher digits are 0, but for that one
-            total, beyond = total + beyond * np.uint32(last), jnp.zeros_like(beyond)
-        return jnp.where((beyond > 0) | (total > population), jnp.uint32(population), total)
+    def fast() -> jax.Array:
+        """The gaps; from 2^31 on, if they are not decided."""
+        x, y = word_pairs(key, shape)
+        total, open_ = jnp.zeros(count, jnp.uint32), jnp.zeros(count, bool)
+        for j, width in enumerate((*cut, min(last, FAST).bit_length())):
+            digit, tie = _digit((x, y)[j % 2][j // 2], table[j, :2**width - 1, 0])
+            total, open_ = total + (digit << shifts[j]), open_ | tie
+        if last > FAST:
+            open_ |= digit == FAST
+        total = jnp.minimum(total, np.uint32(population))
+        return total | jnp.where(open_, np.uint32(2**31), np.uint32(0))
 
-    def rare(_: Sequence[jax.Array]) -> jax.Array:
-        def add(k: jax.Array, digits: jax.Array) -> jax.Array:
-            less = jnp.zeros(shape, bool)
+    def rare() -> jax.Array:
+        def add(k: jax.Array, found: jax.Array) -> jax.Array:
+            less = jnp.zeros((digits, count), bool)
             for word, t in reversed(list(zip(words, jnp.asarray(table)[:, k].T, strict=True))):
                 less = (word < t[:, None]) | ((word == t[:, None]) & less)
-            return digits + less
+            return found + less
 
-        rows = shape[0]
-        x, y = word_pairs(key, (2 * rows, count), part=1, rolled=True)
-        words = random_words(key, shape, rolled=True), x[:rows], y[:rows], x[rows:], y[rows:]
-        return gap(list(jax.lax.fori_loop(0, table.shape[1], add, jnp.zeros(shape, jnp.uint32))))
+        x, y = word_pairs(key, shape, rolled=True)
+        top = jnp.stack([x, y], 1).reshape(-1, count)[:digits]
+        x, y = word_pairs(key, (2 * digits, count), part=1, rolled=True)
+        words = top, x[:digits], y[:digits], x[digits:], y[digits:]
+        found = jax.lax.fori_loop(0, table.shape[1], add, jnp.zeros(top.shape, jnp.uint32))
+        return jnp.minimum(jnp.sum(found << shifts[:, None], 0, dtype=jnp.uint32),
+                           np.uint32(population))
 
-    first = materialise(lambda: random_words(key, shape))  # once, not for each digit
-    # Each digit is an operand of the branch, and so a program of its own. (A single one is slow:
-    # the compiler gives up vectors in it, or draws the words anew for each reader.)
-    digits = [functools.reduce(jnp.add, ((word < t).astype(jnp.uint32) for t in row))
-              for word, row in zip(first, table[:, :, 0], strict=True)]
-    ties = (word == t for word, row in zip(first, table[:, :, 0], strict=True) for t in row)
-    return jax.lax.cond(in_any_lane(functools.reduce(jnp.logical_or, ties)), rare, gap, digits)
+    gap = materialise(fast)  # once, not for each of its readers
+    return jax.lax.cond(in_any_lane(gap >= np.uint32(2**31)), rare, lambda: gap)
 
 
 def poisson_rows(key: jax.Array, rate: float, population: int,
                  capacity: int) -> tuple[jax.Array, jax.Array]:
     """Rows in order, then `population` where there are no more; and whether all fitted."""
-    table = thresholds(rate, population)  # [k + 1, 15, 5]
     # one gap more than the capacity: it tells whether a record was left out
-    gap = gaps(key, table, capacity + 1, population) + 1
+    gap = gaps(key, rate, population, capacity + 1) + 1
     index, place = running_sums(gap) - 1, jnp.arange(capacity + 1)
     # Sums of uint32 wrap around, but not before one has passed n: once out, a sample stays out.
     count = jnp.min(jnp.where(index < population, capacity + 1, place))

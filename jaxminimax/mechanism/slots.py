@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxminimax.base.materialise import materialise
 from jaxminimax.base.precision import in_float64
-from jaxminimax.base.random_bits import fold_in, random_words, word_pairs
+from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.base.tree import in_any_lane
 
 # P[the rest of a sample leaves no room in the pass of a record's shard], per release, on any mesh
@@ -34,13 +34,16 @@ def places(key: jax.Array, count: int) -> jax.Array:
 
     The first bits decide, unless two numbers have the same.
     """
-    first = materialise(lambda: random_words(key, (count,)))  # not for each comparison
+    # not for each comparison, nor number by number in a program of 64 bits
+    first, second = materialise(lambda: word_pairs(key, (count,)))
 
     def rare() -> jax.Array:
-        second, third = word_pairs(key, (count,), part=1, rolled=True)
-        fourth = random_words(fold_in(key, 1), (count,), rolled=True)
-        return jax.lax.sort((first, second, third, fourth, jnp.arange(count, dtype=jnp.int32)),
-                            num_keys=4)[-1]
+        third, fourth = word_pairs(key, (count,), part=1, rolled=True)
+        order = jax.lax.sort((first, second, third, fourth, jnp.arange(count, dtype=jnp.int32)),
+                             num_keys=4)[-1]
+        # counting tells each number's place, sorting which number is at a place: one of both for
+        # all, for in a vmap the ties of one lane send the others here too
+        return order if count > _COUNTED else jnp.argsort(order).astype(jnp.int32)
 
     @in_float64
     def sort(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -55,7 +58,7 @@ def places(key: jax.Array, count: int) -> jax.Array:
         order = materialise(lambda: jnp.sum(first[:, None] < first[None, :], 0, dtype=jnp.int32))
         ties = jnp.sum(order) < count * (count - 1) // 2
     else:
-        order, ties = sort(first, word_pairs(key, (count,), part=1)[0])
+        order, ties = sort(first, second)
     return jax.lax.cond(in_any_lane(ties), rare, lambda: order)
 
 

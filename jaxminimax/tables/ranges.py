@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
 
 from jaxminimax.accounting import calibrate_noise
 from jaxminimax.base.types import Problem, Saddle
@@ -77,7 +77,7 @@ def paid(population: int, schema: Schema, epsilon: float, delta: float) -> tuple
 def least(described: Repeat) -> float:
     """The share of records from which on a cell counts; c is the square of the clip norm."""
     query = described.query
-    sure = -special.ndtri(_FALSE / (CELLS * max(1.0, query.clip.w**2)))
+    sure = -scipy.special.ndtri(_FALSE / (CELLS * max(1.0, query.clip.w**2)))
     return float(sure * query.clip.w * query.noise_multiplier.w / query.population)
 
 

@@ -1,7 +1,6 @@
 """What is public about a table: its columns with their ranges or values, label, owner, groups."""
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -115,6 +114,8 @@ class Schema:
         Raises:
           ValueError: for a file that is not there or no TOML, and as `from_dict`.
         """
+        import tomllib
+
         try:
             with open(path, "rb") as file:
                 record = tomllib.load(file)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from scipy import special
+import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.faces import public_names as _public_names
@@ -122,7 +122,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     low, high = 1e-6, 1e12
     for _ in range(100):
         z = math.sqrt(low * high)
-        mass = special.ndtr(0.5 / z - epsilon * z) - math.exp(
-            min(epsilon + float(special.log_ndtr(-0.5 / z - epsilon * z)), 0.0))
+        mass = scipy.special.ndtr(0.5 / z - epsilon * z) - math.exp(
+            min(epsilon + float(scipy.special.log_ndtr(-0.5 / z - epsilon * z)), 0.0))
         low, high = (z, high) if mass > delta else (low, z)
     return high
