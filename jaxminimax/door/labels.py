@@ -17,6 +17,7 @@ from jaxminimax.base.types import Labels, PyTree
 from jaxminimax.placement.host_data import HostData
 
 _MOST = 2**20  # labels that are looked at
+_AT_ONCE = 2**12  # records of the host that are read together for them
 
 
 def outside(labels: Labels, data: PyTree) -> tuple[int, int]:
@@ -26,8 +27,9 @@ def outside(labels: Labels, data: PyTree) -> tuple[int, int]:
       labels: of the problem.
       data: leaves `[n, ...]`, `People` or rows on the host; not on a mesh, and not traced.
     """
-    rows = data.rows if isinstance(data, HostData) else data
-    there = None
+    if isinstance(data, HostData):
+        return _outside_host(labels, data)
+    rows, there = data, None
     if isinstance(rows, People):
         rows, there = rows
     found = (jax.tree.leaves(rows) or [np.zeros(0)])[labels.leaf]
@@ -40,3 +42,20 @@ def outside(labels: Labels, data: PyTree) -> tuple[int, int]:
         there = np.asarray(there[::step])
         return int(np.sum(wrong & there)), int(np.sum(there))
     return int(np.sum(wrong)), y.size
+
+
+def _outside_host(labels: Labels, data: HostData) -> tuple[int, int]:
+    """The same, a chunk at a time."""
+    record = data.record
+    people = isinstance(record, People)
+    leaves = jax.tree.leaves(record.rows if people else record)
+    leaf = labels.leaf % len(leaves)
+    if len(leaves[leaf].shape) != people:
+        return 0, 0
+    numbers = np.arange(0, data.count, max(1, data.count // _MOST))
+    count = wrong = 0
+    for at in np.array_split(numbers, -(-numbers.size // _AT_ONCE)):
+        there = data.leaf(len(leaves), at) if people else np.ones(at.shape, bool)
+        count += int(np.sum(there))
+        wrong += int(np.sum(there & ~np.isin(data.leaf(leaf, at), labels.values)))
+    return wrong, count

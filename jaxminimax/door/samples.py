@@ -129,6 +129,7 @@ def sampled_records(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     assert isinstance(query, Query | Resolvent)
     noise, sample = sample_of_release(key, mechanism, spent)
     places = sample.rows
+    refuse(data)
     if isinstance(data, Window):  # what was sent ahead counts only if it is what is read now
         if places is None:
             raise ValueError(f"{query.sampling!r} reads every record, not rows sent ahead.")

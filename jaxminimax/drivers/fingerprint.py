@@ -16,6 +16,7 @@ pass over the data, a chunk at a time.
 import dataclasses
 import functools
 import hashlib
+import math
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -24,10 +25,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxminimax.base import programs
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.placement.host_data import HostData
+from jaxminimax.placement.host_shards import HostShards
+from jaxminimax.placement.readers import Reader
 from jaxminimax.placement.sharding import Sharded
 
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
@@ -73,23 +77,31 @@ def mark(own: bytes, *parts: bytes) -> str:
 
 def of_rows(own: bytes, data: PyTree) -> str:
     """The fingerprint of all rows, in their order, with shapes and dtypes."""
-    rows = data.rows if isinstance(data, HostData | Sharded) else data
-    total, told = np.zeros(2, np.uint64), []
-    for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(rows)):
-        dtype = _dtype(x)
-        count = data.population if isinstance(data, Sharded) else None
-        shape = np.shape(x) if count is None else (count, *np.shape(x)[1:])
-        told.append(repr((jax.tree_util.keystr(path), shape, dtype.name)))
-        words = -(-dtype.itemsize * int(np.prod(np.shape(x)[1:])) // 4)
+    total, told, known = np.zeros(2, np.uint64), [], []
+    for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(_shapes(data))):
+        told.append(repr((jax.tree_util.keystr(path), x.shape, x.dtype.name)))
+        words = -(-x.dtype.itemsize * int(np.prod(x.shape[1:])) // 4)
         made = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
             16 * (min(words, _WIDE) + 1))
         start, *factors = np.frombuffer(made, "<u8").astype(np.uint64).reshape(-1, 2)
-        each = np.array(factors, np.uint64).reshape(-1, 2)
-        for first, piece in _pieces(x, count):
-            total += _sums(piece.astype(dtype, copy=False), first, each, start)
-    if isinstance(data, Sharded):
-        total = _over_processes(data, total)
+        known.append((x.dtype, np.array(factors, np.uint64).reshape(-1, 2), start))
+    for number, first, piece in _pieces(data):
+        dtype, each, start = known[number]
+        total += _sums(piece.astype(dtype, copy=False), first, each, start)
+    if isinstance(data, Sharded | HostShards):
+        total = _over_processes(data.mesh, total)
     return mark(own, total.tobytes(), *(x.encode() for x in told))
+
+
+def _shapes(data: PyTree) -> PyTree:
+    """Shapes of all rows, and dtypes as a device has them."""
+    if isinstance(data, HostData | HostShards):
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+            (data.population, *x.shape), _dtype(x)), data.record)
+    if isinstance(data, Sharded):  # without the padding
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+            (data.population, *x.shape[1:]), _dtype(x)), data.rows)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _dtype(x)), data)
 
 
 def _dtype(x: Any) -> np.dtype:
@@ -97,17 +109,54 @@ def _dtype(x: Any) -> np.dtype:
     return jnp.result_type(x.dtype.newbyteorder("=") if isinstance(x, np.ndarray) else x)
 
 
-def _pieces(x: Any, count: int | None) -> Iterator[tuple[int, np.ndarray]]:
-    """Chunks of the rows that this process answers for, each with the number of its first row."""
-    if count is not None:  # on a mesh, with padding at the end
-        for shard in x.addressable_shards:
-            first = shard.index[0].start or 0
-            if shard.replica_id == 0 and first < count:
-                for at, piece in _chunks(shard.data, min(len(shard.data), count - first)):
-                    yield first + at, piece
+def _pieces(data: PyTree) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Chunks of the rows that this process answers for: leaf, number of the first row, rows."""
+    if isinstance(data, HostData):
+        yield from _on_host(data, [(0, data.count)])
         return
-    x = x if np.ndim(x) else x[None]
-    yield from _chunks(x, len(x))
+    if isinstance(data, HostShards):
+        yield from _on_host(data.data, data.stretches)
+        return
+    rows = data.rows if isinstance(data, Sharded) else data
+    for number, x in enumerate(jax.tree.leaves(rows)):
+        if not isinstance(data, Sharded):
+            x = x if np.ndim(x) else x[None]
+            for at, piece in _chunks(x, len(x)):
+                yield number, at, piece
+            continue
+        for shard in x.addressable_shards:  # with padding at the end
+            first = shard.index[0].start or 0
+            if shard.replica_id == 0 and first < data.population:
+                for at, piece in _chunks(shard.data, min(len(shard.data), data.population - first)):
+                    yield number, first + at, piece
+
+
+def _on_host(data: HostData,
+             stretches: list[tuple[int, int]]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of rows that are stretches of the population: the first number, and how many."""
+    begin = 0
+    for first, count in stretches:
+        for leaf, at, piece in _stretch(data, begin, begin + count):
+            yield leaf, first + at - begin, piece
+        begin += count
+
+
+def _stretch(data: HostData, begin: int, end: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    number = 0
+    for x in data.held:
+        width = 1
+        if isinstance(x, Reader):  # all its leaves at once: each record is read once
+            width = len(x.leaves)
+            bytes_each = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in x.leaves)
+            at_once = max(1, min(_ROWS, _CHUNK // max(1, bytes_each)))
+            for first in range(begin, end, at_once):
+                rows = x.take(np.arange(first, min(first + at_once, end)))
+                for k, piece in enumerate(jax.tree.leaves(rows)):
+                    yield number + k, first, piece
+        else:
+            for at, piece in _chunks(x[begin:end], end - begin):
+                yield number, begin + at, piece
+        number += width
 
 
 def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -154,8 +203,8 @@ def _mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(33))
 
 
-def _over_processes(data: Sharded, total: np.ndarray) -> np.ndarray:
-    if len({device.process_index for device in data.mesh.devices.flat}) == 1:
+def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
+    if len({device.process_index for device in mesh.devices.flat}) == 1:
         return total
     from jax.experimental import multihost_utils
 
@@ -168,17 +217,17 @@ def _over_processes(data: Sharded, total: np.ndarray) -> np.ndarray:
 
 def _of_problem(own: bytes, z: Saddle, data: PyTree,
                 problem: Problem | GroupProblem) -> dict[str, str]:
-    rows = data.rows if isinstance(data, HostData | Sharded) else data
     grouped = isinstance(problem, GroupProblem)
-    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-        np.shape(x)[1 + grouped:], _dtype(x)), rows)
+    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
+                          _shapes(data))
+    key = (jax.random.key(0),) if problem.random else ()
     if isinstance(problem, GroupProblem):
-        known = {name: x for name, x in problem._asdict().items() if not callable(x)}
-        return {"operator": _program(own, problem.operator, Saddle(z.w, ()), record),
-                "loss": _program(own, problem.loss, z.w, record),
+        known = {name: x for name, x in problem._asdict().items()
+                 if not callable(x) and name != "random"}  # which the programs show
+        return {"operator": _program(own, problem.operator, Saddle(z.w, ()), record, *key),
+                "loss": _program(own, problem.loss, z.w, record, *key),
                 "projection": _program(own, problem.project, z.w),
                 "constant of the loss": mark(own, repr(known).encode())}
-    key = (jax.random.key(0),) if problem.random else ()
     return {"operator": _program(own, problem.operator, z, record, *key),
             "public term": "" if problem.public is None else _program(own, problem.public, z, *key),
             "projection": _program(own, problem.project, z)}

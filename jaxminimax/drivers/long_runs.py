@@ -25,6 +25,7 @@ from jaxminimax.drivers.result import Run
 from jaxminimax.mechanism import Mechanism, check, releases
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData
+from jaxminimax.placement.host_shards import HostShards, on_mesh
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
@@ -76,8 +77,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     Args:
       key: root key of the run, a secret.
       z: initial point; must not depend on the data.
-      data: leaves `[n, ...]`; `HostData` of them if they are larger than the device's memory: the
-        same run, with the rows of every release sent ahead; or what `sharding.shard` made of them,
+      data: leaves `[n, ...]`; `HostData` of them, or of any object that hands out records by
+        number, if they are larger than the device's memory: the same run, with the rows of every
+        release sent ahead; or what `sharding.shard` made of them,
         which brings its mesh.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
@@ -103,7 +105,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
       ValueError: for a description that is not valid or does not fit the data, a folder of
         another run, a mesh with an algorithm that does not release clipped sums over a `Query`,
         processes that do not agree, or `HostData` for an algorithm that reads all records, or
-        chooses them, or together with a mesh; for a checkpoint of a key of another generator than
+        chooses them; for a checkpoint of a key of another generator than
         threefry2x32; for arithmetic in which NaN is no number like others; if the ledger refuses
         the run.
       TypeError: as `run`.
@@ -143,8 +145,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     with bookings.Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people) as booking:
         sharding.check_records(data)  # what is refused here is not charged
-        placed = sharding.on_mesh(data, mesh)
-        if not isinstance(placed, HostData):
+        placed = on_mesh(data, mesh)
+        if not isinstance(placed, HostData | HostShards):
             placed = sharding.arrays(placed)
         mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:

@@ -20,7 +20,9 @@ import numpy as np
 from jaxminimax.base.types import PyTree
 from jaxminimax.door.samples import sample_of_release
 from jaxminimax.mechanism import Mechanism, Query, Repeat, Resolvent, releases, rows_read
+from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData, Window
+from jaxminimax.placement.host_shards import HostShards
 
 _BYTES = 2**26  # of the rows that are sent together, unless told otherwise
 
@@ -31,7 +33,7 @@ class Supply:
     Args:
       key: root key of the run.
       mechanism: what was promised to the accountant, checked.
-      data: on the device, or `HostData`.
+      data: on the devices, `HostData`, or those of the processes of a mesh.
       pieces: rounds of each piece of the run.
       done: rounds before the first piece.
       total: rounds of the run.
@@ -44,12 +46,16 @@ class Supply:
     def __init__(self, key: jax.Array, mechanism: Mechanism, data: PyTree, pieces: list[int],
                  done: int, total: int) -> None:
         self._data, self._pool, self._next = data, None, None
-        if not isinstance(data, HostData):
+        if not isinstance(data, HostData | HostShards):
             return
-        described, query = _readable(key, mechanism, data)
+        self._ahead: HostData | HostShards = data
+        described, self._query = _readable(key, mechanism, data)
         self._limit, self._per_round = releases(described), releases(described) // total
-        size = self._per_round * rows_read(query) * max(1, data.record_bytes)
-        self._most = min(max(pieces, default=1), data.rounds or max(1, _BYTES // size))
+        held = data.data if isinstance(data, HostShards) else data
+        rows = (data.rows_sent(self._query) if isinstance(data, HostShards)
+                else rows_read(self._query))
+        size = self._per_round * rows * max(1, held.record_bytes)
+        self._most = min(max(pieces, default=1), held.rounds or max(1, _BYTES // size))
         self._host = _host()
         self._key = jax.device_put(key, self._host)  # the key is an argument: no program holds it
         self._described = jax.device_put(described, self._host)
@@ -71,10 +77,9 @@ class Supply:
             return
         while rounds:
             assert self._next is not None
-            (first, count, numbers), rows = self._next
-            window = Window(**jax.device_put(dict(rows=rows.result(), numbers=np.asarray(numbers),
-                                                  first=np.int32(first))),
-                            population=self._data.population)
+            (first, count), found = self._next
+            numbers, rows = found.result()
+            window = self._window(numbers, rows, first)
             self._next = self._start()
             yield window, count
             rounds -= count
@@ -87,7 +92,21 @@ class Supply:
         if self._pool is not None:
             jax.block_until_ready(state)
 
-    def _start(self) -> tuple[tuple[int, int, jax.Array], Future] | None:
+    def _gather(self, numbers: jax.Array,
+                valid: jax.Array | None) -> tuple[np.ndarray, PyTree]:
+        """The rows of some samples, by their numbers."""
+        if isinstance(self._ahead, HostShards):
+            there = None if valid is None else np.asarray(valid)
+            return self._ahead.gather(self._query, np.asarray(numbers), there)
+        return np.asarray(numbers), self._ahead.take(np.asarray(numbers))
+
+    def _window(self, numbers: np.ndarray, rows: PyTree, first: int) -> Window:
+        if isinstance(self._ahead, HostShards):
+            return self._ahead.window(numbers, rows, first)
+        return Window(**jax.device_put(dict(rows=rows, numbers=numbers, first=np.int32(first))),
+                      population=self._ahead.population)
+
+    def _start(self) -> tuple[tuple[int, int], Future] | None:
         """Begins to gather the next share, on the other thread."""
         share = next(self._shares, None)
         if share is None:
@@ -95,19 +114,19 @@ class Supply:
         first, count = share[0] * self._per_round, share[1]
         # of one shape: a share that is shorter reads rows for later releases as well, or the last's
         spent = np.minimum(first + np.arange(self._most * self._per_round), self._limit - 1)
-        numbers = _draw(self._key, self._described,
-                        jax.device_put(spent.astype(np.int32), self._host))
+        drawn = _draw(self._key, self._described,
+                      jax.device_put(spent.astype(np.int32), self._host))
         assert self._pool is not None
-        return (first, count, numbers), self._pool.submit(
-            lambda: self._data.take(np.asarray(numbers)))
+        return (first, count), self._pool.submit(self._gather, *drawn)
 
 
 @jax.jit
-def _draw(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> jax.Array:
-    """Rows of the data that releases of these numbers read, int32 `[k, c]`."""
+def _draw(key: jax.Array, mechanism: Repeat,
+          spent: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """Rows of the data that releases of these numbers read, int32 `[k, c]`, and which count."""
     samples = jax.vmap(lambda k: sample_of_release(key, mechanism, k)[1])(spent)
     assert samples.rows is not None
-    return samples.rows
+    return samples.rows, samples.valid
 
 
 def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
@@ -119,13 +138,18 @@ def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def _readable(key: jax.Array, mechanism: Mechanism,
-              data: HostData) -> tuple[Repeat, Query | Resolvent]:
-    """The mechanism and its query, if its releases read samples that are known ahead."""
+              data: HostData | HostShards) -> tuple[Repeat, Any]:
+    """The mechanism and its query, if its releases read samples that are known ahead.
+
+    On a mesh, a `Query`; else a `Resolvent` too.
+    """
     if not isinstance(mechanism, Repeat) or not isinstance(mechanism.query, Query | Resolvent):
         raise ValueError("HostData are for algorithms that repeat one query on samples of the "
                          "records: what others read next may depend on what they released. "
                          "Give the arrays themselves.")
     query, parts = mechanism.query, mechanism.parts
+    if isinstance(data, HostShards) and not isinstance(query, Query):
+        sharding.refuse_mesh()
     if jax.eval_shape(lambda: sample_of_release(key, mechanism, jnp.int32(0))[1]).rows is None:
         raise ValueError(f"{query.sampling!r} reads every record in every release, so nothing is "
                          "gained by HostData: use Poisson, FixedSize or Disjoint, or give the "

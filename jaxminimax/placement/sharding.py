@@ -8,7 +8,7 @@ other: what they exchange are exact sums.
 """
 
 import hashlib
-from typing import Any
+from typing import Any, NoReturn, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import PyTree, pytree_dataclass
-from jaxminimax.placement.host_data import HostData
+from jaxminimax.placement.host_data import HostData, Window
 
 AXIS = "data"
 _LIMIT = 2**31  # row numbers have 32 bits
@@ -48,7 +48,7 @@ class Sharded:
     mesh: Mesh = jax.tree.static()
 
 
-def _automatic(mesh: Mesh) -> Mesh:
+def automatic(mesh: Mesh) -> Mesh:
     """`mesh` with axes along which the compiler places what the program does not."""
     if AXIS not in mesh.axis_names:
         raise ValueError(f"mesh must have an axis {AXIS!r} to spread rows over, got "
@@ -79,6 +79,17 @@ def _check_processes(mesh: Mesh) -> None:
                          f"let only the axis {AXIS!r} of the mesh cross processes.")
 
 
+def own_shards(mesh: Mesh) -> list[int]:
+    """Numbers of the shards that this process holds.
+
+    Raises:
+      ValueError: for a mesh whose other axes cross processes.
+    """
+    _check_processes(mesh)
+    return [k for k, copies in enumerate(_holders(mesh))
+            if copies[0].process_index == jax.process_index()]
+
+
 def shard_rows(population: int, mesh: Mesh) -> int:
     """Rows of a shard, the padding included.
 
@@ -104,11 +115,9 @@ def own_rows(population: int, mesh: Mesh) -> np.ndarray:
         >>> jmm.placement.own_rows(5, mesh).tolist()  # of a single process, all
         [0, 1, 2, 3, 4]
     """
-    mesh = _automatic(mesh)
-    _check_processes(mesh)
+    mesh = automatic(mesh)
     size = shard_rows(population, mesh)
-    mine = [np.arange(k * size, (k + 1) * size) for k, copies in enumerate(_holders(mesh))
-            if copies[0].process_index == jax.process_index()]
+    mine = [np.arange(k * size, (k + 1) * size) for k in own_shards(mesh)]
     rows = np.concatenate([np.zeros(0, np.int64), *mine])
     return rows[rows < population]
 
@@ -136,7 +145,7 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None) -> Sharded
     """
     if isinstance(data, Sharded):
         raise ValueError("data are spread over a mesh already.")
-    mesh = _automatic(mesh)
+    mesh = automatic(mesh)
     _check_processes(mesh)
     leaves = jax.tree.leaves(data)
     given = {np.shape(x)[:1] for x in leaves}
@@ -151,9 +160,7 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None) -> Sharded
         population = count
     size = shard_rows(population, mesh)
     whole = size * mesh.shape[AXIS]
-    # or a row could be held, and counted, by two processes
-    agree(mesh, **{"population and mesh": repr((
-        population, tuple(mesh.shape.items()), [d.id for d in mesh.devices.flat])).encode()})
+    agree_on_shards(population, mesh)
     spread = NamedSharding(mesh, PartitionSpec(AXIS))
     everywhere = [isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves]
     if any(everywhere):
@@ -198,28 +205,25 @@ def arrays(data: PyTree) -> PyTree:
     return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
 
 
-def on_mesh(data: PyTree, mesh: Mesh | None) -> PyTree:
-    """`data` spread over `mesh`, unless they are already or there is none.
-
-    Raises:
-      ValueError: as `shard`; for data that are spread over another mesh.
-    """
-    if not isinstance(data, Sharded):
-        return data if mesh is None else shard(data, mesh)
-    if mesh is not None and _automatic(mesh) != data.mesh:
-        raise ValueError(f"data are spread over {data.mesh}, not over {mesh}.")
-    return data
+def is_spread(data: PyTree) -> TypeGuard[Sharded | Window]:
+    """Whether data lie on a mesh, all or those that were sent ahead."""
+    return isinstance(data, Sharded | Window) and data.mesh is not None
 
 
 def refuse(data: PyTree) -> None:
     """Refuses data on a mesh.
 
     Raises:
-      ValueError: for `Sharded` data.
+      ValueError: for data that are spread over one.
     """
-    if isinstance(data, Sharded):
-        raise ValueError("data on a mesh are for algorithms that release clipped sums over a "
-                         "Query: run this one on one device.")
+    if is_spread(data):
+        refuse_mesh()
+
+
+def refuse_mesh() -> NoReturn:
+    """For what does not run on a mesh."""
+    raise ValueError("data on a mesh are for algorithms that release clipped sums over a Query: "
+                     "run this one on one device.")
 
 
 def check_key(key: jax.Array) -> None:
@@ -242,7 +246,7 @@ def replicated(tree: PyTree, mesh: Mesh) -> PyTree:
     Raises:
       ValueError: for a leaf that is spread over the axis of the rows.
     """
-    mesh = _automatic(mesh)
+    mesh = automatic(mesh)
 
     def leaf(x: Any) -> jax.Array:
         spec, where = PartitionSpec(), getattr(x, "sharding", None)
@@ -286,6 +290,21 @@ def agree(mesh: Mesh, **values: Any) -> None:
             raise ValueError(f"{name} must be equal on all processes, and is not: make it on one "
                              "and hand it to the others, a key by "
                              "multihost_utils.broadcast_one_to_all(jax.random.key_data(key)).")
+
+
+def agree_on_shards(population: int, mesh: Mesh, **values: Any) -> None:
+    """Refuses to go on unless all processes say alike which of them holds which rows.
+
+    Or a row could be held, and counted, by two.
+
+    Args:
+      population: n.
+      mesh: with the devices in their order.
+      **values: as in `agree`.
+    """
+    agree(mesh, **{"population and mesh": repr((
+        population, tuple(mesh.shape.items()), [d.id for d in mesh.devices.flat])).encode(),
+        **values})
 
 
 def _bytes(value: Any) -> bytes:

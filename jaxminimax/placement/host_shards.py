@@ -1,0 +1,186 @@
+"""Rows that stay on the hosts of a mesh: each process sends its shards what they will read.
+
+The run is that of `shard_sums` on the same mesh, bit for bit: the same sample of the whole
+population, the same shard for every row, the same slots and the same order of addition. Only where
+a shard finds its rows is another: not among all of its rows, but among those of its part of the
+sample, which the host drew by the same function from the same key and sent ahead.
+
+Why that costs no privacy and is charged as it stands:
+
+* The release draws its sample again, on every device, and each shard compares the numbers that it
+  was sent with its part of that sample, in order and one by one. If one number of one shard is
+  another, or a shard was sent too few, all devices release NaN: the comparisons are and-ed over the
+  mesh. So a shard that got another's rows, rows of another release or of another key release
+  nothing. Whether they agree is a function of what processes sent and of the sample, never of a
+  record.
+* All processes draw the same sample, since they hold the same key, population, mesh and mechanism,
+  which `agree` compares before any row is read. Each keeps the numbers in its own shards: a row is
+  in one shard, so it is clipped once and added once.
+* How many rows are sent ahead depends on the sample alone: room for one pass of `pass_rows` in
+  every shard, and for as many as the fullest shard of a share needs where that is more, with a
+  probability of 1e-27 a shard. The number of passes is charged as on a mesh in memory.
+
+Processes must trust each other as on any mesh. That the record of a number is the same in every
+pass over the data, and in no other process, is up to the caller: no number shows it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxminimax.base.types import PyTree
+from jaxminimax.mechanism import Query
+from jaxminimax.placement import shard_sums, sharding
+from jaxminimax.placement.host_data import HostData, Window
+from jaxminimax.placement.sharding import AXIS, Sharded
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostShards:
+    """`HostData` of every process, and the mesh whose shards they are; made by `on_mesh`.
+
+    Attributes:
+      data: the rows `own_rows` of this process.
+      mesh: with automatic axes.
+    """
+
+    data: HostData = dataclasses.field(repr=False)
+    mesh: Mesh
+
+    @property
+    def stretches(self) -> list[tuple[int, int]]:
+        """Number of the first row, and of rows, of each of this process's shards, in order."""
+        return _stretches(self.population, self.mesh)
+
+    @property
+    def population(self) -> int:
+        """Records of all processes."""
+        return self.data.population
+
+    @property
+    def record(self) -> PyTree:
+        """Shapes and dtypes of a record."""
+        return self.data.record
+
+    @property
+    def size(self) -> int:
+        """Rows of a shard, the padding included."""
+        return sharding.shard_rows(self.population, self.mesh)
+
+    def at_once(self, query: Query) -> int:
+        """Rows of a release that are sent to a shard, but for a chance of 1e-27."""
+        return shard_sums.pass_rows(query, self.size, self.mesh.shape[AXIS])
+
+    def rows_sent(self, query: Query) -> int:
+        """Rows of a release that a process sends to its shards, the same number for all."""
+        processes = len({device.process_index for device in self.mesh.devices.flat})
+        return self.at_once(query) * -(-self.mesh.shape[AXIS] // processes)
+
+    def own_shards(self) -> list[int]:
+        """Numbers of the shards of this process."""
+        return sharding.own_shards(self.mesh)
+
+    def gather(self, query: Query, rows: np.ndarray,
+               valid: np.ndarray | None) -> tuple[np.ndarray, PyTree]:
+        """What each shard reads in k releases, and the rows of this process's shards.
+
+        Args:
+          query: how the samples were drawn.
+          rows: of k samples, `[k, c]`.
+          valid: which of them count; None for all.
+
+        Returns:
+          Numbers `[k, D, W]`, sorted in each shard, -1 where there is none; and leaves
+          `[k, d, W, ...]` of the d own shards, zeros where there is none.
+        """
+        shards, size = self.mesh.shape[AXIS], self.size
+        numbers = np.where(True if valid is None else valid, rows, np.int32(2**31 - 1))
+        numbers = np.sort(numbers, 1)
+        ends = np.stack([np.searchsorted(one, np.arange(shards + 1) * size) for one in numbers])
+        begin, end = ends[:, :-1, None], ends[:, 1:, None]
+        at_once = self.at_once(query)
+        place = begin + np.arange(at_once * max(1, -(-int(np.max(end - begin)) // at_once)))
+        there = place < end
+        found = np.take_along_axis(
+            numbers[:, None], np.minimum(place, numbers.shape[1] - 1), 2)
+        found = np.where(there, found, -1).astype(np.int32)
+        own = self.own_shards()
+        mine, counts = there[:, own], [count for _, count in self.stretches]
+        before = np.cumsum([0, *counts[:-1]]) if counts else np.zeros(0, np.int64)
+        local = found[:, own] - np.array(own, np.int64)[:, None] * size + before[:, None]
+        read = self.data.take(local[mine])
+
+        def spread(x: np.ndarray) -> np.ndarray:
+            out = np.zeros((*mine.shape, *x.shape[1:]), x.dtype)
+            out[mine] = x
+            return out
+
+        return found, jax.tree.map(spread, read)
+
+    def window(self, numbers: np.ndarray, rows: PyTree, first: int) -> Window:
+        """What `gather` found, on the devices of the mesh."""
+        where = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
+        place = {shard: k for k, shard in enumerate(self.own_shards())}
+
+        def send(x: np.ndarray, of: Callable[[int], int]) -> jax.Array:
+            x = x.astype(jnp.result_type(x), copy=False)
+
+            def part(index: Any) -> np.ndarray:
+                number = of(index[1].start or 0)
+                return x[:, number:number + 1]
+
+            return jax.make_array_from_callback(
+                (x.shape[0], self.mesh.shape[AXIS], *x.shape[2:]), where, part)
+
+        return Window(
+            rows=jax.tree.map(lambda x: send(x, place.__getitem__), rows),
+            numbers=send(numbers, lambda shard: shard),
+            first=jax.device_put(np.int32(first), NamedSharding(self.mesh, PartitionSpec())),
+            population=self.population, mesh=self.mesh)
+
+
+def on_mesh(data: PyTree, mesh: Mesh | None) -> PyTree:
+    """`data` spread over `mesh`, unless they are already or there is none; `HostData` stay.
+
+    Raises:
+      ValueError: as `shard`; for data that are spread over another mesh; for `HostData` of other
+        rows than `own_rows`, on every process.
+    """
+    if isinstance(data, HostData):
+        return _hosts(data, mesh)
+    if not isinstance(data, Sharded):
+        return data if mesh is None else sharding.shard(data, mesh)
+    if mesh is not None and sharding.automatic(mesh) != data.mesh:
+        raise ValueError(f"data are spread over {data.mesh}, not over {mesh}.")
+    return data
+
+
+def _hosts(data: HostData, mesh: Mesh | None) -> HostData | HostShards:
+    if mesh is None:
+        if data.count != data.population:
+            raise ValueError(f"HostData hold {data.count} of population={data.population} rows: "
+                             "the others are those of other processes, so give mesh=..., or all "
+                             "rows.")
+        return data
+    mesh = sharding.automatic(mesh)
+    wanted = sum(count for _, count in _stretches(data.population, mesh))
+    sharding.agree_on_shards(data.population, mesh, **{
+        "rounds, shapes and dtypes of HostData": repr((data.rounds, data.record)).encode(),
+        "whether a process holds the rows own_rows(population, mesh)":
+            repr(data.count == wanted).encode()})
+    if data.count != wanted:
+        raise ValueError(f"HostData hold {data.count} rows, but this process is to hold {wanted} "
+                         f"of population={data.population}: give HostData(rows, population=n) "
+                         "the rows own_rows(n, mesh).")
+    return HostShards(data, mesh)
+
+
+def _stretches(population: int, mesh: Mesh) -> list[tuple[int, int]]:
+    size = sharding.shard_rows(population, mesh)
+    return [(k * size, max(0, min(size, population - k * size)))
+            for k in sharding.own_shards(mesh)]
