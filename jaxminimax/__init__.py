@@ -54,7 +54,9 @@ from jaxminimax.drivers import sweep as sweep
 from jaxminimax.drivers import tune as tune
 from jaxminimax.gradients import ClippedSum as ClippedSum
 from jaxminimax.gradients import clipped_sum as clipped_sum
+from jaxminimax.mechanism import AdaptiveClip as AdaptiveClip
 from jaxminimax.mechanism import CorrelatedSums as CorrelatedSums
+from jaxminimax.mechanism import Difference as Difference
 from jaxminimax.mechanism import Disjoint as Disjoint
 from jaxminimax.mechanism import FixedSize as FixedSize
 from jaxminimax.mechanism import Full as Full
@@ -71,6 +73,7 @@ from jaxminimax.mechanism import Selection as Selection
 from jaxminimax.mechanism import Sequence as Sequence
 from jaxminimax.mechanism import Solution as Solution
 from jaxminimax.mechanism import TreeSums as TreeSums
+from jaxminimax.mechanism import Windows as Windows
 from jaxminimax.mechanism import budget_split as budget_split
 from jaxminimax.mechanism import planned_bands as planned_bands
 from jaxminimax.mechanism.repetitions import Repetitions as Repetitions

@@ -132,12 +132,14 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     parts: list[Any] = leaves(whole)
     of_losses = (GroupLosses, RecordLosses, Selection)
     losses = [part for part in parts if isinstance(part, of_losses)]
-    (main,) = (part for part in parts if not isinstance(part, of_losses))
+    main, *others = (part for part in parts if not isinstance(part, of_losses))
     query: Any = main.query if isinstance(main, Repeat) else main
     per_player = {"": query.noise_multiplier}
     if isinstance(query, Query):
         players = check_noise(query)._asdict()
         per_player = {name: x for name, x in players.items() if x is not None}
+    for other in others:
+        per_player |= other.noise_multipliers()
     return {
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,

@@ -148,13 +148,10 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
-    if grouped:
-        own_record.check(problem.operator, z, rows, axes)
-    else:
-        own_record.check_operator(problem, z, rows)
+    own_record.check_operator(problem, z, rows, axes)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
     (main, *_) = leaves(described)
-    query = getattr(main, "query", main)
+    query, *others = _queries(described)
     clips = main.clips()
     wanted = Saddle(clips.get("w", clips.get("", next(iter(clips.values()), None))),
                     clips.get("v"))
@@ -167,7 +164,7 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
                             "bytes": None, "seconds": None}
     if measure:
         cost |= _measured(rows, z, hyper, algorithm, problem)
-    noise = getattr(query, "noise_multiplier", None) is not None
+    noise = _noise_is_set(described)
     return Report(
         records={"number": n, "arrays": _arrays("record", record), "rows each": rows_each(data)},
         parameters=tuple(x for name, one in z._asdict().items()
@@ -180,7 +177,7 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
                 "batch size": batch, "rows read": read},
         strategy=summed.explain(z, batch_of),
         cost=cost,
-        warnings=_warnings(delta, n, noise, z, wanted, hyper, query),
+        warnings=_warnings(delta, n, noise, z, wanted, hyper, (query, *others)),
         looked=_looked(problem, z, data, wanted, axes) if look else None)
 
 
@@ -190,9 +187,13 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
 def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
             z: Any) -> tuple[PyTree, int]:
     """Shapes and dtypes of the data, and how many records there are."""
-    held = data.rows if isinstance(data, HostData | Sharded) else data
+    held = data.rows if isinstance(data, Sharded) else data
     arguments.call(jax.random.key(0), z, hyper, algorithm, problem)
-    arguments.records(held)
+    if isinstance(data, HostData):
+        held = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+            (data.population, *x.shape), x.dtype), data.record)
+    else:
+        arguments.records(held)
     rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), held)
     described = algorithm.mechanism(hyper).records()
     found = {x.shape[:1] for x in jax.tree.leaves(rows)}
@@ -221,6 +222,16 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
             for name, how, x, c in zip(Saddle._fields, moves, z, clip, strict=True)}
 
 
+def _queries(described: Any) -> list[Any]:
+    """What each leaf releases."""
+    return [getattr(leaf, "query", leaf) for leaf in leaves(described)]
+
+
+def _noise_is_set(described: Any) -> bool:
+    """Whether every leaf has its noise."""
+    return all(query.noise_multiplier is not None for query in _queries(described))
+
+
 def _batch(query: Any, n: int) -> tuple[float, int]:
     sampling = getattr(query, "sampling", Full())
     size = getattr(query, "population", None) or max(getattr(query, "sizes", (n,)))
@@ -228,7 +239,7 @@ def _batch(query: Any, n: int) -> tuple[float, int]:
 
 
 def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle, hyper: Any,
-              query: Any) -> tuple[str, ...]:
+              queries: tuple[Any, ...]) -> tuple[str, ...]:
     found = []
     if delta is not None and delta >= min(0.1, 1 / n):
         found.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
@@ -237,9 +248,12 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
         found.append("No noise is set: calibrate(algorithm, hyper, epsilon, delta) sets it.")
     numbers = sum(a.size for c, x in zip(clip, z, strict=True) if c is not None
                   for a in jax.tree.leaves(x))
-    if numbers > getattr(query, "parameters", numbers):
-        found.append(f"query.parameters = {query.parameters} is below the {numbers} numbers of a "
-                     "release, which would be refused.")
+    for query in queries:
+        adaptive = getattr(query, "adaptive", None)
+        each = numbers + (0 if adaptive is None else adaptive.counts(query))
+        if each > getattr(query, "parameters", each):
+            found.append(f"query.parameters = {query.parameters} is below the {each} numbers of a "
+                         "release, which would be refused.")
     for name, c, x in zip(Saddle._fields, clip, z, strict=True):
         if c is not None and not jax.tree.leaves(x):
             found.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
@@ -256,7 +270,7 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
 def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
     """Bytes and seconds of a compiled round, on data of these shapes that are made up."""
     key, state = jax.random.key(0), jax.tree.map(jnp.asarray, algorithm.init(z, hyper))
-    if any(x is None for x in _multipliers(hyper)):
+    if not _noise_is_set(algorithm.mechanism(hyper)):
         hyper = _noised(hyper)
 
     @jax.jit
@@ -278,11 +292,6 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
     return found | {"seconds": min(taken)}
 
 
-def _multipliers(hyper: Any) -> list[Any]:
-    return [getattr(getattr(hyper, name, None), "noise_multiplier", 0) for name in (
-        "query", "losses")]
-
-
 def _noised(hyper: Any) -> Any:
     """Settings with some noise, for a round whose result nobody sees."""
     changed = {name: getattr(hyper, name).with_noise(1.0) for name in ("query", "losses")
@@ -295,7 +304,10 @@ def _noised(hyper: Any) -> Any:
 
 def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> dict[str, Any]:
     """Shares of the records, at the initial point."""
-    rows = data.rows if isinstance(data, HostData | Sharded) else data
+    if isinstance(data, HostData):
+        rows = data.take(np.arange(min(_LOOKED, data.count)))
+    else:
+        rows = data.rows if isinstance(data, Sharded) else data
     some = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
         x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
     key = (jax.random.key(0),) if getattr(problem, "random", False) else ()

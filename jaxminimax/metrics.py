@@ -244,6 +244,9 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
       sizes: records of each group.
 
+    Raises:
+      ValueError: for a problem whose loss draws.
+
     Examples:
         >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
         >>> data, sizes = jmm.problems.by_group(jnp.array([[1.0], [0.0], [0.0]]),
@@ -251,6 +254,7 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
         >>> jmm.metrics.group_risks(problem, jnp.zeros(1), data, sizes).tolist()
         [0.5, 0.0]
     """
+    operator_keys.refuse(problem, "A group's risk")
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
     return _group_means(each, sizes)
 

@@ -15,6 +15,7 @@ from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import (
     PARAMETERS,
     CorrelatedSums,
+    Difference,
     Disjoint,
     FixedSize,
     Full,
@@ -26,6 +27,7 @@ from jaxminimax.mechanism import (
     Query,
     Resolvent,
     TreeSums,
+    Windows,
 )
 from jaxminimax.mechanism.resolvent import ASSUMES
 
@@ -39,6 +41,7 @@ _SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multipl
 OPTIONS: dict[type, tuple[str, ...]] = {
     Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
     Resolvent: _SAMPLED,
+    Windows: _SAMPLED,
     GroupGradients: ("group_sizes", *_SAMPLED[1:]),
     GroupSolution: ("group_sizes",),
     TreeSums: ("bands",),
@@ -241,6 +244,16 @@ def _query(args: argparse.Namespace, z: Any, records: int) -> Query:
                  parameters=args.parameters, bands=1 if args.bands is None else args.bands)
 
 
+def _windows(args: argparse.Namespace, z: Any, records: int) -> Windows:
+    """Equal noise on anchors and differences, so that the cost is that of any length."""
+    shared: Any = dict(sampling=_sampling(args, records), population=records,
+                       parameters=args.parameters)
+    anchor = Query(clip=Saddle(1.0, 1.0), joint=True,
+                   noise_multiplier=None if z is None else Saddle(z, z), **shared)
+    return Windows(anchor=anchor, length=2,
+                   difference=Difference(lipschitz=1.0, noise_multiplier=z, **shared))
+
+
 def _resolvent(args: argparse.Namespace, z: Any, records: int) -> Resolvent:
     return Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
                      diameter=args.diameter, noise_multiplier=z, population=records,
@@ -270,7 +283,7 @@ def _sums(args: argparse.Namespace, z: Any, records: int) -> PrefixSums:
 
 _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
     Query: _query, Resolvent: _resolvent, GroupGradients: _groups, GroupSolution: _solution,
-    TreeSums: _sums}
+    TreeSums: _sums, Windows: _windows}
 
 
 def _sampling(args: argparse.Namespace, records: int) -> Full | Poisson | FixedSize | Disjoint:

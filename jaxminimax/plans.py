@@ -80,7 +80,8 @@ def gaussian_ratio(epsilon: float | None, delta: float) -> float:
 def _silent(described: Any) -> Any:
     """A hyper, or a description in one, without noise."""
     changed: dict[str, Any] = {name: _silent(getattr(described, name)) for name in (
-        "query", "losses") if dataclasses.is_dataclass(getattr(described, name, None))}
+        "query", "losses", "anchor", "difference")
+        if dataclasses.is_dataclass(getattr(described, name, None))}
     if hasattr(described, "parts"):
         changed["parts"] = tuple(map(_silent, described.parts))
     if hasattr(described, "noise_multiplier"):

@@ -29,6 +29,7 @@ from jaxminimax.algorithms import (
     recursive,
     recursive_sgda,
     sgda,
+    spider,
 )
 from jaxminimax.base.faces import public_names as _public_names
 
@@ -46,6 +47,7 @@ __all__ = [
     "recursive",
     "recursive_sgda",
     "sgda",
+    "spider",
 ]
 
 ALGORITHMS: dict[str, typing.Any] = {name: vars(sys.modules[__name__])[name] for name in __all__}

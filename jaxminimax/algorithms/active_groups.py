@@ -31,6 +31,7 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms.common import averaging
 from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common.group_weights import check_same_groups
 from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import started, stepped
 from jaxminimax.algorithms.group_sgd import gradient_step
@@ -97,9 +98,7 @@ def mechanism(hyper: Hyper) -> Sequence:
       ValueError: if the two parts are described for different groups, or all losses would be
         released.
     """
-    if hyper.query.sizes != hyper.losses.sizes:
-        raise ValueError(f"query has sizes {hyper.query.sizes}, but losses has "
-                         f"{hyper.losses.sizes}: they read the same groups.")
+    check_same_groups(hyper)
     if not hyper.losses.only_argmax:
         raise ValueError("losses must be a Selection, or GroupLosses with only_argmax=True: only "
                          "the index of the largest loss is released.")

@@ -31,7 +31,6 @@ Examples:
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,7 +40,8 @@ import optax
 
 from jaxminimax.algorithms.common import averaging, schedules
 from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.steps import projected, started
+from jaxminimax.algorithms.common.group_weights import averaged, check_same_groups, uniform
+from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.groups import release_weighted_gradient
@@ -130,9 +130,7 @@ def mechanism(hyper: Hyper) -> Mechanism:
     every = Repeat(query=hyper.query, times=hyper.iterations)
     if hyper.losses is None:
         return every
-    if hyper.query.sizes != hyper.losses.sizes:
-        raise ValueError(f"query has sizes {hyper.query.sizes}, but losses has "
-                         f"{hyper.losses.sizes}: they read the same groups.")
+    check_same_groups(hyper)
     if hyper.losses.only_argmax:
         raise ValueError("losses.only_argmax must be False: the weights need all losses.")
     first = rounds_balanced(hyper)
@@ -171,23 +169,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for weights, or a step, an average or a cap that is not defined.
     """
-    if jax.tree.leaves(z.v):
-        raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
-    w = started(z, hyper).w
+    z, first = uniform(z, hyper)
     checks.number("cap", hyper.cap, low=1.0, high=1e6, closed=True)
-    p, dtype = len(hyper.query.sizes), tree.float_dtype(w)
-    z = Saddle(w, jnp.full(p, -math.log(p), dtype))
-    first = _averaged(averaging.start(_point(z)), z, jnp.int32(1), hyper)
-    return State(z, first, _optimiser(hyper, jnp.int32(1)).init(w), jnp.full(p, jnp.nan, dtype),
+    return State(z, first, _optimiser(hyper, jnp.int32(1)).init(z.w), jnp.full_like(z.v, jnp.nan),
                  jnp.int32(0), jnp.int32(0))
-
-
-def _point(z: Saddle) -> Saddle:
-    return Saddle(z.w, jnp.exp(z.v))
-
-
-def _averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Hyper) -> averaging.Mean:
-    return averaging.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
@@ -230,7 +215,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     w = projected(tree.add(w, change), w, problem)  # w_{t+1}
     z = tree.cast_like(Saddle(w, log_weights), state.z)
     spent = t + jnp.maximum(t - first, 0) * (hyper.losses is not None)
-    return State(z, _averaged(state.mean, z, t + 1, hyper), memory, y, spent, t)
+    return State(z, averaged(state.mean, z, t + 1, hyper), memory, y, spent, t)
 
 
 def _moved(log_weights: jax.Array, y: jax.Array, hyper: Hyper, t: jax.Array) -> jax.Array:

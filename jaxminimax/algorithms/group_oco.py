@@ -210,7 +210,7 @@ def _online(hyper: Hyper) -> Any:
 
 def _alone(problem: GroupProblem) -> Problem:
     """The problem of one player that the optimiser sees."""
-    return Problem(operator=problem.operator,
+    return Problem(operator=problem.operator, random=problem.random,
                    project=lambda z: Saddle(problem.project(z.w), z.v))
 
 

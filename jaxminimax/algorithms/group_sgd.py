@@ -34,8 +34,9 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms.common import averaging, schedules
 from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.common.group_weights import averaged, check_same_groups, uniform
 from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import started, stepped
+from jaxminimax.algorithms.common.steps import stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.door.groups import release_group_gradient
@@ -104,9 +105,7 @@ def mechanism(hyper: Hyper) -> Sequence:
       ValueError: if the two parts are described for different groups, or if only the largest loss's
         index is to be released.
     """
-    if hyper.query.sizes != hyper.losses.sizes:
-        raise ValueError(f"query has sizes {hyper.query.sizes}, but losses has "
-                         f"{hyper.losses.sizes}: they read the same groups.")
+    check_same_groups(hyper)
     if hyper.losses.only_argmax:
         raise ValueError("losses.only_argmax must be False: the weights need all losses. "
                          "active_groups releases the index alone.")
@@ -134,21 +133,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for weights, or a step or an average that is not defined.
     """
-    if jax.tree.leaves(z.v):
-        raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
-    w = started(z, hyper).w
-    p = len(hyper.query.sizes)
-    z = Saddle(w, jnp.full(p, -math.log(p), tree.float_dtype(w)))
-    first = _averaged(averaging.start(_point(z)), z, jnp.int32(1), hyper)
-    return State(z, first, jnp.int32(0))
-
-
-def _point(z: Saddle) -> Saddle:
-    return Saddle(z.w, jnp.exp(z.v))
-
-
-def _averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Hyper) -> averaging.Mean:
-    return averaging.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
+    return State(*uniform(z, hyper), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
@@ -181,7 +166,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
     v = jax.nn.log_softmax(log_weights + weight_step * y)  # ln v_{t+1}
     z = tree.cast_like(Saddle(w, v), state.z)
-    return State(z, _averaged(state.mean, z, t + 1, hyper), state.spent + 2)
+    return State(z, averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,

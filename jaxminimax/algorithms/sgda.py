@@ -12,7 +12,8 @@ Source: Yang, Hu, Lei, Varshney, Lyu and Ying, "Differentially Private SGDA for 
 UAI 2022, arXiv:2201.09046, Algorithm 1. Departures: B_t is the sample that the mechanism describes
 (Poisson, full batch or disjoint passes) instead of indices drawn with replacement, and the noise is
 calibrated to it instead of by Theorem 1; clipping replaces the Lipschitz assumption; each player
-has its own clip norm and noise; the terms r that read no data are neither clipped nor noised; any
+has its own clip norm and noise, and clip norms may follow a quantile of the records' norms
+(`AdaptiveClip`); the terms r that read no data are neither clipped nor noised; any
 optax optimiser may take the step; averages are over the points z_1 ... z_T at which the operator
 was taken, as in the proofs.
 
@@ -38,7 +39,7 @@ from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
 from jaxminimax.algorithms.common.steps import EUCLIDEAN, moved, started
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.noisy_operator import noisy_operator
+from jaxminimax.door.noisy_operator import noisy_operator_and_clip
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
 
 
@@ -73,12 +74,14 @@ class State(NamedTuple):
       mean: running average of the iterates at which the operator was taken.
       memory: the two optimisers' states.
       spent: releases made so far, int32 `[]`.
+      clip: per player, the clip norm of the next round, float32 `[]`; None where it stays.
     """
 
     z: Saddle
     mean: averaging.Mean
     memory: Saddle
     spent: jax.Array
+    clip: Saddle | None = None
 
     @property
     def average(self) -> Saddle:
@@ -114,7 +117,10 @@ def init(z: Saddle, hyper: Hyper) -> State:
     z = started(z, hyper)
     make = _optimisers(hyper, jnp.int32(1))
     memory = Saddle(*(tx.init(x) for tx, x in zip(make, z, strict=True)))
-    return State(z, averaging.start(z), memory, jnp.int32(0))
+    clip = None
+    if hyper.query.adaptive is not None:
+        clip = jax.tree.map(lambda c: jnp.asarray(c, jnp.float32), hyper.query.clip)
+    return State(z, averaging.start(z), memory, jnp.int32(0), clip)
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
@@ -134,13 +140,14 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
       ValueError: while tracing, if `data` does not have n rows or no noise was calibrated.
     """
     t = state.spent + 1
-    g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_t
+    g, clip = noisy_operator_and_clip(key, mechanism(hyper), state.spent, problem, state.z, data,
+                                      state.clip)  # g_t
     moves = [tx.update(*x)
              for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))
     z = moved(state.z, change, problem, hyper.geometry)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
-    return State(z, mean, memory, t)
+    return State(z, mean, memory, t, clip)
 
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float | None = None,

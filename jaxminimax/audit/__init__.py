@@ -206,11 +206,16 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
     found = None
-    if runs >= _FEW:
+    if runs >= _FEW and not _moving(query, made):
         found = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how), observe=points,
                        runs=min(runs, _ENOUGH), neighbours=neighbours, confidence=confidence)
     return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials,
                  found)
+
+
+def _moving(query: Any, mechanism: Any) -> bool:
+    """Whether the noise of a release differs from run to run, as the clip norms do."""
+    return getattr(query, "adaptive", None) is not None and mechanism.releases() > 1
 
 
 def _public(mechanism: Any) -> bool:
@@ -240,7 +245,8 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
     if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
         seen = dataclasses.replace(made, times=hyper.iterations)  # the first release of each round
     gauge = None
-    if runs >= _FEW and isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution):
+    if (runs >= _FEW and isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution)
+            and not _moving(getattr(made, "query", None), made)):
         gauge = signal_of(found[0], seen, neighbours=neighbours, confidence=confidence)
     return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
                  gauge)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.signal import lfilter
+import scipy
 
 from jaxminimax.accounting import _charge, _curves
 from jaxminimax.audit._bound import clopper_pearson
@@ -161,7 +161,7 @@ def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
     if bands == 1:
         return steps
     a = coefficients(bands)
-    return np.asarray(lfilter([1.0], a / a[0], steps, axis=1))
+    return np.asarray(scipy.signal.lfilter([1.0], a / a[0], steps, axis=1))
 
 
 def _there(found: Rounds, gap: np.ndarray) -> list[np.ndarray]:
@@ -194,6 +194,9 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)
     query: Any = getattr(mechanism, "query", None)
+    if getattr(query, "adaptive", None) is not None and found.before.shape[1] > 1:
+        raise ValueError("With adaptive clip norms a release's noise differs from run to run: "
+                         "measure the signal of one round, iterations=1.")
     bands = getattr(mechanism if query is None else query, "bands", 1)
     if bands > 1 and len(found.leaves) > 1:
         raise ValueError("The signal of correlated noise is that of one release a round, and "
@@ -243,8 +246,8 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
       mechanism: what is charged for the numbers that are looked at; None: all of the run.
 
     Raises:
-      ValueError: for numbers out of range, runs that are too few, or several releases a round with
-        correlated noise.
+      ValueError: for numbers out of range, runs that are too few, several releases a round with
+        correlated noise, or several rounds with adaptive clip norms.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(2.0, None),

@@ -21,7 +21,7 @@ from jaxminimax.base.types import PyTree
 _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
-SCHEME = 2
+SCHEME = 3
 _SAMPLE, _NOISE, _OPERATORS, _PUBLIC = range(4)  # what the key of a release is folded with
 
 

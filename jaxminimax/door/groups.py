@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door import core, noising, own_record
+from jaxminimax.door import core, noising, operator_keys, own_record
 from jaxminimax.door.samples import check_groups, sampled_of_group
 from jaxminimax.door.sums import release
 from jaxminimax.gradients import weights
@@ -37,7 +37,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
       key: root key of the run, a secret; as in `release`.
       mechanism: what was promised to the accountant: repeats `GroupGradients`.
       spent: number of releases already made of this mechanism, int32 `[]`.
-      problem: only `problem.operator` is used.
+      problem: only `problem.operator` is used, and whether it draws.
       w: the point.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
       group: i, int32 `[]`; public or a function of earlier releases.
@@ -57,7 +57,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
     w, data = jax.tree.map(jnp.asarray, (w, data))
     check_groups(data, query.sizes)
-    own_record.check(problem.operator, Saddle(w, ()), data, 2, sum(query.sizes))
+    own_record.check_operator(problem, Saddle(w, ()), data, 2, sum(query.sizes))
     noising.check_size(w, query.parameters)
     p = len(query.sizes)
     allowed = core.is_left(spent, mechanism.times) & (group >= 0) & (group < p)
@@ -65,9 +65,13 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     keys = core.keys_of_release(key, core.Kind.GROUP_GRADIENT, spent)
     sample, records = sampled_of_group(keys, key, query, group, data)
     scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
-    rows = jax.tree.leaves(records)[0].shape[0]
-    rounding = noising.rounding(keys.noise, scale, Saddle(w, None), rows, query.parameters)
-    total = clipped_sum(problem.operator, Saddle(query.clip, None)).sums(
+    count = jax.tree.leaves(records)[0].shape[0]
+    if problem.random:
+        rows = jnp.arange(count) if sample.rows is None else sample.rows
+        words = core.operators_words(key, core.Kind.GROUP_GRADIENT, spent)
+        records = operator_keys.with_words(records, rows, words, group)
+    rounding = noising.rounding(keys.noise, scale, Saddle(w, None), count, query.parameters)
+    total = clipped_sum(operator_keys.operator_of(problem), Saddle(query.clip, None)).sums(
         Saddle(w, ()), records, sample.valid, rounding)
     # (I + X) g / m_i
     size = jnp.asarray(group_batch_sizes(query))[group]
@@ -94,14 +98,15 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     operator says to C once more. Where r is in [0, 1] that changes nothing; were it above 1, or
     NaN, the record would be clipped or left out. All that is needed is that a replaced record
     changes no r, and it does not: r is a function of v and of the public sizes. s and N, which the
-    bracket is multiplied by, are too, so that is post-processing.
+    bracket is multiplied by, are too, so that is post-processing. Of a problem that draws, a record
+    holds the words of its key as well, functions of the run's key, group and row.
 
     Args:
       key: root key of the run, a secret; as in `release`, and with its numbers: a run that also
         calls `release` needs another key for that.
       mechanism: what was promised to the accountant: repeats `GroupGradients(groups="all")`.
       spent: number of releases already made of this mechanism, int32 `[]`.
-      problem: only `problem.operator` is used.
+      problem: only `problem.operator` is used, and whether it draws.
       w: the point.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
       v: weights of the groups, at least 0, `[p]`; public or a function of earlier releases.
@@ -124,7 +129,11 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
                          f"and dtype {jnp.result_type(v)}.")
     w, data = jax.tree.map(jnp.asarray, (w, data))
     check_groups(data, query.sizes)
-    own_record.check(problem.operator, Saddle(w, ()), data, 2, n)
+    own_record.check_operator(problem, Saddle(w, ()), data, 2, n)
+    operator = operator_keys.operator_of(problem)
+    if problem.random:
+        data = operator_keys.with_words_of_groups(
+            data, core.operators_words(key, core.Kind.MEAN, spent))
     s, r = shares(jnp.asarray(v, tree.float_dtype(w)), query.sizes)
     of_record = r[np.repeat(np.arange(p), query.sizes)]  # [N]
     rows = jax.tree.map(lambda x: jnp.concatenate(
@@ -132,7 +141,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
 
     def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:
         x, share = record
-        g = problem.operator(z, x).w
+        g = operator(z, x).w
         scale = share * _own_clip(g, query.clip)
         return Saddle(jax.tree.map(lambda a: a * scale.astype(tree.at_least_float32(a.dtype)), g),
                       ())

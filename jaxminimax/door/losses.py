@@ -13,7 +13,7 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.door import core, noising, own_record
+from jaxminimax.door import core, noising, operator_keys, own_record
 from jaxminimax.door.samples import Place, check_groups, record_at
 from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
 from jaxminimax.noise import chosen
@@ -36,7 +36,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
       key: root key of the run, a secret; as in `release`.
       mechanism: what was promised to the accountant.
       spent: number of releases already made of this mechanism, int32 `[]`.
-      problem: only `problem.loss` is used.
+      problem: only `problem.loss` is used, and whether it draws.
       w: the point.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
 
@@ -51,8 +51,8 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     if not isinstance(mechanism, GroupLosses):
         raise ValueError(f"release_group_losses answers GroupLosses, got "
                          f"{type(mechanism).__name__}.")
-    each = _losses(mechanism, problem, w, data)
     allowed = core.is_left(spent, mechanism.times)
+    each = _losses(key, core.Kind.GROUP_LOSSES, spent, mechanism, problem, w, data)
     keys = core.keys_of_release(key, core.Kind.GROUP_LOSSES, spent)
     dtype = float_dtype(jax.tree.map(jnp.asarray, w))
     noisy = _noisy_means(keys.noise, mechanism, each, mechanism.sizes, dtype)
@@ -82,7 +82,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
       mechanism: what was promised to the accountant; of `GroupLosses`, with `only_argmax`, see
         `release_group_losses`.
       spent: number of releases already made of this mechanism, int32 `[]`.
-      problem: only `problem.loss` is used.
+      problem: only `problem.loss` is used, and whether it draws.
       w: the point.
       data: leaves `[p, n_max, ...]`, see `problems.by_group`.
 
@@ -98,8 +98,8 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     if not isinstance(mechanism, Selection):
         raise ValueError("release_group_index answers a Selection, or GroupLosses("
                          f"only_argmax=True), got {type(mechanism).__name__}.")
-    each = _losses(mechanism, problem, w, data)
     allowed = core.is_left(spent, mechanism.times)
+    each = _losses(key, core.Kind.SELECTION, spent, mechanism, problem, w, data)
     keys = core.keys_of_release(key, core.Kind.SELECTION, spent)
     allowed &= jnp.asarray(check_noise(mechanism)) >= 0  # not NaN, which no comparison is true of
     below, plain = core.with_key_in_float64(
@@ -118,7 +118,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
       key: root key of the run, a secret. Noise is a function of it and `spent` alone.
       mechanism: what was promised to the accountant.
       spent: losses already released, int32 `[]`.
-      problem: only `problem.loss` is used.
+      problem: only `problem.loss` is used, and whether it draws.
       w: the point; may depend on earlier releases.
       data: as in `release_leaf`.
       place: where the record is; no other release may read it.
@@ -134,12 +134,16 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     if not isinstance(mechanism, RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
+    allowed = core.is_left(spent, mechanism.times)
     record, inside = record_at(data, place)
-    own_record.check(problem.loss, w, data, axes=len(place))
-    loss = problem.loss(w, record)
+    own_record.check_loss(problem, w, data, axes=len(place))
+    if problem.random:
+        *group, row = place
+        words = core.operators_words(key, core.Kind.RECORD_LOSS, spent)
+        record = operator_keys.with_words(record, jnp.asarray(row), words, *group)
+    loss = operator_keys.loss_of(problem)(w, record)
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
-    allowed = core.is_left(spent, mechanism.times)
     keys = core.keys_of_release(key, core.Kind.RECORD_LOSS, spent)
     loss = jnp.where(inside, loss, jnp.nan)
     alone = loss[None, None]  # a group of one record
@@ -147,9 +151,11 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     return core.nan_unless(allowed, noisy[0])
 
 
-def _losses(mechanism: GroupLosses | Selection, problem: GroupProblem, w: PyTree,
-            data: PyTree) -> jax.Array:
+def _losses(key: jax.Array, kind: core.Kind, spent: jax.Array, mechanism: GroupLosses | Selection,
+            problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """Every record's loss, `[p, n_max]`, once everything is as described.
+
+    Of a problem that draws, with the records' keys of release `spent` of this kind.
 
     Raises:
       ValueError: as the doors.
@@ -157,8 +163,11 @@ def _losses(mechanism: GroupLosses | Selection, problem: GroupProblem, w: PyTree
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
     w, data = jax.tree.map(jnp.asarray, (w, data))
     check_groups(data, mechanism.sizes)
-    own_record.check(problem.loss, w, data, 2, sum(mechanism.sizes))
-    each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
+    own_record.check_loss(problem, w, data, 2, sum(mechanism.sizes))
+    if problem.random:
+        data = operator_keys.with_words_of_groups(data, core.operators_words(key, kind, spent))
+    loss = operator_keys.loss_of(problem)
+    each = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(w, data)
     if each.shape != (len(mechanism.sizes), max(mechanism.sizes)):
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
     refuse_complex(each, "the loss")

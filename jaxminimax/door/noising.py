@@ -70,14 +70,19 @@ def finest(scale: Saddle) -> jax.Array:
     return jnp.max(jnp.stack([s.bits for s in scale if s is not None]))
 
 
-def check_size(like: PyTree, parameters: int) -> None:
+def check_size(like: PyTree, parameters: int, beside: int = 0) -> None:
     """Refuses a release of more numbers than its description pays for, and complex ones.
+
+    Args:
+      like: arrays of what is released.
+      parameters: of the description.
+      beside: numbers that are released with them.
 
     Raises:
       ValueError: naming both.
     """
     refuse_complex(like, "z")
-    size = sum(x.size for x in jax.tree.leaves(like))
+    size = beside + sum(x.size for x in jax.tree.leaves(like))
     if size > parameters:
         raise ValueError(f"A release has {size} numbers, but its description is charged for "
                          f"parameters={parameters}: give the query parameters={size} or more.")

@@ -6,7 +6,7 @@ from jaxminimax.base import tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.door import core
 from jaxminimax.door.operator_keys import public_term
-from jaxminimax.door.sums import release
+from jaxminimax.door.sums import release, release_and_clip
 from jaxminimax.mechanism import Repeat
 
 
@@ -32,7 +32,37 @@ def noisy_operator(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem:
     Raises:
       ValueError: as `release`.
     """
-    g = release(key, mechanism, spent, problem, z, data)
+    return _with_public(release(key, mechanism, spent, problem, z, data), key, spent, problem, z)
+
+
+def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
+                            z: Saddle, data: PyTree, clip: Saddle | None,
+                            ) -> tuple[Saddle, Saddle | None]:
+    """`noisy_operator`, with these clip norms where the description's follow a quantile.
+
+    Args:
+      key: as in `noisy_operator`.
+      mechanism: as in `noisy_operator`.
+      spent: as in `noisy_operator`.
+      problem: as in `noisy_operator`.
+      z: as in `noisy_operator`.
+      data: as in `noisy_operator`.
+      clip: see `sums.release_and_clip`; None without `Query.adaptive`.
+
+    Returns:
+      As `noisy_operator`; and the next clip norms.
+
+    Raises:
+      ValueError: as `sums.release_and_clip`.
+    """
+    if mechanism.query.adaptive is None:
+        return noisy_operator(key, mechanism, spent, problem, z, data), None
+    g, clip = release_and_clip(key, mechanism, spent, problem, z, data, clip)
+    return _with_public(g, key, spent, problem, z), clip
+
+
+def _with_public(g: Saddle, key: jax.Array, spent: jax.Array, problem: Problem,
+                 z: Saddle) -> Saddle:
     if problem.public is not None:
         g = tree.add(g, public_term(problem, z, key, core.Kind.MEAN, spent))
     return tree.cast_like(g, z)

@@ -1,7 +1,7 @@
 """Keys for operators that draw: latent points, dropout, augmentations, random starts.
 
-The operator of a problem with `random=True` is `(z, record, key) -> g`, and its public term
-`(z, key) -> g`. A record's key is
+The operator of a problem with `random=True` is `(z, record, key) -> g`, its public term
+`(z, key) -> g`, and the loss of a `GroupProblem` `(w, record, key) -> []`. A record's key is
 
     threefry_{key of the release's operators}(group, row),      group = 0 where there are none,
 
@@ -19,6 +19,14 @@ so are their mixtures over rho: the divergence sup_S P(S) - e^epsilon Q(S) is jo
 D(E P_rho, E Q_rho) <= E D(P_rho, Q_rho) <= delta. It would hold if rho were published, too. It
 would not if a key of an operator served noise or samples as well, or if two passes over a record
 had different keys: the norm would then be of another function than the sum.
+
+Nothing of this is about means over all records. Gradients of groups, weighted or of a drawn one,
+are clipped record by record whatever rho is, and so are losses, to [0, B]: those that are released,
+those that an index is drawn from (a pass over all records moves one score by what one record's
+clipped loss moves), and single ones. A record that is replaced keeps its group and its row, both
+public, hence its key. Refused are proximal points and solutions: they clip nothing, so that rho
+would have to be such that every operator has the constants which the sensitivity rests on, and a
+certificate is of the operators that are minimised, not of their mean over rho.
 """
 
 import dataclasses
@@ -29,7 +37,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base.random_bits import threefry
-from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, SaddleOperator
+from jaxminimax.base.types import (
+    GroupProblem,
+    OwnOperator,
+    Problem,
+    PyTree,
+    Saddle,
+    SaddleOperator,
+)
 from jaxminimax.door import core
 from jaxminimax.gradients.clipping import ClippedOperator
 
@@ -45,9 +60,14 @@ class _WithKey:
         return self.function(*point, record, core.key_of(words))
 
 
-def operator_of(problem: Problem) -> Callable[[Saddle, PyTree], Saddle]:
+def operator_of(problem: Problem | GroupProblem) -> Callable[[Saddle, PyTree], Saddle]:
     """The operator of one record, or of a pair of a record and its words if the problem draws."""
     return _keyed(problem.operator) if problem.random else problem.operator
+
+
+def loss_of(problem: GroupProblem) -> Callable[[PyTree, PyTree], jax.Array]:
+    """The loss of one record, or of a pair of a record and its words if the problem draws."""
+    return _WithKey(problem.loss) if problem.random else problem.loss
 
 
 def _keyed(operator: Callable) -> Callable[[Saddle, PyTree], Saddle]:
@@ -64,12 +84,18 @@ def with_words(examples: PyTree, rows: jax.Array, words: jax.Array,
 
     Args:
       examples: leaves `[b, ...]`.
-      rows: their numbers in the data, int32 `[b]`.
+      rows: their numbers in the data, or in their group, int32 `[b]`; of any shape.
       words: of the release, `core.operators_words`.
-      group: that they are in.
+      group: that they are in; one for all, or of the shape of `rows`.
     """
-    group = jnp.full(rows.shape, group, jnp.uint32)
+    group = jnp.broadcast_to(jnp.asarray(group).astype(jnp.uint32), rows.shape)
     return examples, jnp.stack(threefry(words, group, rows.astype(jnp.uint32)), -1)
+
+
+def with_words_of_groups(data: PyTree, words: jax.Array) -> tuple[PyTree, jax.Array]:
+    """The same of all records of all groups, leaves `[p, n_max, ...]`."""
+    group, row = jnp.indices(jax.tree.leaves(data)[0].shape[:2], sparse=True)
+    return with_words(data, jnp.broadcast_to(row, (group.size, row.size)), words, group)
 
 
 def public_term(problem: Problem, z: Saddle, key: jax.Array, kind: core.Kind,
@@ -81,7 +107,7 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, kind: core.Kind,
     return problem.public(z, core.public_key(key, kind, number))
 
 
-def refuse(problem: Problem, by: str) -> None:
+def refuse(problem: Problem | GroupProblem, by: str) -> None:
     """Refuses a problem that draws.
 
     Raises:

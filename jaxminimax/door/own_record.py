@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxminimax.base import arithmetic, programs
 from jaxminimax.base.tree import any_lane_rule
-from jaxminimax.base.types import Problem, PyTree, Saddle
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import operator_keys
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import Sharded
@@ -77,14 +77,24 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     return value
 
 
-def check_operator(problem: Problem, z: Saddle, data: PyTree, axes: int = 1) -> PyTree:
+def check_operator(problem: Problem | GroupProblem, z: Saddle, data: PyTree, axes: int = 1,
+                   records: int = 0) -> PyTree:
     """`check` of a problem's operator, with any key where it draws."""
-    operator = operator_keys.operator_of(problem)
+    return check(_any_key(operator_keys.operator_of(problem), problem.random), z, data, axes,
+                 records)
 
-    def of_record(z: Saddle, record: PyTree) -> Saddle:
-        return operator(z, (record, jnp.zeros(2, jnp.uint32)) if problem.random else record)
 
-    return check(of_record, z, data, axes)
+def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
+               records: int = 0) -> PyTree:
+    """`check` of a problem's loss, with any key where it draws."""
+    return check(_any_key(operator_keys.loss_of(problem), problem.random), w, data, axes, records)
+
+
+def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable:
+    def of_record(point: PyTree, record: PyTree) -> PyTree:
+        return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
+
+    return of_record
 
 
 def check_constants(program: Any, data: PyTree) -> None:
@@ -107,7 +117,7 @@ def check_constants(program: Any, data: PyTree) -> None:
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
     """The rows that are there, and how many of their leading axes number them."""
     if isinstance(data, Window):
-        return data.rows, 2
+        return data.rows, 2 + (data.mesh is not None)
     return (data.rows if isinstance(data, Sharded) else data), axes
 
 

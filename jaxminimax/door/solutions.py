@@ -15,7 +15,7 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.door import core, noising, own_record
+from jaxminimax.door import core, noising, operator_keys, own_record
 from jaxminimax.door.samples import check_groups
 from jaxminimax.mechanism import (
     GroupSolution,
@@ -69,6 +69,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     if mechanism.steps is None:
         raise ValueError("steps of the inner solver are not set: phased_erm.certified(query) sets "
                          "them.")
+    operator_keys.refuse(problem, "A certified solution of groups")
     checks.scalars(noise_multiplier=check_noise(mechanism), slack=mechanism.slack,
                    reg_w=mechanism.reg_w, reg_lam=mechanism.reg_lam,
                    **{name: getattr(mechanism, name) for name in _CONSTANTS})

@@ -4,13 +4,15 @@ The standard deviation of the noise is one product, clip * noise multiplier, of 
 accountant reads.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core, correlated, noising, operator_keys, own_record
+from jaxminimax.door import core, correlated, counts, noising, operator_keys, own_record
 from jaxminimax.door.samples import (
     check_parts,
     numbers_of_rows,
@@ -27,7 +29,7 @@ from jaxminimax.mechanism import (
     rows_read,
 )
 from jaxminimax.placement.shard_sums import sum_over_shards
-from jaxminimax.placement.sharding import Sharded, arrays
+from jaxminimax.placement.sharding import arrays, is_spread
 
 _PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
 
@@ -76,6 +78,52 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         >>> g.w.shape, bool(jnp.all(jnp.isfinite(g.w)))
         ((2,), True)
     """
+    query = mechanism.query if isinstance(mechanism, Repeat) else None
+    if isinstance(query, Query) and query.adaptive is not None:
+        raise ValueError("adaptive clip norms change from round to round, which sgda keeps in its "
+                         "state: leave Query.adaptive out, or take jmm.sgda.")
+    return _released(key, mechanism, spent, problem, z, data)[0]
+
+
+def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
+                     z: Saddle, data: PyTree, clip: Saddle | None) -> tuple[Saddle, Saddle]:
+    """A `release` with these clip norms, and the clip norms that follow its noisy counts.
+
+    Args:
+      key: as in `release`.
+      mechanism: of a `Query` with `adaptive`.
+      spent: as in `release`.
+      problem: as in `release`.
+      z: as in `release`.
+      data: as in `release`.
+      clip: `query.clip` first, then what the release before returned. Noise and charge are in
+        units of it, so that it sets nothing apart.
+
+    Returns:
+      As `release`; and per player, float32 `[]`, None for one without a clip norm. NaN, whatever
+      the data, for a clip norm that cannot have followed `query.clip`.
+
+    Raises:
+      ValueError: as `release`; for clip norms that are not those of the description's players.
+    """
+    query = mechanism.query
+    assert isinstance(query, Query)
+    assert query.adaptive is not None
+    if not isinstance(clip, Saddle) or [c is None for c in clip] != [c is None for c in query.clip]:
+        raise ValueError(f"clip must be like query.clip, {query.clip!r}, got {clip!r}: start from "
+                         "algorithm.init(z, hyper) with the same hyper.")
+    adaptive = query.adaptive
+    checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share})
+    clip = counts.reachable(query, clip)
+    g, within, noise, allowed = _released(key, mechanism, spent, problem, z, data, clip)
+    assert within is not None
+    return g, core.nan_unless(allowed, counts.followed(noise, query, clip, within))
+
+
+def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
+              data: PyTree, clip: Saddle | None = None,
+              ) -> tuple[Saddle, Saddle | None, jax.Array, jax.Array]:
+    """What is released; counts that are not yet, the key of their noise, whether any is left."""
     if not isinstance(mechanism, Repeat):
         raise TypeError("release answers a Repeat of a Query, algorithm.mechanism(hyper), got "
                         f"{checks.told(mechanism)}.")
@@ -90,26 +138,34 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     query.check_own()
     check_correlated(mechanism)
     noise_multiplier = check_noise(query)
-    for name, *numbers in zip(Saddle._fields, query.clip, noise_multiplier, strict=True):
+    clip = query.clip if clip is None else clip
+    for name, *numbers in zip(Saddle._fields, clip, noise_multiplier, strict=True):
         checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
                                   strict=True)))
     check_parts(data, mechanism)
-    for name, norm in query.clip._asdict().items():
+    for name, norm in clip._asdict().items():
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
-    _check_value(own_record.check_operator(problem, z, data), z, query.clip)
-    clipped = clipped_sum(operator_keys.operator_of(problem), query.clip, joint=query.joint)
+    _check_value(own_record.check_operator(problem, z, data), z, clip)
+    clipped = clipped_sum(operator_keys.operator_of(problem), clip, joint=query.joint)
+    beside = 0
+    if query.adaptive is not None:
+        clipped = dataclasses.replace(clipped, counted=True)
+        beside = query.adaptive.counts(query)
     words = core.operators_words(key, core.Kind.MEAN, spent) if problem.random else None
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
-    released = Saddle(*(None if c is None else x for c, x in zip(query.clip, z, strict=True)))
-    noising.check_size(released, query.parameters)
-    scale = noising.scales(query.clip, noise_multiplier, query.parameters)
+    released = Saddle(*(None if c is None else x for c, x in zip(clip, z, strict=True)))
+    noising.check_size(released, query.parameters, beside)
+    scale = noising.scales(clip, noise_multiplier, query.parameters)
     allowed = core.is_left(spent, mechanism.times * mechanism.parts)
-    if isinstance(data, Sharded):
+    if is_spread(data):
         noise, sample = sample_on_mesh(key, mechanism, spent)
         rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
-        total = sum_over_shards(clipped.sums, z, data, query, sample.rows, sample.valid, rounding,
-                                fold_in(noise, _PLACES), operator_keys.with_words, words)
+        total, same = sum_over_shards(
+            clipped.sums, z, data, query, sample.rows, sample.valid, rounding,
+            fold_in(noise, _PLACES), operator_keys.with_words, words, spent)
+        if same is not None:  # what was sent ahead counts only if it is what is read now
+            sample = sample._replace(fits=sample.fits & same)
     else:
         noise, sample, data = sampled_records(key, mechanism, spent, data)
         if words is not None:
@@ -125,9 +181,10 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         g = noising.added(total, drawn, scale, query.exact, batch_size(query))
     else:
         g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)
-    g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if clip is None else a
-                 for clip, x, a in zip(query.clip, z, g, strict=True)))
-    return core.nan_unless(allowed & sample.fits, g)
+    g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
+                 for norm, x, a in zip(clip, z, g, strict=True)))
+    allowed &= sample.fits
+    return core.nan_unless(allowed, g), total.within, noise, allowed
 
 
 def _check_value(found: PyTree, z: Saddle, clip: Saddle) -> None:

@@ -13,6 +13,10 @@ from jaxminimax.mechanism._grid import PARAMETERS as PARAMETERS
 from jaxminimax.mechanism._grid import charged_multiplier as charged_multiplier
 from jaxminimax.mechanism._grid import finer_bits as finer_bits
 from jaxminimax.mechanism._grid import grid_bits as grid_bits
+from jaxminimax.mechanism.adaptive import REACH as REACH
+from jaxminimax.mechanism.adaptive import AdaptiveClip as AdaptiveClip
+from jaxminimax.mechanism.adaptive import count_grid as count_grid
+from jaxminimax.mechanism.adaptive import count_multiplier as count_multiplier
 from jaxminimax.mechanism.composed import Parallel as Parallel
 from jaxminimax.mechanism.composed import Repeat as Repeat
 from jaxminimax.mechanism.composed import Sequence as Sequence
@@ -37,11 +41,14 @@ from jaxminimax.mechanism.description import is_exact as is_exact
 from jaxminimax.mechanism.description import leaves as leaves
 from jaxminimax.mechanism.description import releases as releases
 from jaxminimax.mechanism.description import with_noise as with_noise
+from jaxminimax.mechanism.difference import Difference as Difference
+from jaxminimax.mechanism.difference import Windows as Windows
 from jaxminimax.mechanism.factorisation import FRACTION as FRACTION
 from jaxminimax.mechanism.factorisation import TOGETHER as TOGETHER
 from jaxminimax.mechanism.factorisation import coefficients as coefficients
 from jaxminimax.mechanism.factorisation import planned_bands as planned_bands
 from jaxminimax.mechanism.fixed_size import FixedSize as FixedSize
+from jaxminimax.mechanism.group_losses import GroupLosses as GroupLosses
 from jaxminimax.mechanism.group_solution import GroupSolution as GroupSolution
 from jaxminimax.mechanism.group_solution import exact_sensitivity as exact_sensitivity
 from jaxminimax.mechanism.group_solution import phase_sizes as phase_sizes
@@ -50,7 +57,6 @@ from jaxminimax.mechanism.group_solution import solution_rounding as solution_ro
 from jaxminimax.mechanism.group_solution import solution_smooth as solution_smooth
 from jaxminimax.mechanism.group_solution import solution_steps as solution_steps
 from jaxminimax.mechanism.groups import GroupGradients as GroupGradients
-from jaxminimax.mechanism.groups import GroupLosses as GroupLosses
 from jaxminimax.mechanism.groups import group_batch_sizes as group_batch_sizes
 from jaxminimax.mechanism.groups import in_group as in_group
 from jaxminimax.mechanism.passes import Disjoint as Disjoint
@@ -84,12 +90,12 @@ from jaxminimax.mechanism.stream import TreeSums as TreeSums
 
 # for whoever describes a run or asks about one; the other names are for other floors of the house
 __all__ = [
-    "NEIGHBOURS", "PARAMETERS", "CorrelatedSums", "Description", "Disjoint", "FixedSize", "Full",
-    "GroupGradients", "GroupLosses", "GroupSolution", "Leaf", "Parallel", "Poisson", "Query",
-    "RecordLosses", "Repeat", "Resolvent", "Sampling", "Selection", "Sequence", "Solution",
-    "TreeSums", "batch_size", "budget_split", "group_batch_sizes", "is_exact", "leaves",
-    "overflow_probability", "phase_sizes", "planned_bands", "releases", "rows_read", "sums_for",
-    "with_noise",
+    "NEIGHBOURS", "PARAMETERS", "AdaptiveClip", "CorrelatedSums", "Description", "Difference",
+    "Disjoint", "FixedSize", "Full", "GroupGradients", "GroupLosses", "GroupSolution", "Leaf",
+    "Parallel", "Poisson", "Query", "RecordLosses", "Repeat", "Resolvent", "Sampling", "Selection",
+    "Sequence", "Solution", "TreeSums", "Windows", "batch_size", "budget_split",
+    "group_batch_sizes", "is_exact", "leaves", "overflow_probability", "phase_sizes",
+    "planned_bands", "releases", "rows_read", "sums_for", "with_noise",
 ]
 
 

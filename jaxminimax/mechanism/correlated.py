@@ -11,13 +11,13 @@ from jaxminimax.mechanism._checks import check_bound, check_grid, check_multipli
 from jaxminimax.mechanism._grid import PARAMETERS
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge
 from jaxminimax.mechanism.factorisation import check_bands, norms, planned_bands
-from jaxminimax.mechanism.stream import Once, TreeSums
+from jaxminimax.mechanism.stream import LeafSums, TreeSums
 
 _LONG = 2**18  # leaves; for as many a tree is better than the bands that are planned
 
 
 @pytree_dataclass
-class CorrelatedSums(Once):
+class CorrelatedSums(LeafSums):
     """All prefix sums of one pass of clipped vectors, by bands of the inverse square root.
 
     The noise of a leaf is a combination of `bands` independent Gaussian vectors, of which the next
@@ -47,8 +47,6 @@ class CorrelatedSums(Once):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    unit = ""
-
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
         check_grid(self.exact, self.parameters)
@@ -56,14 +54,6 @@ class CorrelatedSums(Once):
         check_bands(self.bands, self.leaves, self.parameters)
         check_bound("clip", self.clip)
         check_multiplier("noise_multiplier", self.noise_multiplier)
-
-    def releases(self) -> int:
-        """One a leaf; replacing a record moves all that follow."""
-        return self.leaves
-
-    def records(self) -> int:
-        """It does not say."""
-        return 0
 
     def charged(self, neighbours: str) -> float:
         """That of a sum, and what rounding the noise's combinations may move."""
@@ -96,14 +86,6 @@ class CorrelatedSums(Once):
     def guarantees(self) -> tuple[str, ...]:
         """That leaves are clipped, and noise is drawn anew."""
         return (sentences.CLIPPED, sentences.REGENERATED)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """That a record's leaf is public."""
-        return (sentences.PLACES,)
-
-    def is_exact(self) -> bool:
-        """Told."""
-        return self.exact
 
 
 PrefixSums = TreeSums | CorrelatedSums

@@ -8,6 +8,8 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 
       description              length                                      moves by
       Query, GroupGradients    clip norm                                   2   CLIP_NORM
+      Difference               clip norm, L times the points' distance     2   CLIP_NORM
+      Query(adaptive), counts  1/2                                         2   CLIP_NORM
       TreeSums                 clip norm, in each node the record is in    2   CLIP_NORM
       CorrelatedSums           clip norm, times the column's length        2   CLIP_NORM
       Resolvent                `noise_unit`, half of the sensitivity       2   CLIP_NORM
@@ -28,7 +30,8 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
 
   They read the same sample, so they are one release inside one sampling. With one joint clip a
   record's vector d has sum_p (||d_p|| / C_p)^2 <= 1, so its length in units of the noise,
-  (sum_p (||d_p|| / (C_p z_p))^2)^(1/2), is at most 1 / z_eff with z_eff = min_p z_p.
+  (sum_p (||d_p|| / (C_p z_p))^2)^(1/2), is at most 1 / z_eff with z_eff = min_p z_p. Counts that
+  clip norms follow are coordinates of the same vector, see `adaptive`.
 * Without sampling, T adaptive releases are one Gaussian of parameter mu = (1 or 2) sqrt(T) / z_eff.
 * Disjoint batches read a record once a pass, so T counts passes, not releases.
 * Parts of the data that a Repeat takes one after the other hold a record once, so T counts the

@@ -11,6 +11,7 @@ from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
 from jaxminimax.mechanism._checks import check_multiplier, is_plain
 from jaxminimax.mechanism._grid import PARAMETERS
+from jaxminimax.mechanism.adaptive import AdaptiveClip, count_multiplier
 from jaxminimax.mechanism.composed import Repeat
 from jaxminimax.mechanism.costs import CLIP_NORM, REPLACE_ONE, Charge, concrete
 from jaxminimax.mechanism.description import OneRelease, check_noise, replace_one_only
@@ -44,6 +45,8 @@ class Query(OneRelease):
         sum: each one's is a combination of the latest p independent draws, of which
         `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
         only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
+      adaptive: how clip norms follow a quantile of the records' norms, from `clip` on; for `sgda`.
+        None: they stay.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), noise_multiplier=Saddle(20.0, 20.0),
@@ -60,6 +63,7 @@ class Query(OneRelease):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
     bands: int = jax.tree.static(default=1)
+    adaptive: AdaptiveClip | None = None
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, clip norms and noise."""
@@ -85,6 +89,8 @@ class Query(OneRelease):
             if clip is not None:
                 checks.number(f"clip.{name}", clip, low=1e-28, high=1e28, closed=True,
                               infinite=True)
+        if self.adaptive is not None:
+            _known_adaptive(self.adaptive).check(self)
         if self.noise_multiplier is None:
             return
         for name, clip in self.clip._asdict().items():
@@ -110,9 +116,12 @@ class Query(OneRelease):
         return True
 
     def multiplier(self) -> float:
-        """z_eff: one Gaussian as strong as both players' together."""
-        return costs.combined((concrete(x) for x in check_noise(self) if x is not None),
-                              self.joint)
+        """z_eff: one Gaussian as strong as both players' together, with their counts."""
+        players = costs.combined((concrete(x) for x in check_noise(self) if x is not None),
+                                 self.joint)
+        if self.adaptive is None:
+            return players
+        return players * math.sqrt(1 - concrete(self.adaptive.share))
 
     def charged(self, neighbours: str) -> float:
         """Each player has a grid of its own, and the coarsest counts as if it were everybody's."""
@@ -152,23 +161,37 @@ class Query(OneRelease):
             moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
             clip += (f", with correlated noise by {self.bands} bands of the inverse square root; a "
                      f"record moves what the noise is made of by {moves:.6g} times itself")
+        if self.adaptive is not None:
+            clip += (f", each with {self.adaptive.counts(self)} noisy count(s) of the records "
+                     "within the clip norms, which start at the stated ones and follow the counts")
         return f"{sampled_words(repeat)}{clip}."
 
     def guarantees(self) -> tuple[str, ...]:
-        """That operators are clipped, and correlated noise is drawn anew."""
-        return (sentences.CLIPPED, *(sentences.REGENERATED,) * (self.bands > 1))
+        """That operators are clipped, by what, and correlated noise is drawn anew."""
+        return (sentences.CLIPPED, *(sentences.FOLLOWED,) * (self.adaptive is not None),
+                *(sentences.REGENERATED,) * (self.bands > 1))
 
     def assumptions(self) -> tuple[str, ...]:
         """Nothing: whatever a record contains, what it adds is clipped."""
         return ()
 
     def noise_multipliers(self) -> dict[str, float]:
-        """By player."""
-        return _by_player(check_noise(self))
+        """By player, and of the counts."""
+        found = _by_player(check_noise(self))
+        if self.adaptive is not None:
+            found["counts"] = concrete(count_multiplier(self))
+        return found
 
     def clips(self) -> dict[str, float]:
         """By player."""
         return _by_player(self.clip)
+
+
+def _known_adaptive(adaptive: AdaptiveClip) -> AdaptiveClip:
+    if not isinstance(adaptive, AdaptiveClip):
+        raise ValueError("adaptive must be an AdaptiveClip(quantile=..., rate=..., share=...) or "
+                         f"None, got {adaptive!r}.")
+    return adaptive
 
 
 def _by_player(numbers: Saddle) -> dict[str, float]:

@@ -1,20 +1,16 @@
 """The index of the group whose noisy mean loss is largest, and nothing else of the losses."""
 
-import dataclasses
-from typing import Self
-
 import jax
 
 from jaxminimax import noise
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism._checks import check_bound, check_multiplier, check_sizes, check_times
 from jaxminimax.mechanism.costs import SCORE, Charge, concrete
-from jaxminimax.mechanism.description import Leaf, own_multiplier, replace_one_only, scaled
+from jaxminimax.mechanism.group_losses import LossesOfGroups
 
 
 @pytree_dataclass
-class Selection(Leaf):
+class Selection(LossesOfGroups):
     """`times` releases of argmax_i (mean_i + b G_i), G_i Gumbel numbers: the exponential mechanism.
 
     The index has the law softmax(mean / b), whose privacy does not depend on the number of groups.
@@ -53,29 +49,8 @@ class Selection(Leaf):
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
-        check_times("times (the number of releases)", self.times)
-        check_sizes(self.sizes)
+        self.check_losses()
         check_indices(self.sizes)
-        check_bound("bound", self.bound)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
-
-    def releases(self) -> int:
-        """Told."""
-        return self.times
-
-    def spent_part(self, spent: int) -> "Selection | None":
-        """Fewer of them."""
-        times = min(spent, self.times)
-        return dataclasses.replace(self, times=times) if times else None
-
-    def with_noise(self, scale: float) -> Self:
-        """The one multiplier."""
-        return scaled(self, scale)
-
-    def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """That of the smallest group: a record of another one moves less."""
-        replace_one_only(neighbours)
-        return (costs.price(self, neighbours),)
 
     def together(self) -> bool:
         """Yes: k records move scores by k moves in all, wherever they are.
@@ -86,14 +61,6 @@ class Selection(Leaf):
         e^-loss, as the curves are; and then it is one of the bits that are charged, at k t.
         """
         return True
-
-    def records(self) -> int:
-        """Of all groups."""
-        return sum(self.sizes)
-
-    def multiplier(self) -> float:
-        """The one multiplier."""
-        return own_multiplier(self)
 
     def charged(self, neighbours: str) -> float:
         """A score is rounded to an integer."""
@@ -131,14 +98,6 @@ class Selection(Leaf):
     def guarantees(self) -> tuple[str, ...]:
         """That losses are clipped, and what comes beyond the allowed number."""
         return (sentences.LOSSES, sentences.INDEX)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """That groups are public."""
-        return (sentences.PUBLIC_GROUPS,)
-
-    def clips(self) -> dict[str, float]:
-        """None: the range is said in words."""
-        return {}
 
     def is_exact(self) -> bool:
         """Scores are integers, and the index is drawn from integers."""

@@ -11,6 +11,11 @@ EXACT = ("Sums are integers on public grids, noise is made of integers of known 
 FLOATS = "Noise is made of floating-point numbers; attacks on their last bits are not covered."
 CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
            "stated, before it is summed.")
+FOLLOWED = ("Clip norms follow noisy counts of the records within them, which are charged: each "
+            "one is a function of what was released before, and is released itself.")
+DIFFERENCES = ("Each record's difference of operators at two released points is divided by the "
+               "stated constant times their distance and clipped to norm 1, both players together, "
+               "before it is summed; the answer is multiplied by the same public number.")
 LOSSES = "Each record's loss is clipped to the stated range before it is averaged."
 INDEX = ("The index of a group leaves, and none of the losses; beyond the allowed number it is -1, "
          "which no release takes for a group.")
@@ -20,7 +25,7 @@ REGENERATED = ("Correlated noise is made anew from the key and the number of the
                "holds noise that a later release draws on.")
 CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 
-_ORDER = (EXACT, CLIPPED, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
+_ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
 
 
 def in_order(said: tuple[str, ...]) -> tuple[str, ...]:

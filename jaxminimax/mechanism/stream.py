@@ -48,8 +48,42 @@ class Once(Leaf):
         return {}
 
 
+class LeafSums(Once):
+    """What mechanisms share that release all prefix sums of one pass of clipped vectors.
+
+    Attributes:
+      leaves: Q, the number of leaves.
+      exact: as in `Query`.
+    """
+
+    leaves: int
+    exact: bool
+
+    unit = ""
+
+    def releases(self) -> int:
+        """One a leaf; the first one may already involve all of the noise."""
+        return self.leaves
+
+    def records(self) -> int:
+        """It does not say."""
+        return 0
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That leaves are clipped."""
+        return (sentences.CLIPPED,)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """That a record's leaf is public."""
+        return (sentences.PLACES,)
+
+    def is_exact(self) -> bool:
+        """Told."""
+        return self.exact
+
+
 @pytree_dataclass
-class TreeSums(Once):
+class TreeSums(LeafSums):
     """All prefix sums of one pass of clipped vectors, by a binary tree of Gaussian sums (DP-FTRL).
 
     A record is in one leaf, hence in ceil(log2(leaves + 1)) nodes; replacing it moves each of them
@@ -74,22 +108,12 @@ class TreeSums(Once):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    unit = ""
-
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
         check_grid(self.exact, self.parameters)
         check_times("leaves", self.leaves)
         check_bound("clip", self.clip)
         check_multiplier("noise_multiplier", self.noise_multiplier)
-
-    def releases(self) -> int:
-        """One a leaf; the first node already involves the whole noise."""
-        return self.leaves
-
-    def records(self) -> int:
-        """It does not say."""
-        return 0
 
     def charged(self, neighbours: str) -> float:
         """That of a sum."""
@@ -117,18 +141,6 @@ class TreeSums(Once):
         """How many leaves and nodes."""
         return (f"All prefix sums over {self.leaves} leaves by a binary tree of Gaussian sums; "
                 f"a record is in {self.leaves.bit_length()} of its nodes.")
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That leaves are clipped."""
-        return (sentences.CLIPPED,)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """That a record's leaf is public."""
-        return (sentences.PLACES,)
-
-    def is_exact(self) -> bool:
-        """Told."""
-        return self.exact
 
 
 @pytree_dataclass

@@ -6,6 +6,7 @@ from jaxminimax.problems._adversarial import adversarial as adversarial
 from jaxminimax.problems._adversarial import linear_start as linear_start
 from jaxminimax.problems._adversarial import robust_accuracy as robust_accuracy
 from jaxminimax.problems._auc import auc as auc
+from jaxminimax.problems._auc import auc_score as auc_score
 from jaxminimax.problems._auc import auc_start as auc_start
 from jaxminimax.problems._auc import linear_scorer as linear_scorer
 from jaxminimax.problems._auc import mlp_init as mlp_init

@@ -69,20 +69,24 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
     return jax.tree.map(leaf, data), tuple(map(int, counts))
 
 
-def worst_group(loss: Callable[[PyTree, PyTree], jax.Array], domain: Set, *, lipschitz: float,
-                bound: float, smooth: float | None = None, convex: bool = False) -> GroupProblem:
+def worst_group(loss: Callable[..., jax.Array], domain: Set, *, lipschitz: float, bound: float,
+                smooth: float | None = None, convex: bool = False,
+                random: bool = False) -> GroupProblem:
     """Worst-group risk of a loss of your own.
 
     Args:
-      loss: `(w, record) -> []`, at least 0, for one record; w any pytree.
+      loss: `(w, record) -> []`, at least 0, for one record; w any pytree. With `random`
+        `(w, record, key) -> []`.
       domain: W.
       lipschitz: L, on the loss in w, on W.
       bound: B, on the loss, on W.
       smooth: beta, on its gradient; None: not known to be smooth.
       convex: whether it is convex in w on W, whatever the record contains.
+      random: whether it draws, see `GroupProblem`; constants are then for every key.
 
     Raises:
       ValueError: for constants that are not positive.
+      TypeError: for a loss that cannot be called with a key, if it draws.
 
     Examples:
         >>> def distance(w, record):
@@ -96,9 +100,11 @@ def worst_group(loss: Callable[[PyTree, PyTree], jax.Array], domain: Set, *, lip
     checks.number("bound", bound, low=0.0)
     if smooth is not None:
         checks.number("smooth", smooth, low=0.0)
-    operator = SaddleOperator(lambda w, _, record: loss(w, record))
+    if random:
+        checks.takes("loss", loss, "w", "record", "key")
+    operator = SaddleOperator(lambda w, _, record, *key: loss(w, record, *key))
     return GroupProblem(loss, operator, domain.project, domain.diameter, float(lipschitz),
-                        float(bound), None if smooth is None else float(smooth), convex)
+                        float(bound), None if smooth is None else float(smooth), convex, random)
 
 
 def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: float = 1.0,

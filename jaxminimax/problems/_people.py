@@ -8,6 +8,7 @@ clipped as one vector. Replacing a person, whatever the rows and however many, m
 by at most twice the clip norm, where charging k rows one by one costs about k times the epsilon.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -188,11 +189,12 @@ def _per_person(problem: Any, total: bool) -> Any:
                              "number of rows: leave it out.")
         of_row = problem.loss
 
-        def group_loss(w: PyTree, person: People) -> jax.Array:
-            return over(jax.vmap(of_row, (None, 0))(w, person.rows), person.present)
+        def group_loss(w: PyTree, person: People, *key: jax.Array) -> jax.Array:
+            of_rows = jax.vmap(lambda row, *key: of_row(w, row, *key))
+            return over(of_rows(person.rows, *each(person, key)), person.present)
 
         return problem._replace(loss=group_loss, operator=SaddleOperator(
-            lambda w, _, person: group_loss(w, person)))
+            lambda w, _, person, *key: group_loss(w, person, *key)))
     operator: Any = problem.operator
     if type(operator) is SaddleOperator:
         loss = operator.loss
@@ -201,13 +203,14 @@ def _per_person(problem: Any, total: bool) -> Any:
             of_rows = jax.vmap(lambda row, *key: loss(w, v, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
-        made: Any = SaddleOperator(person_loss, operator.strategy, operator.microbatch)
+        made: Any = dataclasses.replace(operator, loss=person_loss)
     else:
         def person_operator(z: Saddle, person: People, *key: jax.Array) -> Saddle:
             of_rows = jax.vmap(lambda row, *key: operator(z, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
         made = with_strategy(person_operator, getattr(operator, "strategy", "auto"),
-                             getattr(operator, "microbatch", 32))
+                             getattr(operator, "microbatch", 32),
+                             getattr(operator, "memory", None))
     return problem._replace(operator=made, value=None, best_response=Saddle(None, None),
                             saddle_point=None, furthest=None)
