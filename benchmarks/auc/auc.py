@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jaxminimax as jmm
-from benchmarks import auc_runs, data, report, settings
+from benchmarks import auc_runs, data, report, set_csv, settings
 from benchmarks.auc_runs import ALGORITHMS, Diverged, Refused
 
 _EPSILONS = (0.1, 0.5, 1.0, 5.0, 10.0)
@@ -96,8 +96,8 @@ def load(args: Any, seed: int) -> data.Dataset:
     try:
         if args.csv is None:
             return data.load(args.dataset, data_dir=args.data_dir, seed=seed, split=args.split)
-        return data.from_csv(args.csv, args.label, args.positive, prior=args.prior or 0.5,
-                             seed=seed)
+        return set_csv.from_csv(args.csv, args.label, args.positive, prior=args.prior or 0.5,
+                                seed=seed)
     except (ValueError, OSError) as error:
         raise Refused(str(error)) from error
 

@@ -31,8 +31,11 @@ def execute(name: str, jupytext: Any, nbclient: Any) -> Any:
     notebook = jupytext.read(FOLDER / f"{name}.py")
     nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3",
                             resources={"metadata": {"path": str(FOLDER)}}).execute()
-    for cell in notebook.cells:  # when a cell ran is not worth a line of every difference
+    for cell in notebook.cells:  # when and where a cell ran is not worth a line of a difference
         cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                output["text"] = output["text"].replace(f"{FOLDER.parent}{os.sep}", "")
     return notebook
 
 

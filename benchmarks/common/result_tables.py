@@ -6,7 +6,14 @@ Those of a benchmark with a file of its own for tables are there: `zoo_tables`, 
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import group_figures, published_report, report, zoo_tables
+from benchmarks import (
+    group_figures,
+    published_report,
+    report,
+    variance_tables,
+    zoo_noise,
+    zoo_tables,
+)
 
 _METHODS = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
             "front end": "front end"}
@@ -67,6 +74,23 @@ def host_data(result: dict[str, Any]) -> str:
                        else "in a memory-mapped file", f"{row['time over device']:.2f}",
                        "yes" if row["same bits"] else "no"]
                       for row in result["rows"] if row["data"] != "device"])
+
+
+def rows_on_disk(result: dict[str, Any]) -> str:
+    """What a round costs the host as the rows grow beyond its memory."""
+    said = {"device": "on the device", "files": "in files", "reader": "from a reader"}
+    return report.markdown(
+        ["rows", "where", "GB", "ms of processor a round", "over rows on the device", "host MB"],
+        [[f"{row['rows']:,}", said[row["data"]], f"{row['bytes'] / 1e9:.2g}",
+          f"{row['cpu ms per round']:.2f}", f"{row['cpu over device']:.1f}",
+          f"{row['host MB']:.0f}"] for row in result["rows"]])
+
+
+def draws(result: dict[str, Any]) -> str:
+    """What the numbers of a sample cost."""
+    return report.markdown(["rows", "expected sample", "ms of processor"],
+                     [[f"{row['rows']:,}", f"{row['batch']:,}", f"{row['cpu ms']:.2f}"]
+                      for row in result["draws"]])
 
 
 def tuning(result: dict[str, Any]) -> str:
@@ -164,10 +188,10 @@ def gaps(result: dict[str, Any]) -> str:
 def compared(result: dict[str, Any]) -> str:
     """Gap or AUC, and evaluations of the operator, with standard errors."""
     return report.markdown(
-        ["problem", "algorithm", "", "±", "seeds", "evaluations"],
-        [[row["problem"], row["algorithm"], f"{row['measure']} {row['value']:.3f}",
-          f"{row['error']:.3f}", str(row["seeds"]), f"{row['evaluations']:,}"]
-         for row in result["rows"]])
+        ["problem", "algorithm", "ε", "", "±", "seeds", "evaluations"],
+        [[row["problem"], row["algorithm"], f"{row['target_epsilon']:g}",
+          f"{row['measure']} {row['value']:.4f}", f"{row['error']:.4f}",
+          str(row["seeds"]), f"{row['evaluations']:,}"] for row in result["rows"]])
 
 
 def stability(result: dict[str, Any]) -> str:
@@ -184,11 +208,45 @@ def tuned_columns(result: dict[str, Any]) -> str:
     cells: dict[tuple[str, float], dict[str, Any]] = {}
     for row in result["rows"]:
         cells.setdefault((row["data"], row["epsilon"]), {})[row["settings"]] = row
-    ways = list(dict.fromkeys(row["settings"] for row in result["rows"]))
+    ways = ("not paid for", "paid for", "nobody tuned")
+    names = list(dict.fromkeys(data for data, _ in cells))
     return report.markdown(["data", "ε", *ways, "published"], [
         [data, f"{epsilon:g}", *(f"{own[way]['auc']:.2f} ± {own[way]['auc_se']:.2f}"
-                                 for way in ways), f"{own[ways[0]]['published']:.2f}"]
-        for (data, epsilon), own in cells.items()])
+                                 if way in own else "" for way in ways),
+         f"{own[ways[0]]['published']:.2f}"]
+        for (data, epsilon), own in sorted(
+            cells.items(), key=lambda cell: (names.index(cell[0][0]), cell[0][1]))])
+
+
+def auc(result: dict[str, Any]) -> str:
+    """AUC at every epsilon, beside the same algorithm without noise and clipping."""
+    return report.markdown(["ε", "AUC", "without privacy"], [
+        [f"{row['epsilon']:g}", f"{row['auc_mean']:.4f} ± {row['auc_std']:.4f}",
+         f"{row['auc_nonprivate']:.4f}"] for row in result["rows"]])
+
+
+def adaptive_clip(result: dict[str, Any]) -> str:
+    """AUC with clip norms that stay, and by how much more with ones that follow a quantile."""
+    def cells(row: dict[str, Any], first: str) -> list[str]:
+        gains = [f"{100 * row[f'{first}{q} gain']:+.2f}" + (
+            "" if row[f"{first}{q} gain_error"] is None else
+            f" ± {100 * row[f'{first}{q} gain_error']:.2f}") for q in ("0.5", "0.9")]
+        return [f"{100 * row[f'{first}stays']:.2f}", *gains]
+
+    return report.markdown(
+        ["data", "ε", "given clip norm", "follows 0.5", "follows 0.9",
+         "ten times that", "follows 0.5", "follows 0.9"],
+        [[row["data"], f"{row['epsilon']:g}", *cells(row, ""), *cells(row, "tenfold, ")]
+         for row in result["rows"]])
+
+
+def rates(result: dict[str, Any]) -> str:
+    """Fitted slopes of gap against n with their intervals, beside the theorems' exponents."""
+    return report.markdown(["algorithm", "problem", "gap", "ε", "slope in n (95 %)", "theory"], [
+        [f"`{row['algorithm']}`, {row['variant']}", row["problem"], row["measure"],
+         f"{row['epsilon']:g}",
+         f"{row['slope']:.2f} ({row['slope_low']:.2f} to {row['slope_high']:.2f})",
+         f"{row['theory']:.2f}"] for row in result["rows"]])
 
 
 def digits(result: dict[str, Any]) -> str:
@@ -198,12 +256,24 @@ def digits(result: dict[str, Any]) -> str:
          f"{row['accuracy_se']:.3f}"] for row in result["rows"]])
 
 
+def variance(result: dict[str, Any]) -> str:
+    """Norms of gradients of variance reduction and of descent-ascent, and their slopes in n."""
+    return report.markdown(*variance_tables.games(result["rows"]))
+
+
+def variance_auc(result: dict[str, Any]) -> str:
+    """AUC of both by the step."""
+    return report.markdown(*variance_tables.ablation(result["auc"]))
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "table2": table2, "throughput": throughput, "noise": noise, "host_data": host_data,
-    "tuning": tuning, "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,
+    "rows_on_disk": rows_on_disk, "draws": draws, "tuning": tuning,
+    "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,
     "zoo_large": zoo_tables.large, "zoo_phases": zoo_tables.phases, "fair": fair,
-    "zoo_plans": zoo_tables.plans, "worst_group": worst_group,
+    "zoo_plans": zoo_tables.plans, "zoo_noise": zoo_noise.table, "worst_group": worst_group,
     "worst_group_references": worst_group_references, "tables": tables,
     "published": published, "counts": counts,
     "gaps": gaps, "compared": compared, "stability": stability,
-    "tuned_columns": tuned_columns, "digits": digits}
+    "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
+    "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc}

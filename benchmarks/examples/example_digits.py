@@ -29,7 +29,7 @@ import numpy as np
 import optax
 
 import jaxminimax as jmm
-from benchmarks import data
+from benchmarks import set_images
 from benchmarks.example_runs import ASSUMED, Outcome, told
 from jaxminimax import Saddle
 
@@ -151,7 +151,7 @@ def accuracy(v: Any, sizes: Sizes, images: np.ndarray, labels: np.ndarray) -> fl
 def run(args: Any) -> Outcome:
     """Trains at every epsilon, and once more from the mean without noise."""
     sizes = FEW if args.quick else Sizes()
-    (images, labels), (test, answers) = (data.labelled_images(args.dataset, part, args.data_dir)
+    (images, labels), (test, answers) = (set_images.labelled(args.dataset, part, args.data_dir)
                                          for part in ("train", "t10k"))
     if args.quick:
         images, labels, test, answers = images[:6000], labels[:6000], test[:2000], answers[:2000]

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 import jaxminimax as jmm
-from benchmarks import data, demo_gan
+from benchmarks import demo_gan, set_images
 from benchmarks.example_runs import Outcome, Task, Trained, row, told, train
 from jaxminimax import Query, Saddle
 
@@ -29,7 +29,7 @@ def load(args: Any) -> tuple[Any, str, tuple[str, ...]]:
     if args.dataset == "ring":
         points = demo_gan.ring(jax.random.key(0), 4_000 if args.quick else 20_000)
         return points, "one point", ()
-    pixels = data.images(args.dataset, size=_SIZE, data_dir=args.data_dir)
+    pixels = set_images.images(args.dataset, size=_SIZE, data_dir=args.data_dir)
     unit = "one image, not one writer" if args.dataset == "mnist" else "one image"
     return pixels[:6_000] if args.quick else pixels, unit, (
         "Pixels are divided by 255 and averaged over 4x4 blocks.",)

@@ -60,10 +60,14 @@ def query(rng: np.random.Generator) -> Any:
     n = size(rng, 1, 1e7)
     one = rng.random() < 0.5
     clip = Saddle(real(rng, 1e-3, 1e3), None if one else real(rng, 1e-3, 1e3))
-    return jmm.Query(
+    made = jmm.Query(
         clip=clip, noise_multiplier=Saddle(noise(rng), None if one else noise(rng)), population=n,
         sampling=sampling(rng, n), joint=not one and rng.random() < 0.3,
         parameters=size(rng, 1, 2**24), exact=bool(rng.random() < 0.8))
+    if n % 4 or not made.exact:  # clip norms stay
+        return made
+    share = 0.5 / (1 + n % 100)
+    return dataclasses.replace(made, adaptive=jmm.AdaptiveClip(share=share))
 
 
 def resolvent(rng: np.random.Generator) -> Any:

@@ -5,6 +5,7 @@ import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,15 @@ import numpy as np
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import group_attack, stream_attack
+from benchmarks import adaptive_attack, group_attack, stream_attack
 from jaxminimax import Saddle, gda, group_sgd, mechanism, proximal, recursive_sgda, sgda
 from jaxminimax import audit as auditor
 from jaxminimax.door import sums
+from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.gradients import clipping
+from jaxminimax.mechanism import gap_law, poisson
+from jaxminimax.noise import floored_normal
 
 FULL = mechanism.Full()
 POISSON = mechanism.Poisson(rate=0.25)
@@ -117,6 +121,8 @@ def with_noise(described: Any, z: float) -> Any:
     if isinstance(described, mechanism.Parallel):
         return dataclasses.replace(described, parts=tuple(with_noise(x, z)
                                                           for x in described.parts))
+    if isinstance(described, mechanism.Windows):
+        return described.with_noise(z)
     return dataclasses.replace(described, noise_multiplier=z)
 
 
@@ -162,6 +168,27 @@ def power_of_two_leaves() -> Finding:
     return over_charged(stream_attack.signal(KEY, attack, hyper, runs=RUNS))
 
 
+def adaptive(joint: bool = False) -> Finding:
+    """Signal of a release with counts for clip norms over the charged one."""
+    return over_charged(adaptive_attack.signal(KEY, joint, RUNS))
+
+
+def stopped_windows() -> Finding:
+    """The squared Gaussian parameter of runs in windows over the charged one, at every stop."""
+    rounds, length, share = 100, 10, 0.05
+    opens = np.arange(rounds) % length == 0
+    z = np.sqrt(np.where(opens, opens.sum() / share, (~opens).sum() / (1 - share)))
+    shared: Any = dict(population=1000, parameters=1)
+    made = mechanism.Windows(
+        anchor=mechanism.Query(clip=Saddle(1.0, 1.0), joint=True,
+                               noise_multiplier=Saddle(z[0], z[0]), **shared),
+        difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z[1], **shared),
+        length=length, rounds=rounds)
+    charged = [made.spent_part(k).charges("replace_one")[0].gaussian
+               for k in range(1, rounds + 1)]
+    return Finding(float(np.max(np.cumsum(z**-2.0) / charged)), 1.0)
+
+
 def audit(rounds: int) -> Finding:
     """Lower bound on epsilon; the limit is the claimed one."""
     hyper = jmm.calibrate(sgda, hyper_of(sgda, rounds, query(FULL, noise_multiplier=None)), 4.0,
@@ -198,6 +225,47 @@ def distance() -> Finding:
     return Finding(float(jnp.sqrt(jnp.max(square))), limit)
 
 
+def drawn(groups: bool = False) -> Finding:
+    """How far the variance of noise and an operator that draws is from the sum of both.
+
+    The operator of the first record adds what noise from its key would be; all others add nothing.
+    """
+    bits, runs = 20, RUNS
+
+    def normal(key: jax.Array) -> jax.Array:
+        return floored_normal(key, 1, jnp.int32(bits), jnp.bool_(True)) * 2.0**-bits
+
+    def operator(z: Saddle, record: jax.Array, key: jax.Array) -> Saddle:
+        return Saddle(record * normal(key).astype(jnp.float32), ())
+
+    clip, z = 100.0, 0.01  # of deviation 1, and nothing is clipped
+    w, record = jnp.zeros(1, jnp.float32), jnp.zeros(2, jnp.float32).at[0].set(1.0)
+    made: mechanism.Repeat
+    if groups:
+        problem = group_attack.PROBLEM._replace(operator=operator, random=True)
+        made = mechanism.Repeat(times=1, query=mechanism.GroupGradients(
+            clip=clip, noise_multiplier=z, sizes=(2, 2)))
+        one, every = (functools.partial(release_group_gradient, group=jnp.int32(0)),
+                      functools.partial(release_weighted_gradient, v=jnp.ones(2, jnp.float32)))
+        all_of = dataclasses.replace(made, query=dataclasses.replace(made.query, groups="all"))
+        rows = jnp.stack([record, 0 * record])
+
+        def releases(key: jax.Array) -> jax.Array:
+            return 2 * jnp.stack([one(key, made, jnp.int32(0), problem, w, rows),
+                                  every(key, all_of, jnp.int32(0), problem, w, rows)])
+    else:
+        made = mechanism.Repeat(times=1, query=query(
+            FULL, 2, clip=Saddle(clip, None), noise_multiplier=Saddle(z, None)))
+        alone = jmm.Problem(operator, random=True)
+
+        def releases(key: jax.Array) -> jax.Array:
+            return 2 * sums.release(key, made, jnp.int32(0), alone, Saddle(w, ()), record).w
+
+    found = np.asarray(jax.jit(jax.vmap(releases))(jax.random.split(KEY, runs)), np.float64)
+    away = np.abs(found.reshape(runs, -1).var(0) / 2 - 1)
+    return Finding(float(away.max()), 6 * math.sqrt(2 / runs))
+
+
 def shared_rows() -> Finding:
     """Norm of one clipped gradient of rows that share a matrix and are equal, in clip norms."""
     def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
@@ -206,6 +274,41 @@ def shared_rows() -> Finding:
     total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
     alone = total(Saddle(jnp.zeros((30, 40), jnp.float32), ()), jnp.ones((1, 3, 30), jnp.float32))
     return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
+
+
+def stacked_matrices() -> Finding:
+    """Norm of one clipped gradient of matrices that a scan goes over, in clip norms."""
+    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.scan(lambda h, m: (h + h @ m, None), x, w)[0])
+
+    total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
+    alone = total(Saddle(jnp.zeros((3, 20, 20), jnp.float32), ()), jnp.ones((1, 20), jnp.float32))
+    return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
+
+
+def others_of_nan() -> Finding:
+    """What a record that is NaN moves the sum of the others by, in clip norms: convolutions."""
+    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(jax.lax.conv(x[None, None], w, (1, 1), "VALID")))
+
+    with jax.enable_x64(True):
+        x = jax.random.normal(KEY, (4, 6, 6), jnp.float64)
+        z = Saddle(jnp.full((2, 1, 3, 3), 0.1, jnp.float64), ())
+        total = jax.jit(clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None),
+                                             strategy="vmap"))
+        moved = total(z, x.at[0, 0, 0].set(jnp.nan)).w - total(z, x[1:]).w
+        return Finding(float(jnp.linalg.norm(moved)), 1e-9)
+
+
+def slices() -> Finding:
+    """The most that a record which leaves moves a sum in slices by, in clip norms."""
+    x = jnp.full((20, 3), 50.0)
+    total = clipping.clipped_sum(lambda z, x: Saddle(x, None), Saddle(1.0, None),
+                                 strategy="microbatch", microbatch=16)
+    sums = jax.vmap(lambda mask: total(Saddle(jnp.zeros(3), ()), x, mask).w)
+    without = sums(~jnp.eye(20, dtype=bool))
+    moved = jnp.linalg.norm(sums(jnp.ones((1, 20), bool)) - without, axis=1)
+    return Finding(float(jnp.max(moved)), 1.0 + 1e-5)
 
 
 def one_norm() -> Finding:
@@ -246,6 +349,37 @@ def places() -> Finding:
     inside = np.round(g[np.isfinite(g).all(1)] * rate * n)
     gap = inside[:, : n // 2].sum(1) - inside[:, n // 2:].sum(1)
     return Finding(abs(gap.mean()) / (gap.std() / math.sqrt(len(gap))), 5.0)
+
+
+def gaps() -> Finding:
+    """Gaps between sampled records that are not those of their words; none may be.
+
+    One digit's number is a threshold or one less, which has the same first words; others are 0.
+    """
+    rate, n = 0.01, 4000
+    rows, words = gap_law.limits(rate, n), gap_law.WORDS
+    units = np.cumprod([1, *(len(row) + 1 for row in rows[:-1])])
+
+    def wrong(digits: list[int]) -> int:
+        """Of a draw with these digits; what is seldom looked up is looked up for all its gaps."""
+        of = [(j, t - off) for j in digits for t in rows[j] for off in (0, 1)]
+        given = np.full((words, len(rows) + len(rows) % 2, len(of)), 2**32 - 1, np.uint32)
+        for gap, (j, x) in enumerate(of):
+            given[:, j, gap] = [x >> 32 * i & 0xFFFFFFFF for i in reversed(range(words))]
+
+        def pairs(key: Any, shape: Any, part: int = 0, rolled: bool = False) -> Any:
+            first, *others = jnp.asarray(given)
+            others = [x[: len(rows)] for x in others]
+            return ((first[::2], first[1::2]) if part == 0
+                    else (jnp.concatenate(others[::2]), jnp.concatenate(others[1::2])))
+
+        with mock.patch.object(poisson, "word_pairs", pairs):
+            found = np.asarray(poisson.gaps(KEY, rate, n, len(of)))
+        exact = [min(n, int(units[j]) * sum(x < t for t in rows[j])) for j, x in of]
+        return int(np.sum(found != exact))
+
+    last = len(rows) - 1
+    return Finding(wrong(list(range(last))) + wrong([last]), 0.0)
 
 
 def sent_ahead() -> Finding:

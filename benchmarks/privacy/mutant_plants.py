@@ -19,6 +19,8 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.door import (
     core,
     correlated,
+    counts,
+    differences,
     groups,
     losses,
     noising,
@@ -28,21 +30,26 @@ from jaxminimax.door import (
     solutions,
     stream,
 )
-from jaxminimax.gradients import clipping, weights
+from jaxminimax.gradients import clipping, ghost, summation, weights
 from jaxminimax.gradients.ghost import _factors
 from jaxminimax.mechanism import (
+    Difference,
     GroupLosses,
     Poisson,
     Query,
     Repeat,
     SampleKeys,
     Selection,
+    Sequence,
     TreeSums,
+    Windows,
     check_noise,
     concrete,
     costs,
     factorisation,
+    gap_law,
     phase_sizes,
+    poisson,
     rows_read,
 )
 from jaxminimax.mechanism import correlated as correlated_sums
@@ -54,22 +61,31 @@ AIMS: dict[str, tuple[Any, str]] = {
     "integer noise of both players": (noising, "integer_noise"),
     "integer Laplace noise": (noising, "floored_laplace"),
     "sum over all groups": (groups, "release"),
+    "noise of counts": (counts, "floored_normal"),
+    "difference": (differences, "release_difference"),
     "index": (losses, "chosen"),
     "margin of the noise": (noising, "ROUNDING_MARGIN"),
     "node": (stream, "_node"),
     "what correlated noise is made of": (correlated, "floored_normal"),
     "keys of a release": (core, "keys_of_release"),
     "key and sample": (samples, "sample_of_release"),
+    "words of operators": (core, "operators_words"),
     # samples
     "sample": (samples, "draw"),
+    "digit of a gap": (poisson, "_digit"),
+    "thresholds of gaps": (poisson, "thresholds"),
     "part": (samples, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
     # sums
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),
     "joint norm": (weights, "joint_ratio"),
+    "count": (summation.Summation, "within"),
     "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (_factors, "_gram"),
+    "norms of matrices": (ghost.Factors, "stand_in"),
+    "rows of a slice": (summation, "fresh"),
+    "records by themselves": (summation.apart, "each"),
     "clipped losses": (losses, "_clipped"),
     "clipped scores": (losses, "_clipped_parts"),
     "noise unit": (proximal, "noise_unit"),
@@ -83,6 +99,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "charge": (costs, "price"),
     "length of a column": (correlated_sums, "norms"),
     "length of columns": (factorisation, "norms"),
+    "stopped windows": (Windows, "spent_part"),
     "multiplier": (Query, "multiplier"),
     "shift": (_curves, "shift"),
     "delta": (_people, "named_epsilon"),
@@ -121,6 +138,36 @@ def noise_of_balanced_weights(release: Any) -> Any:
         return Saddle(jax.tree.map(lambda a, b: a + (b - a) * low, plain, loud), ())
 
     return wrong
+
+
+def quieter_difference(factor: float) -> Callable[[Any], Any]:
+    """Noise of differences alone, of another deviation."""
+    def make(release: Any) -> Any:
+        def changed(key: Any, described: Any, *args: Any) -> Any:
+            z = factor * described.query.noise_multiplier
+            quiet = dataclasses.replace(described.query, noise_multiplier=z)
+            return release(key, dataclasses.replace(described, query=quiet), *args)
+
+        return changed
+
+    return make
+
+
+def clipped_by_what_was_not_released(release: Any) -> Any:
+    """Differences clipped by a distance that depends on the data, with the noise of the other."""
+    def changed(key: Any, described: Any, spent: Any, problem: Any, z: Any, before: Any,
+                data: Any) -> Any:
+        def of(noise: float, length: Any) -> Any:
+            query = dataclasses.replace(
+                described.query, lipschitz=length * described.query.lipschitz,
+                noise_multiplier=noise * described.query.noise_multiplier)
+            return release(key, dataclasses.replace(described, query=query), spent, problem, z,
+                           before, data)
+
+        far = 1 + 0.2 * (jnp.mean(data) > 0)
+        return jax.tree.map(lambda a, b, c: a + b - c, of(0.0, far), of(1.0, 1.0), of(0.0, 1.0))
+
+    return changed
 
 
 def quieter_index(factor: float) -> Callable[[Any], Any]:
@@ -234,6 +281,12 @@ def of_the_noises_words(sample_of_release: Any) -> Any:
     return changed
 
 
+def of_the_noises_key(_: Any) -> Any:
+    """Operators draw from the words that the noise is made of."""
+    return lambda key, kind, number: jax.random.key_data(
+        core.keys_of_release(key, kind, number).noise)[:2]
+
+
 def loss_of_round_0(release_loss: Any) -> Any:
     def changed(key: Any, mechanism: Any, spent: Any, *args: Any) -> Any:
         return release_loss(key, mechanism, 0 * spent, *args)
@@ -264,6 +317,20 @@ def times_the_rate(factor: float) -> Callable[[Any], Any]:
         return changed
 
     return make
+
+
+def ties_not_extended(digit: Any) -> Any:
+    """Words that are those of a threshold are taken to be above it."""
+    def changed(word: jax.Array, row: Any) -> Any:
+        found, tie = digit(word, row)
+        return found, jnp.zeros_like(tie)
+
+    return changed
+
+
+def long_gaps_cut(thresholds: Any) -> Any:
+    """The thresholds that are nearly always enough are all."""
+    return lambda rate, population: thresholds(rate, population)[:, :gap_law.FAST]
 
 
 def any_fits(draw: Any) -> Any:
@@ -321,6 +388,11 @@ def in_bfloat16(norm: Any) -> Any:
         lambda x: jax.lax.reduce_precision(x, 8, 7), g))  # casts to and fro may be left out
 
 
+def counted_twice(within: Any) -> Any:
+    """A record moves a count by twice what is charged."""
+    return lambda self, weight: jax.tree.map(lambda x: 2 * x, within(self, weight))
+
+
 def by_realised_size(sums: Any) -> Any:
     def changed(self: Any, z: Any, data: Any, mask: Any, rounding: Any) -> Any:
         found, factor = sums(self, z, data, mask, rounding), 2.0 / jnp.maximum(jnp.sum(mask), 1)
@@ -332,6 +404,11 @@ def by_realised_size(sums: Any) -> Any:
 
 def without_cross_terms(gram: Any) -> Any:
     return lambda x: gram(x) * jnp.eye(x.shape[1], dtype=x.dtype)[None]
+
+
+def of_the_first_matrix(stand_in: Any) -> Any:
+    """Of several matrices in one parameter."""
+    return lambda factors: tuple(x[:, :1] if x.ndim > 1 else x for x in stand_in(factors))
 
 
 def losses_clipped_at(factor: float) -> Callable[[Any], Any]:
@@ -413,6 +490,11 @@ def dearer_player_alone(_: Any) -> Any:
     return changed
 
 
+def counts_free(multiplier: Any) -> Any:
+    """The sums alone are charged."""
+    return lambda query: multiplier(dataclasses.replace(query, adaptive=None))
+
+
 def one_release_free(one: Any) -> Any:
     return lambda leaf, neighbours: one(
         dataclasses.replace(leaf, times=max(1, leaf.times - 1)), neighbours)
@@ -424,6 +506,20 @@ def whole_passes_only(one: Any) -> Any:
         batches = leaf.query.population // leaf.query.sampling.batch
         whole = max(1, leaf.times // batches) * batches
         return one(dataclasses.replace(leaf, times=min(leaf.times, whole)), neighbours)
+
+    return changed
+
+
+def differences_free(one: Any) -> Any:
+    return lambda leaf, neighbours: (
+        costs.Charge() if isinstance(getattr(leaf, "query", None), Difference)
+        else one(leaf, neighbours))
+
+
+def in_turn(_: Any) -> Any:
+    """As many differences as anchors in what was spent, while there are anchors left."""
+    def changed(windows: Any, spent: int) -> Any:
+        return Sequence(parts=windows.flattened(), in_turn=True).spent_part(spent)
 
     return changed
 

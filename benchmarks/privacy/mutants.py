@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
+
 import jaxminimax as jmm
 from benchmarks import mutant_detectors as find
 from benchmarks import mutant_plants as plant
@@ -76,8 +78,9 @@ LOSSES = functools.partial(find.group_signal, "losses")
 GAUSSIAN_LOSSES = functools.partial(find.group_signal, "losses", noise="gaussian")
 ALL_GROUPS = functools.partial(find.group_signal, "gradients", jmm.balanced_groups)
 LARGEST = functools.partial(find.group_signal, "largest loss", jmm.active_groups)
-PHASES, TREE, LEAF, LOSS, WEIGHTS, CORRELATED = (functools.partial(find.stream_signal, k)
-                                                 for k in range(6))
+ADAPTIVE_JOINT = functools.partial(find.adaptive, joint=True)
+PHASES, TREE, LEAF, LOSS, WEIGHTS, CORRELATED, WINDOWS = (
+    functools.partial(find.stream_signal, k) for k in range(7))
 PASSES = functools.partial(find.signal, 8, jmm.Disjoint(batch=5), bands=3)
 
 # name, what it breaks, what is replaced and by what, detector, and what its number is
@@ -97,6 +100,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.quieter(0.9), ALL_GROUPS, SIGNAL),
     ("noise of balanced weights while these move", "standard deviation follows the weights",
      "sum over all groups", plant.noise_of_balanced_weights, ALL_GROUPS, SIGNAL),
+    ("noise of differences a tenth low", "standard deviation", "difference",
+     plant.quieter_difference(0.9), WINDOWS, SIGNAL),
     ("noise of nodes a tenth low", "standard deviation", "integer noise", plant.quieter(0.9),
      TREE, SIGNAL),
     ("correlated noise a tenth low", "standard deviation", "what correlated noise is made of",
@@ -105,6 +110,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      "what correlated noise is made of", plant.quieter(0.9), PASSES, SIGNAL),
     ("noise of solutions a tenth low", "standard deviation", "integer noise",
      plant.quieter(0.9), PHASES, SIGNAL),
+    ("noise of counts halved", "standard deviation of the counts that clip norms follow",
+     "noise of counts", plant.quieter(0.5), find.adaptive, SIGNAL),
     ("noise of groups' losses a tenth low", "scale", "integer Laplace noise", plant.quieter(0.9),
      LOSSES, SIGNAL),
     ("Gaussian noise of groups' losses a tenth low", "standard deviation", "integer noise",
@@ -140,6 +147,12 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      SIGNAL),
     ("noise of the words that drew the sample", "independence of noise and sample",
      "key and sample", plant.of_the_noises_words, SAMPLED, SIGNAL),
+    ("operators draw the words of the noise", "independence of noise and operators",
+     "words of operators", plant.of_the_noises_key, find.drawn,
+     "distance of a release's variance from that of noise and operator"),
+    ("operators of groups draw the words of the noise", "independence of noise and operators",
+     "words of operators", plant.of_the_noises_key, functools.partial(find.drawn, True),
+     "distance of a release's variance from that of noise and operator"),
     ("one noise for all nodes of a level", "independence of a tree's nodes", "node",
      plant.one_noise_a_level, TREE, SIGNAL),
     ("one noise for nodes of one index", "independence of a tree's levels", "node",
@@ -159,6 +172,11 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      SIGNAL),
     ("sampling rate a tenth high", "amplification", "sample", plant.times_the_rate(1.1), SAMPLED,
      SIGNAL),
+    ("ties of a gap's digits not extended", "amplification: the law of gaps", "digit of a gap",
+     plant.ties_not_extended, find.gaps, "gaps that are not those of their words"),
+    ("gaps cut where 15 thresholds do not decide", "amplification: the law of gaps",
+     "thresholds of gaps", plant.long_gaps_cut, find.gaps,
+     "gaps that are not those of their words"),
     ("overflow does not fail closed", "uniformity: the first records are kept", "sample",
      plant.any_fits, find.places, "first against last records, standard deviations"),
     ("overflow of rows sent ahead is released", "uniformity, of data on the host",
@@ -173,6 +191,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("clip norm a tenth high", "sensitivity", "weight", plant.clip_times(1.1), FOUR, SIGNAL),
     ("clip norm of a group's gradient a tenth high", "sensitivity", "weight",
      plant.clip_times(1.1), GRADIENTS, SIGNAL),
+    ("differences clipped by a distance that was not released, a fifth high", "sensitivity",
+     "difference", plant.clipped_by_what_was_not_released, WINDOWS, SIGNAL),
     ("clip norm of all groups' gradient a tenth high", "sensitivity", "weight",
      plant.clip_times(1.1), ALL_GROUPS, SIGNAL),
     ("clip norm of a leaf a fifth high", "sensitivity", "weight", plant.clip_times(1.2), LEAF,
@@ -182,8 +202,19 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.in_bfloat16, find.one_norm, "norm of one clipped record over the clip norm"),
     ("cross terms of shared rows dropped", "sensitivity, of gradients kept as factors", "gram",
      plant.without_cross_terms, find.shared_rows, "norm of one clipped record over the clip norm"),
+    ("norm of the first of stacked matrices", "sensitivity, of gradients kept as factors",
+     "norms of matrices", plant.of_the_first_matrix, find.stacked_matrices,
+     "norm of one clipped record over the clip norm"),
+    ("records of a grouped convolution not held apart", "sensitivity, where a record is NaN",
+     "records by themselves", lambda _: lambda f, z, x: jax.vmap(f, (None, 0))(z, x),
+     find.others_of_nan, "what a NaN record moves the sum of the others by over the clip norm"),
+    ("rows of a slice that begins early counted again", "sensitivity, of long batches",
+     "rows of a slice", lambda _: lambda rows, first: rows >= 0, find.slices,
+     "what one record moves a sum in slices by over the clip norm"),
     ("joint clip of each player alone", "sensitivity, one clip for both", "joint norm",
      lambda _: lambda ratio: ratio, JOINT, SIGNAL),
+    ("a record counts as two", "sensitivity of the counts that clip norms follow", "count",
+     plant.counted_twice, find.adaptive, SIGNAL),
     ("division by the realised batch size", "sensitivity, where few records were drawn",
      "clipped sum", plant.by_realised_size, find.distance,
      "distance of equal-key releases on neighbours"),
@@ -209,6 +240,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      lambda _: lambda neighbours: 1.0, functools.partial(find.signal, 1, algorithm=gda), SIGNAL),
     ("the dearer player charged alone", "accountant: both players", "multiplier",
      plant.dearer_player_alone, ONE, SIGNAL),
+    ("counts that clip norms follow not charged", "accountant: all parts of a release",
+     "multiplier", plant.counts_free, ADAPTIVE_JOINT, SIGNAL),
     ("one release not charged", "accountant", "charge", plant.one_release_free, FOUR, SIGNAL),
     ("one release of all groups' gradient not charged", "accountant", "charge",
      plant.one_release_free, ALL_GROUPS, SIGNAL),
@@ -224,6 +257,10 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      find.laplace, "true delta over the claimed one"),
     ("index of the largest loss not charged", "accountant: selections", "charge", plant.index_free,
      find.selection, "true delta over the claimed one"),
+    ("differences not charged", "accountant: releases between anchors", "charge",
+     plant.differences_free, WINDOWS, SIGNAL),
+    ("stopped windows charged in turn", "accountant: what a run that stopped early has spent",
+     "stopped windows", plant.in_turn, find.stopped_windows, "squared parameter over the charged"),
     ("a tree charged as one node", "accountant: nodes that a record is in", "charge",
      plant.tree_of(lambda leaves: 1), TREE, SIGNAL),
     ("a tree charged one leaf short", "accountant: nodes that a record is in", "charge",

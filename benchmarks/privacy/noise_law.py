@@ -1,6 +1,6 @@
 """The law of the integer noise by brute force, and its speed beside that of float noise.
 
-    python -m benchmarks.noise_law [--draws 1e8] [--json FILE]
+    python -m benchmarks.noise_law [--draws 1e8] [--quick] [--json FILE]
 
 Three parts. Counts of `draws` integers against exact probabilities (chi-square), for a few bits a
 standard deviation, and of the lowest byte of the finest ones. The first stage's interval for every
@@ -13,7 +13,6 @@ take turns, in process time, within a program that draws many times.
 import argparse
 import pathlib
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from benchmarks import report
+from benchmarks import report, throughput_cases
 from jaxminimax.noise import _further, _normal, floats, floored_normal
 
 _BLOCK = 2**20
@@ -103,8 +102,16 @@ def every_word(words: int = _WORDS) -> dict[str, Any]:
                for bits, n in zip((22, 20, 18), spread, strict=True)}}
 
 
-def speed(size: int, bits: int, rounds: int = 15) -> dict[str, Any]:
-    """Medians of both, and of the ratios of rounds; many draws in one program, added up."""
+def speed(size: int, bits: int, rounds: int = 15, clock: str = "cpu") -> dict[str, Any]:
+    """Medians of both, and of the ratios of rounds; many draws in one program, added up.
+
+    Args:
+      size: numbers of a draw.
+      bits: of the integer noise.
+      rounds: in which the two take turns.
+      clock: "cpu", or "wall" where the numbers are drawn by another device.
+    """
+    now = throughput_cases.clock(clock)
     keys = jax.random.split(jax.random.key(1), 20 * max(1, 10_000 // size))
 
     def program(draw: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -116,9 +123,9 @@ def speed(size: int, bits: int, rounds: int = 15) -> dict[str, Any]:
     float32 = program(lambda k, b: floats.standard_normal(k, (size,), jnp.float32))
 
     def once(f: Callable[..., jax.Array]) -> float:
-        begin = time.process_time()
+        begin = now()
         jax.block_until_ready(f(keys, bits))
-        return (time.process_time() - begin) / len(keys) / size * 1e9
+        return (now() - begin) / len(keys) / size * 1e9
 
     pairs = [(once(ours), once(float32)) for _ in range(rounds + 1)][1:]
     return {"size": size, "bits": bits,
@@ -127,14 +134,21 @@ def speed(size: int, bits: int, rounds: int = 15) -> dict[str, Any]:
             "ratio": statistics.median(a / b for a, b in pairs)}
 
 
+def parser() -> report.Parser:
+    """The command line."""
+    p = report.Parser(prog="python -m benchmarks.noise_law", description=__doc__,
+                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--draws", type=report.number(1e4, 1e12), default=1e8,
+                   help="integers a chi-square (default 1e8)")
+    p.add_argument("--quick", action="store_true",
+                   help="2^22 words of the first stage instead of all 2^31")
+    p.add_argument("--json", type=report.output(".json"), help="where results go")
+    return p
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs and prints all parts."""
-    parser = report.Parser(prog="noise_law", description=__doc__,
-                           formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=report.number(1e4, 1e12), default=1e8,
-                        help="integers a chi-square (default 1e8)")
-    parser.add_argument("--json", type=report.output(".json"), help="where results go")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     draws = int(options.draws)
     laws = [chi_square(draws, bits) for bits in (0, 2, 5, 9)] + [lowest_byte(draws)]
     print(report.table(("bits", "draws", "cells", "chi-square", "p"), [
@@ -144,7 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(report.table(("numbers", "bits", "integer ns", "float32 ns", "ratio"), [
         (str(r["size"]), str(r["bits"]), f"{r['integer_ns']:.2f}", f"{r['float32_ns']:.2f}",
          f"{r['ratio']:.2f}") for r in times]), end="\n\n", flush=True)
-    words = every_word()
+    words = every_word(2**22 if options.quick else _WORDS)
     print("\n".join(f"{name}: {value}" for name, value in words.items()))
     if options.json:
         path: pathlib.Path = options.json

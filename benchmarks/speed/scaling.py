@@ -1,14 +1,14 @@
-"""What a step on D devices costs: rows and arithmetic of each, bytes between them.
+"""What a step on D devices costs: rows of each, bytes between them.
 
     python -m benchmarks.scaling [--markdown FILE]
 
 One release of the AUC problem is compiled for 1, 2, 4 and 8 forced host devices, with a million
-rows that need not exist, and the compiled program of one device is read: its collectives, its
-arithmetic as XLA counts it. Times would say nothing, for the devices share the cores of one host.
-The model that the numbers are held against is
+rows that need not exist, and the compiled program of one device is read: its collectives. Times
+would say nothing, for the devices share the cores of one host; nor would XLA's count of arithmetic,
+where a large sum is made in slices, for it counts the body of a loop once. The model that the
+numbers are held against is
 
-    rows(D)   = b / D + 4 (b / D)^(1/2) + 4, of a Poisson sample of b rows; capacity for D = 1
-    flops(D)  = flops of a row * rows(D) + flops of the parameters
+    rows(D)   = `pass_rows`, of a Poisson sample of b rows; its capacity for D = 1
     bytes(D)  = 2 (D - 1) / D * 4 bytes * parameters, of one all-reduce, and nothing else.
 """
 
@@ -102,28 +102,17 @@ def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int
                 sum(x.nbytes for x in jax.tree.leaves(z)))
 
 
-def per_row(steps: list[Step]) -> tuple[float, float]:
-    """Flops of a row and of the parameters, from the steps with the fewest and the most rows."""
-    few, many = (f(steps, key=lambda s: s.rows) for f in (min, max))
-    each = (many.flops - few.flops) / (many.rows - few.rows)
-    return each, few.flops - each * few.rows
-
-
 def markdown(steps: list[Step], batch: int) -> str:
     """The measured table."""
-    each, fixed = per_row(steps)
-    lines = ["| devices D | rows a device | over b / D | flops a device | model | one device over "
-             "it | collectives | bytes of their results | bytes sent a device |",
-             "|--:|--:|--:|--:|--:|--:|---|--:|--:|"]
+    lines = ["| devices D | rows a device | over b / D | collectives | bytes of their results | "
+             "bytes sent a device |", "|--:|--:|--:|---|--:|--:|"]
     for s in steps:
         kinds = ", ".join(kind for kind, _ in s.collectives) or "none"
         lines.append(
-            f"| {s.devices} | {s.rows:,} | {s.rows * s.devices / batch:.2f} | {s.flops:.3e} | "
-            f"{each * s.rows + fixed:.3e} | {steps[0].flops / s.flops:.2f} | {kinds} | "
+            f"| {s.devices} | {s.rows:,} | {s.rows * s.devices / batch:.2f} | {kinds} | "
             f"{sum(size for _, size in s.collectives):,} | {s.moved:,.0f} |")
-    lines += ["", f"{steps[0].parameters:,} parameters; a row costs {each:.3e} flops, what does "
-              f"not depend on rows {fixed:.3e}. Sent at the printed speed of a link, by 8 devices:",
-              "", "| link | seconds a step |", "|---|--:|",
+    lines += ["", f"{steps[0].parameters:,} parameters. Sent at the printed speed of a link, by 8 "
+              "devices:", "", "| link | seconds a step |", "|---|--:|",
               *(f"| {name} | {steps[-1].moved / speed:.2e} |" for name, speed in LINKS.items())]
     return "\n".join(lines)
 
@@ -152,7 +141,7 @@ def main() -> None:
     if options.markdown:
         options.markdown.write_text(
             "# A release on D devices\n\nMade by `python -m benchmarks.scaling --markdown "
-            "benchmarks/results/scaling.md`; what it means is in `benchmarks/SCALING.md`. One "
+            "benchmarks/results/scaling.md`; what it means is in `docs/scale.md`. One "
             f"release of the AUC of an MLP {options.dim}-{options.hidden}-1 over "
             f"{options.population:,} rows, Poisson samples of b = {options.batch:,}, compiled for "
             f"forced host devices with jax {jax.__version__}.\n\n{text}\n")

@@ -24,6 +24,7 @@ from jaxminimax.mechanism.sampling import SampleKeys, draw
 
 WIDTHS = (16, 64, 256, 1024)
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
+SAMPLED = (*ROWS, 10**8, 10**9)  # that samples alone are drawn of
 ITERATIONS = (10, 100, 1000, 10_000)
 BATCH, SAMPLES = 256, 300
 
@@ -89,7 +90,8 @@ def rows(args: argparse.Namespace, largest: int = 10**7) -> list[dict[str, Any]]
     found: list[dict[str, Any]] = []
     for name in ("with replacement", "Poisson", "fixed size", "disjoint"):
         found += _timed(f"a sample, {name}", "rows", {
-            n: functools.partial(sampling, name, n) for n in sizes}, args)
+            n: functools.partial(sampling, name, n)
+            for n in (SAMPLED if largest == max(ROWS) else sizes)}, args)
     for name in ("with replacement", "Poisson"):
         for n in sizes:  # one at a time: rows are large
             found += _timed(f"a step of linear 22, {name}", "rows",

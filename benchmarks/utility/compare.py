@@ -3,11 +3,14 @@
 DP-SGDA, optimistic steps, extragradient and proximal point on a bilinear game (gap on the
 population) and on AUC maximisation (ijcnn1, linear scorer), with the same n, epsilon, delta and
 relation, noise calibrated to what each really releases; operator evaluations are counted in the
-program that ran.
+program that ran. At the end one pass of DP-SGDA with Poisson samples, disjoint batches, and noise
+that is correlated (`compare_noise`); `--only noise --result FILE` measures these anew, and keeps
+the other rows of a file.
 """
 
 import argparse
 import dataclasses
+import json
 import pathlib
 import sys
 from collections.abc import Callable
@@ -18,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import auc, evaluations, rate_cases, rates, report
+from benchmarks import auc, compare_noise, evaluations, rate_cases, rates, report
 from jaxminimax import FixedSize, Poisson, Resolvent, Saddle
 
 _RADIUS = 2.5  # of a record's features, for the proximal point's constants
@@ -151,13 +154,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=report.count, default=20,
                         help="of the game; AUC: 3 at most")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
+    parser.add_argument("--only", choices=("noise",), help="measure this part of --result anew")
+    parser.add_argument("--result", type=pathlib.Path, help="file of the other rows")
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
     parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
     args = parser.parse_args(argv)
-    rows = []
+    if (args.only is None) != (args.result is None):
+        parser.error("--only noise and --result FILE go together")
+    rows, old = [], None
+    if args.only:
+        old = json.loads(args.result.read_text(encoding="utf-8"))
+        rows = [r for r in old["rows"] if "one pass, " not in r["algorithm"]]
     try:
-        for epsilon in sorted(set(args.epsilon)):
+        for epsilon in () if args.only else sorted(set(args.epsilon)):
             few = min(3, args.seeds)
             later = _auc(epsilon, few, args.data_dir)  # refuses before anything has run
             for entry, seeds in [*((e, args.seeds) for e in _game(args.population, epsilon)),
@@ -165,6 +175,7 @@ def main(argv: list[str] | None = None) -> int:
                 rows.append(row(entry, epsilon, seeds))
                 report.say(f"{entry.problem}: {entry.name}, epsilon {epsilon:g}, "
                            f"{rows[-1]['measure']} {rows[-1]['value']:.4f}")
+        rows += compare_noise.rows(sorted(set(args.epsilon)), args.data_dir)
     except auc.Refused as error:
         parser.error(str(error))
     header = ("problem", "algorithm", "epsilon", "measure", "value", "+-", "releases",
@@ -174,10 +185,11 @@ def main(argv: list[str] | None = None) -> int:
              for r in rows]
     said = (f"delta {rate_cases.DELTA:g}, replace-one. value: mean over the seeds, +-: its "
             "standard error;\nevaluations: of one run. AUC is that of held-out rows, its settings "
-            "were chosen on validation\nsplits without paying for it; the game runs by theorems.")
+            "were chosen on validation\nsplits without paying for it (oracle: by the AUC itself, "
+            "the best of five steps); the game runs\nby theorems.")
     print(report.table(header, lines), said, sep="\n\n")
     if args.json is not None:
-        write(args.json, args, rows)
+        write(args.json, args, rows, old)
     if args.markdown is not None:
         args.markdown.write_text("# The algorithms at equal privacy\n\n" + report.markdown(
             header, lines) + "\n" + " ".join(said.split()) + "\n", encoding="utf-8")
@@ -205,11 +217,14 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     figure.savefig(path, dpi=150)
 
 
-def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """The JSON file."""
+def write(path: pathlib.Path, args: argparse.Namespace, rows: list[dict[str, Any]],
+          old: dict[str, Any] | None = None) -> None:
+    """The JSON file; of `old`, what made the rows that are kept."""
     arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-    report.write_json(path, {"environment": report.environment(), "arguments": arguments,
-                             "rows": rows, "statements": [r["statement"] for r in rows]})
+    made = {"environment": report.environment(), "arguments": arguments}
+    report.write_json(path, {
+        **(made if old is None else {**old, "noise": made}), "rows": rows,
+        "statements": [r["statement"] for r in rows]})
 
 
 if __name__ == "__main__":

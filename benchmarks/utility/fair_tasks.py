@@ -5,24 +5,15 @@ round numbers ("knots"), which let a linear scorer bend. Sex is no feature. Whic
 is general knowledge of this table, and nothing is read off the loaded rows.
 """
 
-import gzip
-import http.client
 import io
 import os
-import pathlib
-import urllib.request
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from benchmarks import data
+from benchmarks import set_adult
 
-_URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
-_SHA256 = {  # of the files as UCI has them
-    "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-    "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-}
 _COLUMNS = ("age", "workclass", "weight", "education", "schooling", "marital", "occupation",
             "relationship", "race", "sex", "gain", "loss", "hours", "country", "income")
 # values as the description of the table lists them
@@ -81,34 +72,10 @@ def frame(data_dir: str | os.PathLike | None = None) -> pd.DataFrame:
       ValueError: for a file that is missing in a folder that was named, or is another one.
       OSError: if it cannot be downloaded.
     """
-    parts = [pd.read_csv(io.BytesIO(_read(name, data_dir)), names=_COLUMNS, skipinitialspace=True,
-                         skiprows=skipped, na_values="?")
+    parts = [pd.read_csv(io.BytesIO(set_adult.AS_WRITTEN.read(name, data_dir)), names=_COLUMNS,
+                         skipinitialspace=True, skiprows=skipped, na_values="?")
              for name, skipped in (("adult.data", 0), ("adult.test", 1))]
     return pd.concat(parts, ignore_index=True).dropna(ignore_index=True)
-
-
-def _read(name: str, data_dir: str | os.PathLike | None) -> bytes:
-    """A file's content, as it is or compressed; downloaded where no folder was named."""
-    given = data_dir or os.environ.get("JAXMINIMAX_DATA")
-    path = pathlib.Path(given or "~/.cache/jaxminimax").expanduser() / "adult" / name
-    packed = path.with_name(name + ".gz")
-    if path.is_file() or packed.is_file():
-        content = path.read_bytes() if path.is_file() else gzip.decompress(packed.read_bytes())
-        data._check_sha256(content, _SHA256[name], str(path))
-        return content
-    if given:
-        raise ValueError(f"{path} is missing; save {_URL}{name} there, or give neither data_dir "
-                         "nor JAXMINIMAX_DATA to have it downloaded into ~/.cache/jaxminimax")
-    try:
-        with urllib.request.urlopen(_URL + name, timeout=60) as response:
-            content = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise OSError(f"could not download {_URL}{name} ({error}); save it as adult/{name} in a "
-                      "folder of your choice and name that folder by JAXMINIMAX_DATA") from error
-    data._check_sha256(content, _SHA256[name], _URL + name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return content
 
 
 def features(table: pd.DataFrame) -> np.ndarray:

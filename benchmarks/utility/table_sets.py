@@ -10,24 +10,15 @@ raw adult is the file of the UCI repository, gzipped or not.
 
 import dataclasses
 import functools
-import gzip
-import hashlib
-import os
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks import data
+from benchmarks import set_adult, set_ijcnn1, set_images
 from jaxminimax.tables import Category, Number, Schema
 
-_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
-_SHA256 = {
-    "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-    "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-}
 _ADULT: dict[str, Any] = {  # as adult.names lists them, and "?" for what is not known
     "age": Number(17, 90),
     "workclass": "Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, "
@@ -99,7 +90,8 @@ def _columns(kinds: dict[str, Any], *dropped: str) -> dict[str, Any]:
 
 @functools.cache
 def _adult() -> pd.DataFrame:
-    lines = [line for name in _SHA256 for line in _read(name).decode().splitlines()
+    lines = [line for name in set_adult.AS_WRITTEN.checksums
+             for line in set_adult.AS_WRITTEN.read(name).decode().splitlines()
              if line and not line.startswith("|")]
     frame = pd.DataFrame([line.rstrip(".").split(", ") for line in lines], columns=list(_ADULT))
     return frame.assign(
@@ -107,29 +99,16 @@ def _adult() -> pd.DataFrame:
         degree=frame["education-num"].astype(int) > 12, gain=frame["capital-gain"] != "0")
 
 
-def _read(name: str) -> bytes:
-    given = os.environ.get("JAXMINIMAX_DATA")
-    folder = pathlib.Path(given or "~/.cache/jaxminimax").expanduser() / "adult"
-    for path in (folder / f"{name}.gz", folder / name):
-        if path.is_file():
-            content = path.read_bytes()
-            content = gzip.decompress(content) if path.suffix == ".gz" else content
-            if hashlib.sha256(content).hexdigest() != _SHA256[name]:
-                raise ValueError(f"{path} is another file than {_UCI}{name}: get it again.")
-            return content
-    raise ValueError(f"{folder / name} is missing: save {_UCI}{name} there.")
-
-
 @functools.cache
 def _ijcnn1() -> pd.DataFrame:
-    parts = data._load_ijcnn1("trn", None)
+    parts = set_ijcnn1.rows("trn")
     return pd.DataFrame(parts[0], columns=[f"x{k}" for k in range(1, 23)]).assign(y=parts[1])
 
 
 @functools.cache
 def _images(name: str) -> tuple[pd.DataFrame, np.ndarray]:
-    pixels = data.images(name, size=_PIXELS)
-    classes = data._read_idx(data._read_verified(name, "train-labels-idx1", None))
+    pixels = set_images.images(name, size=_PIXELS)
+    _, classes = set_images.raw(name, "train")
     return pd.DataFrame(pixels, columns=[f"p{k}" for k in range(_PIXELS**2)]), classes
 
 

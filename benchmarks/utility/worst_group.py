@@ -206,8 +206,12 @@ def beside(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict
     def what(row: dict[str, Any]) -> tuple:
         return row["case"], row["method"], row["epsilon"]
 
+    def place(row: dict[str, Any]) -> tuple:  # of the table: in whatever order they were made
+        methods = ("logistic regression", "balanced logistic regression", *NAMES)
+        return list(CASES).index(row["case"]), row["epsilon"] or 0, methods.index(row["method"])
+
     mine = set(map(what, rows))
-    return rows + [row for row in known if what(row) not in mine]
+    return sorted(rows + [row for row in known if what(row) not in mine], key=place)
 
 
 def written(args: Any, rows: list[dict[str, Any]]) -> None:

@@ -1,9 +1,11 @@
 """Which method, when: gaps of monotone games at equal privacy, by step and number of releases.
 
     python -m benchmarks.zoo [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
-    python -m benchmarks.zoo --result FILE [--markdown FILE] [--plot FILE]
+    python -m benchmarks.zoo --result FILE [--markdown FILE] [--plot FILE] [--noise-plot FILE]
+    python -m benchmarks.zoo --only noise --result FILE --json FILE
 
-The second form runs nothing: it makes the tables and the figure of a file that --json wrote.
+The second form runs nothing: it makes the tables and the figures of a file that --json wrote. The
+third measures correlated noise against Poisson samples (`zoo_noise`), and keeps the rest of a file.
 
 Descent-ascent (`sgda`), optimistic steps and extragradient run on full batches with the same number
 of releases, calibrated to the same epsilon at delta = 1e-6, replace-one. "theory": the step from
@@ -37,6 +39,7 @@ from benchmarks import (
     anchored,
     report,
     zoo_games,
+    zoo_noise,
     zoo_phases,
     zoo_plans,
     zoo_plot,
@@ -281,7 +284,16 @@ def page(result: dict[str, Any]) -> str:
             f"## Plans\n\n{zoo_tables.plans(result)}\n"
             f"## Larger simplices\n\n{text(result['large'])}\n"
             f"## Other averages, falling steps, anchors\n\n{text(result['failures'])}\n"
-            f"## Strongly convex-concave, population gap\n\n{zoo_tables.phases(result)}")
+            f"## Strongly convex-concave, population gap\n\n{zoo_tables.phases(result)}\n"
+            f"## Correlated noise and Poisson samples\n\n{zoo_noise.said(result['noise'])}\n"
+            f"{zoo_noise.table(result)}")
+
+
+def noise_rows(args: argparse.Namespace) -> dict[str, Any]:
+    """Correlated noise against Poisson samples, 24 seeds if nothing else is said."""
+    study = Study(args.quick, max(2, args.seeds or (4 if args.quick else 24)), args.keep)
+    return {"environment": report.environment(),
+            "rows": zoo_noise.rows(study.quick, study.seeds, study.part)}
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
@@ -295,7 +307,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         "rows": main_rows(study), "failures": failure_rows(study), "large": large_rows(study),
         "plans": plan_rows(study),
         "phases": study.part("phases", lambda: zoo_phases.rows(study.quick, study.seeds)),
-        "bounds": zoo_plot.bounds()}
+        "noise": noise_rows(args), "bounds": zoo_plot.bounds()}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -305,15 +317,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=report.count, help="runs of each setting, default 48")
     parser.add_argument("--keep", type=pathlib.Path,
                         help="folder of finished parts, for a run that goes on later")
-    parser.add_argument("--result", type=pathlib.Path, help="tables and figure of this file")
+    parser.add_argument("--result", type=pathlib.Path, help="tables and figures of this file")
+    parser.add_argument("--only", choices=("noise",), help="measure this part of --result anew")
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
     parser.add_argument("--plot", type=report.output(".png", ".svg"), help="file for the figure")
+    parser.add_argument("--noise-plot", type=report.output(".png", ".svg"),
+                        help="file for the figure of correlated noise")
     args = parser.parse_args(argv)
+    if args.only and args.result is None:
+        parser.error(f"--only {args.only} needs the file of the other parts: add --result FILE")
     if args.result is None:
         result = measured(args)
     else:
         result = json.loads(args.result.read_text(encoding="utf-8"))
+        if args.only:
+            result["noise"] = noise_rows(args)
     print(page(result))
     if args.json is not None:
         report.write_json(args.json, result)
@@ -322,6 +341,8 @@ def main(argv: list[str] | None = None) -> int:
                                  encoding="utf-8")
     if args.plot is not None:
         zoo_plot.plot(args.plot, result)
+    if args.noise_plot is not None:
+        zoo_noise.plot(args.noise_plot, result)
     return 0
 
 

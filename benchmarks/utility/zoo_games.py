@@ -99,7 +99,7 @@ def _calibrated(n: int, releases: int, epsilon: float, clip: Saddle) -> jmm.Quer
     return jmm.calibrate_noise(jmm.Repeat(query=query, times=releases), epsilon, DELTA).query
 
 
-def _affine(modulus: float, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def affine(modulus: float, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A of norm 1 and b, c for which the saddle point has both players at a distance of 0.6."""
     rng = np.random.default_rng(0)
     a = rng.normal(size=(d, d))
@@ -115,7 +115,7 @@ def _record(*arrays: np.ndarray) -> Any:
 
 def bilinear(d: int = 10, n: int = 2000) -> Game:
     """<w, A v> + <b, w> - <c, v> on unit balls, ||A|| = 1; a player's operator is at most 2."""
-    a, b, c = _affine(0.0, d)
+    a, b, c = affine(0.0, d)
     made = problems.bounded_bilinear(coupling=float(np.linalg.norm(a)) * 1.001, offset=1.0,
                                      radius=Saddle(1.0, 1.0))
     data, clip = _record(a, b, c), 2 * math.sqrt(2)
@@ -125,7 +125,7 @@ def bilinear(d: int = 10, n: int = 2000) -> Game:
 
 def quadratic(d: int = 10, n: int = 2000, modulus: float = 0.2) -> Game:
     """The same with (mu/2)(||w||^2 - ||v||^2), public terms; exact best responses."""
-    a, b, c = _affine(modulus, d)
+    a, b, c = affine(modulus, d)
     made = problems.bounded_bilinear(coupling=float(np.linalg.norm(a)) * 1.001, offset=1.0,
                                      radius=Saddle(1.0, 1.0))
     ball = problems.ball(1.0)

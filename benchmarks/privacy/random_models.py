@@ -1,0 +1,294 @@
+"""Clipped sums of random models: factors give what whole gradients give, and no record escapes.
+
+    python -m benchmarks.random_models --models 200 [--json FILE]
+
+A model is a few layers drawn from a list: dense, scaled by constants, stacked in a scan, recurrent,
+both, per-head and per-expert weights, static slices, convolutions in groups, norms, positions,
+products of parameters, tables, tied tables, and uses that are not understood. Its parameters belong
+to one player or the other at random. The records' features and losses have magnitudes from 1e-30 to
+1e30, and the clip norms lie among the gradients' norms. Two statements are checked for each model:
+
+* in float64, every record's own clipped gradient, and the sum, differ between the strategies
+  "ghost" and "vmap" by rounding;
+* in float64 and float32, no record's clipped gradient is longer than its clip norm.
+"""
+
+import argparse
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import report
+from jaxminimax import Saddle, clipped_sum, saddle_operator
+from jaxminimax.gradients import ghost
+
+RECORDS = 6
+TABLE = 20  # rows
+CLOSE = 1e-9  # of the clip norm, in float64
+
+Array = Any
+
+
+class Layer(NamedTuple):
+    """A layer of activations `[t, c]`.
+
+    Attributes:
+      shapes: of its parameters, by t and c.
+      apply: `(parameters, activations, row numbers [t]) -> activations`.
+    """
+
+    shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
+    apply: Callable[[dict[str, Array], Array, Array], Array]
+
+
+def _dense(p: dict, h: Array, ids: Array) -> Array:
+    return jnp.tanh(h @ p["m"] + p["b"])
+
+
+def _scaled(p: dict, h: Array, ids: Array) -> Array:
+    return h @ (0.3 * p["m"]) + h @ (p["m"] / jnp.sqrt(h.shape[1]))
+
+
+def _stacked(p: dict, h: Array, ids: Array, **how: Any) -> Array:
+    return jax.lax.scan(lambda h, q: (h + jnp.tanh(h @ q["m"] + q["b"]), None), h, p, **how)[0]
+
+
+def _rematerialised(p: dict, h: Array, ids: Array) -> Array:
+    body = jax.checkpoint(lambda h, m: (h + jnp.sin(h @ (2.0 * m)), jnp.sum(h)))
+    h, sums = jax.lax.scan(body, h, p["m"])
+    return h + jnp.sum(sums)
+
+
+def _recurrent(p: dict, h: Array, ids: Array) -> Array:
+    def cell(state: Array, row: Array) -> tuple[Array, Array]:
+        state = jnp.tanh(row @ p["in"] + state @ p["loop"] + p["b"])
+        return state, state + row
+
+    return jax.lax.scan(cell, jnp.zeros_like(h[0]), h)[1]
+
+
+def _deep(p: dict, h: Array, ids: Array) -> Array:
+    def layer(h: Array, m: Array) -> tuple[Array, None]:
+        return jax.lax.scan(lambda s, row: (jnp.tanh(s @ m + row),) * 2, h[0], h)[1], None
+
+    return jax.lax.scan(layer, h, p["m"])[0]
+
+
+def _heads(p: dict, h: Array, ids: Array) -> Array:
+    mixed = jnp.einsum("tc,hcd->htd", h, p["in"])
+    return jnp.einsum("htd,hdc->tc", jnp.tanh(mixed), p["out"])
+
+
+def _experts(p: dict, h: Array, ids: Array) -> Array:
+    parts = jnp.sin(h).reshape(h.shape[0], 2, -1)
+    return jax.vmap(jnp.matmul, (1, 0), 1)(parts, p["m"]).reshape(h.shape)
+
+
+def _sliced(p: dict, h: Array, ids: Array) -> Array:
+    m = p["m"]
+    return jnp.tanh(h @ m[0]) @ m[-1] + jnp.tanh(h) @ m[0].T + jnp.sum(h @ m[1, :, ::2])
+
+
+def _overlapping(p: dict, h: Array, ids: Array) -> Array:
+    parts = [jnp.einsum("tc,gcd->tgd", jnp.sin(h), p["m"][i: i + 2]) for i in (0, 1)]
+    return h + jnp.sum(jnp.tanh(parts[0]) * parts[1], 1)
+
+
+def _convolution(p: dict, h: Array, ids: Array) -> Array:
+    return jax.lax.conv_general_dilated(
+        jnp.tanh(h)[None], p["k"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"),
+        feature_group_count=h.shape[1] // p["k"].shape[1])[0]
+
+
+def _normed(p: dict, h: Array, ids: Array) -> Array:
+    h = jnp.tanh(h) + p["position"]
+    return (h - jnp.mean(h, 1, keepdims=True)) / jnp.sqrt(1 + jnp.var(h, 1, keepdims=True)
+                                                           ) * p["scale"] + p["shift"]
+
+
+def _chain(p: dict, h: Array, ids: Array) -> Array:
+    return jnp.einsum("tc,cd,de->te", h, p["a"], p["b"])
+
+
+def _table(p: dict, h: Array, ids: Array) -> Array:
+    return h * 0.1 + p["table"][ids]
+
+
+def _table_in_loop(p: dict, h: Array, ids: Array) -> Array:
+    return jax.lax.scan(lambda s, i: (jnp.tanh(s + p["table"][i]),) * 2, h[0], ids)[1]
+
+
+def _tied(p: dict, h: Array, ids: Array) -> Array:
+    scores = jnp.sin(h + p["table"][ids]) @ p["table"].T
+    return jax.nn.softmax(scores) @ p["table"]
+
+
+def _unknown(p: dict, h: Array, ids: Array) -> Array:
+    h = jax.lax.cond(jnp.sum(h) > 0, lambda: h @ p["branch"], lambda: h)
+    (h, _), _ = jax.lax.scan(lambda c, _: ((jnp.sin(c[0] @ c[1]), -c[1]), None), (h, p["carry"]),
+                             None, length=2)
+    return h * jnp.linalg.norm(p["masked"]) + h @ (p["masked"] * np.tri(h.shape[1]))
+
+
+LAYERS = {
+    "dense": Layer(lambda t, c: {"m": (c, c), "b": (c,)}, _dense),
+    "scaled": Layer(lambda t, c: {"m": (c, c)}, _scaled),
+    "stacked": Layer(lambda t, c: {"m": (3, c, c), "b": (3, c)}, _stacked),
+    "stacked, reverse": Layer(lambda t, c: {"m": (3, c, c), "b": (3, c)},
+                              functools.partial(_stacked, reverse=True, unroll=2)),
+    "rematerialised": Layer(lambda t, c: {"m": (2, c, c)}, _rematerialised),
+    "recurrent": Layer(lambda t, c: {"in": (c, c), "loop": (c, c), "b": (c,)}, _recurrent),
+    "deep recurrent": Layer(lambda t, c: {"m": (2, c, c)}, _deep),
+    "heads": Layer(lambda t, c: {"in": (2, c, c), "out": (2, c, c)}, _heads),
+    "experts": Layer(lambda t, c: {"m": (2, c // 2, c // 2)}, _experts),
+    "sliced": Layer(lambda t, c: {"m": (3, c, c)}, _sliced),
+    "overlapping": Layer(lambda t, c: {"m": (3, c, c)}, _overlapping),
+    "convolution in groups": Layer(lambda t, c: {"k": (2, c // 2, c)}, _convolution),
+    "depthwise convolution": Layer(lambda t, c: {"k": (3, 1, c)}, _convolution),
+    "normed": Layer(lambda t, c: {"position": (t, c), "scale": (c,), "shift": (c,)}, _normed),
+    "chain": Layer(lambda t, c: {"a": (c, 2), "b": (2, c)}, _chain),
+    "table": Layer(lambda t, c: {"table": (TABLE, c)}, _table),
+    "table in a loop": Layer(lambda t, c: {"table": (TABLE, c)}, _table_in_loop),
+    "tied": Layer(lambda t, c: {"table": (TABLE, c)}, _tied),
+    "unknown": Layer(lambda t, c: {"branch": (c, c), "carry": (c, c), "masked": (c, c)}, _unknown),
+}
+
+
+class Model(NamedTuple):
+    """A model and its records.
+
+    Attributes:
+      names: of its layers.
+      loss: `(w, v, record) -> []`.
+      z: the point.
+      records: leaves `[RECORDS, ...]`.
+    """
+
+    names: tuple[str, ...]
+    loss: Callable
+    z: Saddle
+    records: dict[str, np.ndarray]
+
+
+def draw(seed: int, dtype: Any) -> Model:
+    """A random model of two to four layers."""
+    rng = np.random.default_rng(seed)
+    t, c = int(rng.choice([1, 3])), int(rng.choice([4, 12]))
+    # every layer comes round, whatever the others are
+    first = list(LAYERS)[seed % len(LAYERS)]
+    names = (first, *rng.choice(list(LAYERS), rng.integers(1, 4)))
+    names = tuple(str(name) for name in rng.permutation(names))
+    players: tuple[dict, dict] = {}, {}
+    owner = {}
+    for place, name in enumerate(names):
+        for leaf, shape in LAYERS[name].shapes(t, c).items():
+            owner[place, leaf] = int(rng.integers(2))
+            players[owner[place, leaf]][f"{place} {leaf}"] = jnp.asarray(
+                rng.normal(size=shape) / np.sqrt(c), dtype)
+    linear = rng.random(len(names)) < 0.5
+
+    def loss(w: dict, v: dict, x: dict) -> jax.Array:
+        h = x["features"]
+        for place, name in enumerate(names):
+            p = {leaf: (w, v)[who][f"{at} {leaf}"] for (at, leaf), who in owner.items()
+                 if at == place}
+            out = LAYERS[name].apply(p, h, x["ids"])
+            h = h + out if linear[place] else out
+        return x["size"] * jnp.sum(jnp.sin(h) if len(names) % 2 else h * h[..., ::-1])
+
+    features, size = (10.0 ** rng.uniform(-30, 30, RECORDS) for _ in range(2))
+    features[: RECORDS // 2], size[:2] = 1.0, 1.0
+    return Model(names, loss, Saddle(*players), {
+        "features": np.asarray(rng.normal(size=(RECORDS, t, c)) * features[:, None, None], dtype),
+        "size": np.asarray(size, dtype), "ids": rng.integers(0, TABLE, (RECORDS, t))})
+
+
+def _lengths(tree: Any) -> np.ndarray:
+    """Norms of the rows of all leaves together, `[n]`, without overflow."""
+    leaves = [np.asarray(x, np.float64).reshape(RECORDS, -1) for x in jax.tree.leaves(tree)]
+    if not leaves:
+        return np.zeros(RECORDS)
+    rows = np.concatenate(leaves, 1)
+    top = np.maximum(np.abs(rows).max(1), 1e-300)
+    return top * np.linalg.norm(rows / top[:, None], axis=1)
+
+
+class Found(NamedTuple):
+    """What a model shows.
+
+    Attributes:
+      difference: largest one between the strategies, in clip norms; 0 in float32.
+      longest: largest clipped norm of a record, in clip norms.
+      kinds: of the treatments of its parameters.
+    """
+
+    difference: float
+    longest: float
+    kinds: tuple[str, ...]
+
+
+def examine(model: Model) -> Found:
+    """Each record's own clipped gradient by both strategies."""
+    wide = next(iter(model.records.values())).dtype == np.float64
+    clip = Saddle(0.3, 2.0)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def apart(strategy: str, masks: Array, z: Saddle, records: dict) -> Saddle:
+        total = clipped_sum(saddle_operator(model.loss), clip, strategy=strategy)
+        return jax.vmap(total, (None, None, 0))(z, records, masks)
+
+    masks = jnp.eye(RECORDS, dtype=bool).at[-1].set(True)  # the last one is the sum
+    found = [apart(strategy, masks, model.z, model.records)
+             for strategy in ("ghost", "vmap")[: 1 + wide]]
+    longest = max(float(np.max(_lengths(x)[:-1] / c))
+                  for x, c in zip(found[0], clip, strict=True))
+    difference = 0.0
+    if wide:
+        difference = max(float(np.max(_lengths(jax.tree.map(jnp.subtract, a, b)) / c))
+                         for a, b, c in zip(*found, clip, strict=True))
+    plan = ghost.plan(model.loss, model.z, jax.tree.map(lambda a: a[0], model.records),
+                      Saddle(True, True))
+    assert plan is not None
+    return Found(difference, longest, tuple(t.kind for t in plan.treatments if t is not None))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints what was found; 1 if a statement failed."""
+    p = report.Parser(prog="python -m benchmarks.random_models", description=__doc__,
+                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--models", type=report.count, default=200)
+    p.add_argument("--seed", type=int, default=0, help="of the first model")
+    p.add_argument("--json", type=report.output(".json"), help="write the findings to this")
+    args = p.parse_args(argv)
+    jax.config.update("jax_enable_x64", True)
+    began, rows, failed = time.process_time(), [], []
+    for seed in range(args.seed, args.seed + args.models):
+        dtype = np.float32 if seed % 3 == 2 else np.float64
+        model = draw(seed, dtype)
+        found = examine(model)
+        rows.append(found)
+        if not (found.difference <= CLOSE and found.longest <= 1 + 1e-6):
+            failed.append({"seed": seed, "layers": model.names, **found._asdict()})
+            print("FAILED", failed[-1], flush=True)
+    kinds = list(itertools.chain.from_iterable(row.kinds for row in rows))
+    said = {
+        "models": len(rows), "failed": failed,
+        "largest difference, clip norms": max(row.difference for row in rows),
+        "longest record, clip norms": max(row.longest for row in rows),
+        "parameters": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+        "cpu_seconds": round(time.process_time() - began, 1)}
+    for name, value in said.items():
+        print(f"{name}: {value}")
+    if args.json:
+        report.write_json(args.json, {"environment": report.environment(), **said})
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

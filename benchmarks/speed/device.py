@@ -1,0 +1,161 @@
+"""What a step takes on the device at hand, in absolute terms, and where its time goes.
+
+    python -m benchmarks.device --json device.json
+
+For every workload and batch of `benchmarks.throughput`: microseconds a step, with keys of threefry
+and of "rbg", in rounds in which the two take turns; operations a second over the rate of a large
+float32 product, and bytes of rows a second over the bandwidth of a copy, both measured here; the
+share of the step that the integer noise takes, from the time of a number drawn by itself; and, from
+the profiler, kernels a step and the five that take longest, with what each takes without the ones
+within it. A figure of a CPU says nothing of a GPU: the file names its device.
+"""
+
+import argparse
+import collections
+import functools
+import pathlib
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import jaxminimax as jmm
+from benchmarks import noise_law, report
+from benchmarks import throughput_cases as cases
+from benchmarks import throughput_jax as plain
+from benchmarks import throughput_limits as limits
+from benchmarks import throughput_ours as ours
+from benchmarks.throughput_cases import Case, Entry
+
+GENERATORS = ("threefry2x32", "rbg")
+BATCHES = (64, 1024, 4096)
+_BITS = 20  # of the noise whose time is taken
+_HOT = 5
+_NO_KERNELS = ("Thunk", "Threadpool", "while", "call", "conditional")  # what only holds others
+
+
+def entry(case: Case, generator: str, data: tuple, steps: int) -> Entry:
+    """The library's steps, rows drawn with replacement, with keys of one generator."""
+    query = ours.query(jmm.FixedSize(batch=case.batch, replacement=True), case.n)
+    settings, problem = ours.hyper(jmm.sgda, query, steps), ours.problem(case)
+
+    def whole(z: Any, key: jax.Array, *data: jax.Array) -> tuple[Any, jax.Array]:
+        state, _ = jmm.run(key, z, data, settings, jmm.sgda, problem)
+        return state.z, jax.random.fold_in(key, 1)
+
+    start = jmm.problems.auc_start(plain.point(case)["theta"])
+    return plain.program(whole, (start, jax.random.key(0, impl=generator)), data, steps,
+                         lambda x, y: {})
+
+
+def own_times(events: Iterable[tuple[str, float, float]]) -> collections.Counter[str]:
+    """What events take without those within them; an event is a name, a start and a duration."""
+    total: collections.Counter[str] = collections.Counter()
+    open_: list[tuple[str, float]] = []  # around the next event, with their ends
+    for name, start, duration in sorted(events, key=lambda e: (e[1], -e[2])):
+        while open_ and open_[-1][1] <= start:
+            open_.pop()
+        if open_:
+            total[open_[-1][0]] -= duration
+        total[name] += duration
+        open_.append((name, start + duration))
+    return total
+
+
+def kernels(made: Entry) -> dict[str, Any]:
+    """How many kernels a step runs, and the ones that take longest."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            made.advance()
+        [found] = pathlib.Path(folder).rglob("*.xplane.pb")
+        planes = list(jax.profiler.ProfileData.from_file(str(found)).planes)
+        count, times = 0, collections.Counter[str]()
+        for plane in planes:
+            for line in plane.lines:
+                if (("GPU" in plane.name and line.name.startswith("Stream"))
+                        or line.name.startswith("tf_XLAPjRt")):
+                    events = [(e.name, e.start_ns, e.duration_ns) for e in line.events
+                              if not e.name.startswith(_NO_KERNELS)]
+                    count += len(events)
+                    times.update(own_times(events))
+    whole = sum(times.values())
+    return {"kernels_a_step": count / made.steps,
+            "hottest": [{"kernel": name, "share": ns / whole}
+                        for name, ns in times.most_common(_HOT)]}
+
+
+def row(case: Case, machine: dict[str, float], ns: float, args: argparse.Namespace
+        ) -> dict[str, Any]:
+    """A workload at one batch size."""
+    data = tuple(map(jnp.asarray, cases.rows(case)))
+    steps = max(2, min(2000, int(args.seconds / (4 * limits.bound(case, machine) + 2e-5))))
+    made = {g: entry(case, g, data, steps) for g in GENERATORS}
+    for one in made.values():
+        one.advance()
+    turns = [{g: cases.seconds(one, "wall") for g, one in made.items()}
+             for _ in range(args.rounds)]
+    took = statistics.median(turn["threefry2x32"] for turn in turns)
+    rows = 4 * case.batch * case.features
+    return {
+        "workload": case.workload, "batch": case.batch, "steps": steps, "rounds": args.rounds,
+        "microseconds": 1e6 * took, "examples_per_second": case.batch / took,
+        "rbg_over_threefry": statistics.median(t["rbg"] / t["threefry2x32"] for t in turns),
+        "of_product_rate": limits.operations(case) / took / machine["matmul_flops_per_second"],
+        "of_bandwidth": rows / took / machine["copy_bytes_per_second"],
+        "of_noise": 1e-9 * ns * case.size / took,
+        "compile_seconds": made["threefry2x32"].compile_seconds,
+        **kernels(made["threefry2x32"]),
+    }
+
+
+def parser() -> report.Parser:
+    """The command line."""
+    p = report.Parser(prog="python -m benchmarks.device", description=__doc__,
+                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--workloads", nargs="+", choices=cases.WORKLOADS, default=cases.WORKLOADS)
+    p.add_argument("--batches", nargs="+", type=report.count, default=BATCHES)
+    p.add_argument("--rows", type=report.count, default=cases.N, help="resident rows")
+    p.add_argument("--rounds", type=report.count, default=7)
+    p.add_argument("--seconds", type=report.number(0, 60), default=0.5, help="of a round")
+    p.add_argument("--quick", action="store_true",
+                   help="two workloads, batch 64, three rounds of .05 seconds, 6,000 rows")
+    p.add_argument("--json", type=report.output(".json"), help="where results go")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures, prints, writes."""
+    p = parser()
+    args = p.parse_args(argv)
+    if args.quick:
+        args.workloads, args.batches = ("linear 22", "mlp"), (64,)
+        args.rounds, args.seconds, args.rows = 3, 0.05, 6000
+    if max(args.batches) > args.rows:
+        p.error(f"got batches up to {max(args.batches)} of {args.rows} rows")
+    machine = limits.measured()
+    noise = functools.cache(lambda size: noise_law.speed(size, _BITS, rounds=3, clock="wall"))
+    rows = []
+    for workload in args.workloads:
+        for batch in args.batches:
+            case = Case(workload, batch, args.rows)
+            rows.append(row(case, machine, noise(case.size)["integer_ns"], args))
+            report.say(f"{workload}, batch {batch}: {rows[-1]['microseconds']:.1f} us a step")
+    print(report.table(
+        ("workload", "batch", "us a step", "rbg / threefry", "of product rate", "of bandwidth",
+         "of noise", "kernels", "hottest"),
+        [(r["workload"], str(r["batch"]), f"{r['microseconds']:.1f}",
+          f"{r['rbg_over_threefry']:.2f}", f"{r['of_product_rate']:.4f}",
+          f"{r['of_bandwidth']:.4f}", f"{r['of_noise']:.2f}", f"{r['kernels_a_step']:.0f}",
+          ", ".join(f"{h['kernel']} {h['share']:.2f}" for h in r["hottest"])) for r in rows]))
+    if args.json:
+        report.write_json(args.json, {"environment": report.environment(), "limits": machine,
+                                      "rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
