@@ -26,6 +26,9 @@ QUICK = {
 
 # started first, and by one worker: processes of their own, which all tests of the file wait for
 FIRST = ("test_mesh",)
+# sums, norms, samples and noise: what the arithmetic of another device could break
+DEVICE = ("test_arrays", "test_ghost", "test_gradients", "test_integer_noise", "test_integer_sums",
+          "test_noise", "test_release", "test_release_groups", "test_sampling")
 
 
 def optimised(item) -> bool:
@@ -75,6 +78,9 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """Tests that are compiled as for users come last: what was compiled is forgotten once."""
+    for item in items:
+        if item.path.stem in DEVICE:
+            item.add_marker("gpu")
     items.sort(key=lambda item: (optimised(item), item.path.stem not in FIRST))
 
 

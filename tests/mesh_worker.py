@@ -3,31 +3,43 @@
     python mesh_worker.py devices OUT            one process of 8 devices
     python mesh_worker.py process OUT ID PORT    process ID of two, with 2 devices each
 
-Results go to OUT, as JSON: numbers and words by name.
+Results go to OUT, as JSON: numbers and words by name. Data on the hosts are in `mesh_host`.
 """
-
-# ruff: noqa: E402  (JAX is imported when its flags are set)
 
 import contextlib
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 import sys
 import tempfile
 from unittest import mock
 
-ALONE = sys.argv[1] == "devices"
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (f"--xla_force_host_platform_device_count={8 if ALONE else 2} "
-                           "--xla_backend_optimization_level=0 "
-                           "--xla_cpu_parallel_codegen_split_count=1 "
-                           "--xla_cpu_use_fusion_emitters=false")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from mesh_setup import (  # before JAX
+    ALONE,
+    GAME,
+    KEY,
+    SAMPLINGS,
+    START,
+    D,
+    N,
+    answers,
+    apart,
+    dataset,
+    fitted,
+    forget,
+    hyper,
+    meshed,
+    query,
+    refusal,
+    rows_at_once,
+    stop,
+)
 
+# isort: split
 import jax
 import jax.numpy as jnp
+import mesh_host
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -38,83 +50,12 @@ from jaxminimax import Saddle
 from jaxminimax.door import noising, operator_keys, samples, stream, sums
 from jaxminimax.door.groups import release_group_gradient
 from jaxminimax.door.losses import release_group_index, release_group_losses
-from jaxminimax.drivers import fingerprint, long_runs
+from jaxminimax.drivers import fingerprint
+from jaxminimax.gradients import summation
+from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.placement import shard_sums
 
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_numpy_rank_promotion", "raise")
-if not ALONE:
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", 2, int(sys.argv[3]))
-
-N, D, ROUNDS, DELTA = 203, 4, 6, 1e-5  # 203 is no multiple of 2
-KEY = jax.random.key(3)
-START = Saddle(jnp.ones(D), jnp.full(D, 0.5))
-GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-# a disjoint batch leaves most shards without a record
-SAMPLINGS = {
-    "full": jmm.Full(),
-    "poisson": jmm.Poisson(rate=0.1),
-    "fixed": jmm.FixedSize(batch=40),
-    "overflow": jmm.Poisson(rate=0.1, capacity=22),
-    "replacement": jmm.FixedSize(batch=40, replacement=True),
-    "disjoint": jmm.Disjoint(batch=30),
-}
-
-
-def dataset():
-    """Records far above the clip norms, tiny and not finite, in different shards."""
-    a, b = (np.array(3 * jax.random.normal(k, (N, D))) for k in jax.random.split(
-        jax.random.key(1)))
-    a[17], b[101], a[60:63], b[180] = np.nan, np.inf, 1e9, 1e-9
-    return a, b
-
-
-def query(sampling, noise=1.0, **values):
-    return jmm.Query(**{"clip": Saddle(2.0, 1.0), "noise_multiplier": Saddle(noise, noise),
-                        "sampling": sampling, "population": N, **values})
-
-
-def hyper(sampling, noise=1.0, **values):
-    return jmm.sgda.Hyper(query=query(sampling, noise), step=Saddle(0.2, 0.2), iterations=ROUNDS,
-                          **values)
-
-
-def fitted(settings, data, mesh=None, key=KEY, z=START, algorithm=jmm.sgda, problem=GAME, **how):
-    return jmm.fit(key, z, data, settings, algorithm, problem, delta=DELTA, mesh=mesh,
-                   **{"every": ROUNDS, "progress": False, **how})
-
-
-def apart(one, other):
-    """The largest difference of two trees; where one is NaN, the other must be."""
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    gaps = [0.0 if np.array_equal(a, b, equal_nan=True) else float(np.nanmax(np.abs(a - b)))
-            if np.array_equal(np.isnan(a), np.isnan(b)) else np.inf
-            for a, b in (map(np.asarray, pair) for pair in pairs)]
-    return max(gaps)
-
-
-def meshed(count):
-    return jax.make_mesh((count,), ("data",), devices=jax.devices()[:count])
-
-
-def refusal(what):
-    """The first words of the ValueError that `what()` raises."""
-    try:
-        what()
-    except ValueError as error:
-        return str(error)
-    return "no refusal"
-
-
 # --- one process ---
-
-
-@functools.partial(jax.jit, static_argnames="problem")
-def answers(settings, data, problem=GAME, z=START):
-    """What is released of the data, four times."""
-    mechanism = jmm.mechanism.Repeat(query=settings, times=3)  # so the last one is refused
-    return jax.lax.map(lambda k: jmm.release(KEY, mechanism, k, problem, z, data), jnp.arange(4))
 
 
 def samplings(found):
@@ -127,7 +68,10 @@ def samplings(found):
         many = answers(settings, rows), answers(silent, rows)
         found[f"refused {name}"] = np.isnan(one[0].w).all(1).tolist()
         found[f"equal {name}"], found[f"silent {name}"] = map(apart, one, many)
+        if name in ("poisson", "disjoint"):
+            mesh_host.sampling(found, name, meshed(8), many[0])
         if name == "poisson":
+            mesh_host.planted(found, meshed(8), many[1])
             # a sample that takes several passes, more in some shards than in others
             with rows_at_once(2):
                 found[f"passes {name}"] = apart(one, (answers(settings, rows),
@@ -160,28 +104,6 @@ def runs(found):
     run = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
     state, _ = run(KEY, START, jmm.shard(data, meshed(8)), settings, jmm.sgda, GAME)
     found["scanned"] = apart(one.state, state)
-
-
-def stop(at):
-    def callback(state):
-        if state.spent == at:
-            raise KeyboardInterrupt
-
-    return callback
-
-
-def forget():
-    """So that what is patched is traced again."""
-    answers.clear_cache()
-    long_runs._advance.clear_cache()
-
-
-@contextlib.contextmanager
-def rows_at_once(count):
-    forget()
-    with mock.patch.object(shard_sums, "pass_rows", return_value=count):
-        yield
-    forget()
 
 
 def algorithms(found):
@@ -245,16 +167,35 @@ def keys_of_rows(found):
     for name in ("full", "poisson"):
         settings = query(SAMPLINGS[name])
         one = answers(settings, data, problem)
-        found[f"drawn {name}"] = apart(one, answers(settings, rows, problem))
+        if name == "full":
+            found["drawn full"] = apart(one, answers(settings, rows, problem))
     with rows_at_once(2):
         found["drawn in passes"] = apart(one, answers(settings, rows, problem))
     # were keys those of places in a shard of 26 rows, it would show
     attach = operator_keys.with_words
     with mock.patch.object(operator_keys, "with_words",
                            lambda x, rows, words: attach(x, rows % 26, words)):
-        jax.clear_caches()
+        forget()
         found["bug keys of places"] = apart(one, answers(settings, rows, problem))
-    jax.clear_caches()
+    forget()
+
+
+def slots_of_shards(found):
+    """How often two shards put their k-th row into the same slot, of samples of all rows."""
+    mesh, settings = meshed(8), query(jmm.Poisson(rate=1.0))
+    size, (numbers,) = 26, jmm.shard((np.arange(N, dtype=np.int32),), mesh).rows
+    data = dataclasses.replace(jmm.shard(dataset(), mesh), rows=numbers)
+
+    def told(z, row, mask, _):
+        return summation.Sums(z.at[row // size, jnp.arange(len(row))].set(row % size + 1.0), None)
+
+    made, _ = jax.jit(lambda: shard_sums.sum_over_shards(
+        told, jnp.zeros((8, size)), data, settings, jnp.arange(N), None,
+        summation.Rounding(Grid(jnp.ones(()), jnp.zeros(()), False), jnp.array(True),
+                           jnp.array(False)), KEY))()
+    slots = np.asarray(made.floats)[:7]  # the last shard is not full
+    found["slots"] = np.sort(slots, 1).tolist()
+    found["same slots"] = max(np.mean(slots[a] == slots[b]) for a in range(7) for b in range(a))
 
 
 def placements(found):
@@ -362,6 +303,8 @@ def refusals(found):
     grouped = jmm.GroupProblem(None, None, None, 1.0, 1.0, 1.0)
     unlike = {
         "resolvent": lambda: fitted(settings, data, mesh, algorithm=jmm.proximal),
+        "resolvent of the host": lambda: fitted(settings, jmm.HostData(data), mesh,
+                                                algorithm=jmm.proximal),
         "group gradient": lambda: release_group_gradient(
             KEY, groups, zero, grouped, START, placed, zero),
         "group losses": lambda: release_group_losses(
@@ -377,6 +320,10 @@ def refusals(found):
         "must have an axis 'data'": lambda: fitted(hyper(jmm.Full()), data, jax.make_mesh(
             (8,), ("rows",))),
         "described for population=203": lambda: fitted(hyper(jmm.Full()), short, mesh),
+        "hold 202 rows": lambda: fitted(hyper(SAMPLINGS["poisson"]), jmm.HostData(
+            short, population=N), mesh),
+        "hold 202 of population=203 rows": lambda: fitted(
+            hyper(SAMPLINGS["poisson"]), jmm.HostData(short, population=N)),
         "to hold 203 of": lambda: jmm.shard(short, mesh, population=N),
         "to hold 202 of": lambda: jmm.shard(data, mesh, population=N - 1),
         "spread over a mesh already": lambda: jmm.shard(placed, mesh),
@@ -422,6 +369,7 @@ def together(found):
     ends = [jax.device_get(secret().state) for _ in range(2)]
     found["saved"] = apart(*ends)
     found["secret"] = np.asarray(ends[0].z.w).tobytes().hex()
+    mesh_host.together(found, rows, mesh, many, fingerprint.of_rows(b"secret", data))
     me = jax.process_index()
     across = jax.make_mesh((2, 2), ("model", "data"))
     wrong = {
@@ -445,8 +393,9 @@ def together(found):
 
 def main():
     found = {}
-    for check in (runs, samplings, keys_of_rows, algorithms, placements, sensitivity, other_meshes,
-                  bugs, costs, refusals) if ALONE else (together,):
+    for check in (runs, mesh_host.runs, samplings, keys_of_rows, slots_of_shards, algorithms,
+                  placements, sensitivity, other_meshes, bugs, costs,
+                  refusals) if ALONE else (together,):
         check(found)
     pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import data as benchmark_data
-from benchmarks import demo_gan, demo_mdp, example_dro, examples
+from benchmarks import data_files, demo_gan, demo_mdp, example_dro, examples, set_images
 from jaxminimax import Saddle
 
 P = jmm.problems
@@ -498,11 +497,11 @@ def test_bad_input_reads_no_data(argv, message, capsys, monkeypatch):
 
 def test_small_images_are_means_of_blocks(monkeypatch):
     pixels = np.arange(2 * 28 * 28, dtype=np.uint32).reshape(2, 28, 28) % 251
-    monkeypatch.setattr(benchmark_data, "_read_verified", lambda *_: b"")
-    monkeypatch.setattr(benchmark_data, "_read_idx", lambda _: pixels.astype(np.uint8))
-    small = benchmark_data.images("mnist", size=7)
+    monkeypatch.setattr(data_files.Files, "read", lambda *_: b"")
+    monkeypatch.setattr(data_files, "idx", lambda _: pixels.astype(np.uint8))
+    small = set_images.images("mnist", size=7)
     assert small.shape == (2, 49)
     assert small.dtype == np.float32
     assert small[1, 8] == pytest.approx(pixels[1, 4:8, 4:8].mean() / 255)
     with pytest.raises(ValueError, match="divide 28"):
-        benchmark_data.images("mnist", size=5)
+        set_images.images("mnist", size=5)

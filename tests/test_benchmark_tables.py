@@ -53,7 +53,7 @@ def test_a_table_whose_file_is_missing_is_left_out(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("JAXMINIMAX_DATA", str(tmp_path))
     table_sets._adult.cache_clear()
     assert tables.main(["--tables", "adult: income"]) == 1
-    assert "is missing: save https://" in capsys.readouterr().err
+    assert "is missing; save https://" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [n for n, (source, *_) in table_sets.TABLES.items()

@@ -1,5 +1,7 @@
 """The table of algorithms at equal privacy: same target, counted evaluations, sound constants."""
 
+import json
+import pathlib
 import types
 
 import jax
@@ -8,8 +10,10 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import compare, rate_cases
+from benchmarks import compare, compare_noise, rate_cases
 from jaxminimax import Saddle
+
+RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/results/compare.json"
 
 
 @pytest.mark.slow
@@ -74,3 +78,34 @@ def test_missing_data_are_refused_before_anything_runs(monkeypatch, tmp_path, ca
         compare.main(["--data-dir", str(tmp_path)])
     assert stop.value.code == 2
     assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # three programs
+def test_noise_has_a_row_for_each_epsilon_and_kind(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(330, 3)).astype(np.float32)
+    y = (x[:, 0] > 1).astype(np.float32)
+    few = types.SimpleNamespace(x_train=x[:210], y_train=y[:210], x_test=x[210:], y_test=y[210:],
+                                prior=0.2)
+    monkeypatch.setattr(compare_noise.auc, "load", lambda *_: few)
+    rows = compare_noise.rows((4.0,), None, 2)
+    assert [r["algorithm"].split(", ", 2)[2] for r in rows] == [
+        "Poisson, oracle", "disjoint, oracle", "disjoint, 32 bands, oracle"]
+    assert all(0.9 * 4 < r["epsilon"] <= 4.0 and r["releases"] == 2 and 0 <= r["value"] <= 1
+               for r in rows)
+    assert [r["evaluations"] for r in rows[1:]] == [200, 200]
+
+
+def test_the_noise_that_is_better_depends_on_epsilon():
+    rows = json.loads(RESULT.read_text(encoding="utf-8"))["rows"]
+    found = {(r["target_epsilon"], r["algorithm"].split(", ", 2)[2]): r for r in rows
+             if r["algorithm"].endswith("oracle")}
+    assert len(found) == 6
+
+    def ahead(epsilon, kind, other):  # by two standard errors
+        a, b = (found[epsilon, f"{k}, oracle"] for k in (kind, other))
+        return a["value"] - b["value"] > 2 * np.hypot(a["error"], b["error"])
+
+    assert ahead(1.0, "Poisson", "disjoint, 32 bands")
+    assert ahead(8.0, "disjoint, 32 bands", "Poisson")
+    assert all(ahead(e, "disjoint, 32 bands", "disjoint") for e in (1.0, 8.0))

@@ -156,7 +156,7 @@ def test_planted_errors_of_the_transform_stay_within_what_is_added(monkeypatch):
         size = 7 * _tilt.UNIT * math.log2(len(q)) * np.linalg.norm(q)
         return f - size * f / np.abs(f)  # each of them towards 0
 
-    monkeypatch.setattr(_tilt.fft, "rfft", off)
+    monkeypatch.setattr(_tilt.scipy.fft, "rfft", off)
     bad = _tilt.Composed(parts, guess.parts, h, t, eps, math.log(1e-10)).delta(eps)
     exact = float(_pairs.gaussian_profile(np.array([eps]), 2.0)[0])
     assert min(honest, bad) >= exact

@@ -1,7 +1,6 @@
 """Correlated noise: what it is made of, what it costs, and that nobody keeps it."""
 
 import dataclasses
-import json
 import math
 
 import dp_accounting as dpa
@@ -12,7 +11,6 @@ import pytest
 from scipy.linalg import toeplitz
 
 import jaxminimax as jmm
-from benchmarks import crossover
 from jaxminimax import CorrelatedSums, Problem, Saddle, TreeSums, ftrl, group_oco, problems
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.door import core, correlated, noising
@@ -424,14 +422,3 @@ def test_a_pass_has_the_same_bits_on_the_host_and_its_noise_is_the_correlated_on
                                  True)
         for a, b, x, s in zip(loud, quiet, noise, scale, strict=True):
             np.testing.assert_allclose(5 * (a - b), x * s.unit, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_the_crossover_has_a_row_for_each_kind(tmp_path, capsys):
-    file = tmp_path / "rows.json"
-    assert crossover.main(["--population", "60", "--batch", "20", "--passes", "2", "--epsilon", "8",
-                           "--seeds", "2", "--json", str(file)]) == 0
-    found = json.loads(file.read_text())["rows"]
-    assert [row["kind"].split(",")[0] for row in found] == ["Poisson", "disjoint", "disjoint"]
-    assert found[2]["kind"] == f"disjoint, {jmm.planned_bands(6, 3)} bands"
-    assert all(0 < row["gap"] < 3 and row["noise_multiplier"] > 0 for row in found)

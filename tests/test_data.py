@@ -1,4 +1,5 @@
 import bz2
+import dataclasses
 import gzip
 import hashlib
 import http.client
@@ -10,7 +11,18 @@ import pandas as pd
 import pytest
 from statsmodels.datasets import randhie
 
-from benchmarks import data, features
+from benchmarks import (
+    data,
+    data_files,
+    features,
+    set_adult,
+    set_csv,
+    set_ijcnn1,
+    set_images,
+    set_randhie,
+)
+
+FILES = {"ijcnn1": set_ijcnn1.FILES, "adult": set_adult.FILES, **set_images.FILES}
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +66,8 @@ def write(folder, monkeypatch, name, contents):
     """Write files of a data set and make their checksums the expected ones."""
     (folder / name).mkdir(parents=True, exist_ok=True)
     for stem, content in contents.items():
-        (folder / name / (stem + data._SOURCES[name][1])).write_bytes(content)
-        monkeypatch.setitem(data._SHA256[name], stem, hashlib.sha256(content).hexdigest())
+        (folder / name / (stem + FILES[name].ending)).write_bytes(content)
+        monkeypatch.setitem(FILES[name].checksums, stem, hashlib.sha256(content).hexdigest())
 
 
 @pytest.fixture
@@ -119,14 +131,14 @@ def test_randhie():
 def test_randhie_parts_are_disjoint_and_exhaustive():
     # As multisets, the parts add up to the table: no row is lost and none is used twice.
     frame = randhie.load_pandas().data
-    expected = rows_of(data._randhie_features(frame), frame["mdvis"] > 0)
+    expected = rows_of(set_randhie.features(frame), frame["mdvis"] > 0)
     assert all_rows(data.load("randhie", seed=5)) == expected
 
 
 def test_randhie_does_not_show_the_label():
     frame = randhie.load_pandas().data.head(50)
     hidden = frame.assign(mdvis=0)
-    np.testing.assert_array_equal(data._randhie_features(frame), data._randhie_features(hidden))
+    np.testing.assert_array_equal(set_randhie.features(frame), set_randhie.features(hidden))
 
 
 @pytest.mark.slow
@@ -164,13 +176,13 @@ def csv_frame(n=300):
 
 
 TRANSFORMS = {
-    "randhie": (data._randhie_features, lambda: randhie.load_pandas().data.head(300)),
-    "adult": (data._adult_features, lambda: adult_rows(300)[0].astype(np.float32)),
+    "randhie": (set_randhie.features, lambda: randhie.load_pandas().data.head(300)),
+    "adult": (set_adult.centred, lambda: adult_rows(300)[0].astype(np.float32)),
     **{f"{name}: {key}": (value.of, make)
        for name, make in (("ijcnn1", lambda: ijcnn1_rows(300)[0].astype(np.float32)),
                           ("fashion_mnist", lambda: image_rows(300)[0]))
        for key, value in features.FEATURES[name].items()},
-    "csv": (data._csv_features, csv_frame),
+    "csv": (set_csv.features_of, csv_frame),
 }
 
 
@@ -264,7 +276,7 @@ def test_features_that_read_other_rows_say_so(folder):
 
 
 def test_validation_rows_come_from_the_training_file(folder, monkeypatch):
-    monkeypatch.setattr(data, "_HELD_OUT", 10)
+    monkeypatch.setattr(set_images, "_HELD_OUT", 10)
     whole = data.load("mnist", data_dir=folder)
     held = data.load("mnist", data_dir=folder, split="validation")
     assert all_rows(held) == rows_of(whole.x_train, whole.y_train)
@@ -273,7 +285,7 @@ def test_validation_rows_come_from_the_training_file(folder, monkeypatch):
 
 def test_csv_features():
     frame = pd.DataFrame({"x": [0.0, np.nan, -2.0], "town": ["Ayr", None, "Ayr"]})
-    features = data._csv_features(frame)
+    features = set_csv.features_of(frame)
     assert features.shape == (3, 1 + 256 + 1)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-6)
     # Nothing known: all that is left is the constant.
@@ -284,7 +296,7 @@ def test_csv_features():
 
 def test_csv_features_tell_columns_and_values_apart():
     frame = pd.DataFrame({"home": ["Ayr", "Bath"], "work": ["Bath", "Ayr"]})
-    features = data._csv_features(frame)
+    features = set_csv.features_of(frame)
     assert (features[0] != features[1]).any()
 
 
@@ -347,9 +359,9 @@ def test_images_keep_their_labels(folder, name):
 
 def test_idx_reader():
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    np.testing.assert_array_equal(data._read_idx(idx(array)), array)
+    np.testing.assert_array_equal(data_files.idx(idx(array)), array)
     with pytest.raises(ValueError, match="not an idx file"):
-        data._read_idx(gzip.compress(b"\0\0\x0d\1" + bytes(8)))
+        data_files.idx(gzip.compress(b"\0\0\x0d\1" + bytes(8)))
 
 
 def test_environment_names_the_folder_and_the_argument_wins(folder, tmp_path, monkeypatch):
@@ -368,7 +380,7 @@ def test_missing_file_says_what_to_do(tmp_path):
 
 def test_wrong_checksum_is_refused(folder):
     path = folder / "mnist" / "train-images-idx3-ubyte.gz"
-    expected = data._SHA256["mnist"]["train-images-idx3"]
+    expected = FILES["mnist"].checksums["train-images-idx3"]
     path.write_bytes(path.read_bytes() + b"x")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match="wrong SHA-256") as error:
@@ -378,11 +390,12 @@ def test_wrong_checksum_is_refused(folder):
 
 
 def test_every_file_has_a_checksum():
-    assert set(data._SOURCES) == set(data._SHA256) == set(data.NAMES) - {"randhie"}
-    sums = [value for files in data._SHA256.values() for value in files.values()]
-    assert len(set(sums)) == 12
+    assert set(FILES) == set(data.NAMES) - {"randhie"}
+    every = [*FILES.values(), set_adult.AS_WRITTEN]
+    sums = [value for files in every for value in files.checksums.values()]
+    assert len(set(sums)) == 14
     assert all(len(bytes.fromhex(value)) == 32 for value in sums)
-    assert all(url.endswith("/") for url, _ in data._SOURCES.values())
+    assert all(files.source.endswith("/") for files in every)
 
 
 # Download
@@ -390,7 +403,11 @@ def test_every_file_has_a_checksum():
 
 def serve(monkeypatch, name, folder):
     """Make a local folder the public source of a data set."""
-    monkeypatch.setitem(data._SOURCES, name, (folder.as_uri() + "/", data._SOURCES[name][1]))
+    served = dataclasses.replace(FILES[name], source=folder.as_uri() + "/")
+    if name in set_images.FILES:
+        monkeypatch.setitem(set_images.FILES, name, served)
+    else:
+        monkeypatch.setattr({"ijcnn1": set_ijcnn1, "adult": set_adult}[name], "FILES", served)
 
 
 def test_download_is_cached(folder, tmp_path, monkeypatch):
@@ -459,14 +476,14 @@ def write_csv(path, n=300, **columns):
 
 def test_from_csv(tmp_path):
     path = write_csv(tmp_path / "shop.csv")
-    dataset = data.from_csv(path, "bought", "yes", prior=0.3, seed=2)
+    dataset = set_csv.from_csv(path, "bought", "yes", prior=0.3, seed=2)
     check(dataset)
     assert dataset.name == "shop"
     assert dataset.prior == 0.3
     assert dataset.x_train.shape == (240, 3 + 256 + 1)
     assert dataset.x_test.shape[0] == 60
     assert np.concatenate([dataset.y_train, dataset.y_test]).sum() == 100
-    again, other = (data.from_csv(path, "bought", "yes", seed=seed) for seed in (2, 3))
+    again, other = (set_csv.from_csv(path, "bought", "yes", seed=seed) for seed in (2, 3))
     np.testing.assert_array_equal(dataset.x_train, again.x_train)
     assert (dataset.x_train != other.x_train).any()
     assert all_rows(dataset) == all_rows(other)
@@ -475,7 +492,7 @@ def test_from_csv(tmp_path):
 def test_from_csv_without_text_columns_or_with_few_numbers(tmp_path):
     path = tmp_path / "numbers.csv"
     pd.DataFrame({"x": np.arange(200.0), "label": np.arange(200) % 2}).to_csv(path, index=False)
-    dataset = data.from_csv(path, "label", 1)
+    dataset = set_csv.from_csv(path, "label", 1)
     check(dataset)
     assert dataset.x_train.shape == (160, 2)
     assert len(np.unique(dataset.x_train[:, 0])) > 100, "the size of the number is lost"
@@ -483,8 +500,8 @@ def test_from_csv_without_text_columns_or_with_few_numbers(tmp_path):
 
 def test_from_csv_takes_labels_as_written(tmp_path):
     path = write_csv(tmp_path / "a.csv", bought=np.where(np.arange(300) % 2, "NA", " null "))
-    assert data.from_csv(path, "bought", "NA").y_train.mean() == pytest.approx(0.5, abs=0.1)
-    assert data.from_csv(path, "bought", "null").y_train.mean() == pytest.approx(0.5, abs=0.1)
+    assert set_csv.from_csv(path, "bought", "NA").y_train.mean() == pytest.approx(0.5, abs=0.1)
+    assert set_csv.from_csv(path, "bought", "null").y_train.mean() == pytest.approx(0.5, abs=0.1)
 
 
 def one_of(n, position):
@@ -506,22 +523,35 @@ def one_of(n, position):
 def test_from_csv_refuses(tmp_path, columns, label, positive, message):
     path = write_csv(tmp_path / "a.csv", **columns)
     with pytest.raises(ValueError, match=message):
-        data.from_csv(path, label, positive)
+        set_csv.from_csv(path, label, positive)
 
 
 def test_from_csv_refuses_missing_file_missing_features_and_wrong_prior(tmp_path):
     with pytest.raises(ValueError, match="no such file"):
-        data.from_csv(tmp_path / "b.csv", "bought", "yes")
+        set_csv.from_csv(tmp_path / "b.csv", "bought", "yes")
     path = tmp_path / "a.csv"
     path.write_text("bought\n" + "yes\nno\n" * 100)
     with pytest.raises(ValueError, match="no column besides the label"):
-        data.from_csv(path, "bought", "yes")
+        set_csv.from_csv(path, "bought", "yes")
     for prior in (0, 1, float("nan")):
         with pytest.raises(ValueError, match="prior must be between 0 and 1"):
-            data.from_csv(path, "bought", "yes", prior=prior)
+            set_csv.from_csv(path, "bought", "yes", prior=prior)
 
 
 def test_from_csv_path_may_be_text_or_path(tmp_path):
     path = write_csv(tmp_path / "a.csv")
     assert isinstance(path, pathlib.Path)
-    check(data.from_csv(str(path), "bought", "yes"))
+    check(set_csv.from_csv(str(path), "bought", "yes"))
+
+
+def test_a_file_as_it_was_written_may_lie_there_compressed(tmp_path, monkeypatch):
+    content = b"39, State-gov\n"
+    monkeypatch.setitem(set_adult.AS_WRITTEN.checksums, "adult.data",
+                        hashlib.sha256(content).hexdigest())
+    (tmp_path / "adult").mkdir()
+    packed = tmp_path / "adult" / "adult.data.gz"
+    packed.write_bytes(gzip.compress(content))
+    assert set_adult.AS_WRITTEN.read("adult.data", tmp_path) == content
+    packed.write_bytes(gzip.compress(content + b"?"))
+    with pytest.raises(ValueError, match=r"wrong SHA-256 of .*adult\.data\.gz"):
+        set_adult.AS_WRITTEN.read("adult.data", tmp_path)

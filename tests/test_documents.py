@@ -23,7 +23,7 @@ from jaxminimax.__main__ import main
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
-PAGES = (*RUN, "CHANGELOG.md", "benchmarks/SCALING.md")
+PAGES = (*RUN, "CHANGELOG.md")
 DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
 REASON = re.compile(r"<!-- not run: \S.* -->")
 ELSEWHERE = {"<!-- tests -->", "<!-- slow tests -->"}  # `.ci/run` runs them

@@ -13,31 +13,27 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from jaxminimax.base.random_bits import random_words
+from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.mechanism import costs, fixed_size, gap_law, poisson
 
 N = 7
-TWO = 2  # bits of a digit, so that a gap has several
 FEW = [(rate, bits) for rate in (1 / 3, 1 / 8, 0.7) for bits in (6, 8, 10, 13, 16)]  # of a digit
 few = pytest.mark.parametrize(("rate", "bits"), FEW)
+# bits of the digits below 2^k: with and without a H that tells gaps inside of the data apart
+CUTS = ((2, 1), (1, 1), (2,), (1,), ())
 
 
-def drawn_gaps(rate, bits, n=N, digit=TWO):
+def drawn_gaps(rate, bits, cut, n=N):
     """P[X = x] and P[X >= x] for x = 0, ..., n, as the sampler's digits make them."""
-    *rows, last = gap_law.limits(rate, n, bits, digit)
-    base, law = 2**digit, {0: Fraction(1)}
-    for j, row in enumerate(rows):
+    law, unit = {0: Fraction(1)}, 1
+    for row in gap_law.limits(rate, n, bits, cut):
         above = [2**bits, *row, 0]
-        law = {x + d * base**j: mass * Fraction(above[d] - above[d + 1], 2**bits)
-               for x, mass in law.items() for d in range(base)}
-    more, further = Fraction(last[0], 2**bits), base ** len(rows)
-    whole = {x: mass * (1 - more) for x, mass in law.items()}
-    for x, mass in law.items():  # "beyond" leads past the end; if digits are left out, to 16^k + x
-        to = x + further if further < n else n
-        whole[to] = whole.get(to, 0) + mass * more
-    at = [sum((m for x, m in whole.items() if x == y), Fraction(0)) for y in range(n + 1)]
-    from_ = [sum((m for x, m in whole.items() if x >= y), Fraction(0)) for y in range(n + 1)]
-    return at, from_
+        law = {x + d * unit: mass * Fraction(above[d] - above[d + 1], 2**bits)
+               for x, mass in law.items() for d in range(len(row) + 1)}
+        unit *= len(row) + 1
+    assert max(law) < n + 2 ** (sum(cut) + 1)  # so that 32 bits hold every gap of n < 2^31
+    at = [sum((m for x, m in law.items() if min(x, n) == y), Fraction(0)) for y in range(n + 1)]
+    return at, [sum(at[y:], Fraction(0)) for y in range(n + 1)]
 
 
 def law_of_sets(at, from_, n=N):
@@ -68,15 +64,15 @@ def with_record(rows, i):
 
 
 @functools.cache
-def sets_drawn(rate, bits):
-    sets = law_of_sets(*drawn_gaps(rate, bits))
+def sets_drawn(rate, bits, cut):
+    sets = law_of_sets(*drawn_gaps(rate, bits, cut))
     assert sum(sets.values()) == 1
     return sets
 
 
-def without(rate, bits, i):
+def without(rate, bits, cut, i):
     """(S, P[S], P[S + i]) of the sets without i."""
-    sets = sets_drawn(rate, bits)
+    sets = sets_drawn(rate, bits, cut)
     return [(rows, mass, sets[with_record(rows, i)]) for rows, mass in sets.items()
             if i not in rows]
 
@@ -84,16 +80,17 @@ def without(rate, bits, i):
 # --- Poisson ---
 
 
+@pytest.mark.parametrize("cut", CUTS, ids=str)
 @few
-def test_the_hit_rate_given_the_others_is_at_most_the_charged_one(rate, bits):
+def test_the_hit_rate_given_the_others_is_at_most_the_charged_one(rate, bits, cut):
     told = 0
     for longest in range(1, N + 2):
-        law = gap_law.realised(rate, N, longest, bits, TWO)
+        law = gap_law.realised(rate, N, longest, bits, cut)
         charged = Fraction(law.rate(rate))
         assert charged >= rate
         told += charged < 1
         for i in range(N):
-            for rows, mass, hit in without(rate, bits, i):
+            for rows, mass, hit in without(rate, bits, cut, i):
                 if around(rows, i) < longest:
                     assert hit <= charged * (mass + hit)
     assert told >= {6: 0, 8: 1}.get(bits, 3)
@@ -102,29 +99,30 @@ def test_the_hit_rate_given_the_others_is_at_most_the_charged_one(rate, bits):
 @few
 @pytest.mark.parametrize("capacity", [1, 3, N])
 def test_samples_for_which_it_is_not_are_charged_in_full(rate, bits, capacity):
-    for longest in range(1, N + 2):
-        law = gap_law.realised(rate, N, longest, bits, TWO)
+    for cut, longest in itertools.product(CUTS, range(1, N + 2)):
+        law = gap_law.realised(rate, N, longest, bits, cut)
         if law.rate(rate) == 1:
             continue
         for i in range(N):
-            rare = sum(mass + hit for rows, mass, hit in without(rate, bits, i)
+            rare = sum(mass + hit for rows, mass, hit in without(rate, bits, cut, i)
                        if len(rows) < capacity and around(rows, i) >= longest)
             assert rare <= law.failure(capacity + 1)
 
 
 def test_the_gap_past_the_end_has_an_error_of_its_own():
     """Leaving it out is no bound: the enumeration tells."""
-    def exceeds(rate, bits, longest, error):
+    def exceeds(rate, bits, cut, longest, error):
         law = gap_law.Realised(longest, error, 0.0, 0.0)
         return any(hit > Fraction(law.rate(rate)) * (mass + hit) for i in range(N)
-                   for rows, mass, hit in without(rate, bits, i) if around(rows, i) < longest)
+                   for rows, mass, hit in without(rate, bits, cut, i)
+                   if around(rows, i) < longest)
 
     found = 0
-    for rate, bits in FEW:
+    for (rate, bits), cut in itertools.product(FEW, CUTS):
         for longest in range(2, N + 2):
-            digits = gap_law._digits_error(rate, N, longest, bits, TWO)
-            end = gap_law._end_error(rate, N, longest, bits, TWO)
-            if digits < 0.05 and exceeds(rate, bits, longest, math.expm1(digits)):
+            digits = gap_law._digits_error(rate, N, longest, bits, cut)
+            end = gap_law._end_error(rate, N, longest, bits, cut)
+            if digits < 0.05 and exceeds(rate, bits, cut, longest, math.expm1(digits)):
                 assert end > digits
                 found += 1
     assert found
@@ -156,13 +154,14 @@ FACTORS = (0.2, 0.8, 1.0, 1.3, 3.0, 20.0)
 @pytest.mark.parametrize("far", [-1, 0], ids=["replaced", "absent"])
 def test_one_release_is_dominated_whatever_the_capacity(rate, bits, far):
     """Record 2 alone contributes, and who else is drawn is counted as known."""
+    cut = (1,)
     longest = next(x for x in reversed(range(2, N + 2))
-                   if gap_law.realised(rate, N, x, bits, TWO).rate(rate) < 1)
-    law = gap_law.realised(rate, N, longest, bits, TWO)
+                   if gap_law.realised(rate, N, x, bits, cut).rate(rate) < 1)
+    law = gap_law.realised(rate, N, longest, bits, cut)
     charged = law.rate(rate)
     for capacity, a in itertools.product((1, 2, N), FACTORS):
         total = 0.0
-        for rows, mass, hit in without(rate, bits, 2):
+        for rows, mass, hit in without(rate, bits, cut, 2):
             if len(rows) < capacity:
                 p, q = pair([float(mass), float(hit)], far)
                 total += hockey(p, q, a)
@@ -192,14 +191,16 @@ def test_errors_are_those_of_exact_arithmetic(rate):
     """Of every digit below L and of the last gap, with fractions of 160 bits."""
     n = 3000
     law = gap_law.charged_law(rate, n, 50)
-    s, most = 1 - Fraction(rate), min(law.longest, n) - 1
-    worst = Fraction(0)
-    for j, row in enumerate(gap_law.limits(rate, n)[:-1]):
-        above = [2**160, *row, 0]
-        off = [abs(Fraction(above[d] - above[d + 1], 2**160) * (1 - s**16) / (s**d * (1 - s)) - 1)
-               for d in range(min(15, most >> 4 * j) + 1)]
+    r, most = 1 - Fraction(rate), min(law.longest, n) - 1
+    worst, unit, rows = Fraction(0), 1, gap_law.limits(rate, n)
+    for row in rows:
+        above, s, last = [2**160, *row, 0], r**unit, row is rows[-1]
+        off = [abs(Fraction(above[d] - above[d + 1], 2**160)
+                   / (s**d * (1 - s)) * (1 if last else 1 - s ** len(above[1:])) - 1)
+               for d in range(min(len(row), most // unit) + 1)
+               if not last or d * unit < n]
         worst += max(off)
-        s = s**16
+        unit *= len(row) + 1
     assert worst <= law.gap < 1e-12
     at_most = (1 - Fraction(rate)) ** law.longest
     assert law.longest > n or at_most <= law.long < 1e-28
@@ -273,10 +274,10 @@ def test_a_tight_capacity_costs_no_epsilon_and_is_told():
 @pytest.mark.parametrize("bits", [8, 12, 16])
 def test_a_subset_is_charged_by_what_it_is_sent(n, m, capacity, rate, bits):
     """Every subset with record 0 is sent to those without, exactly, as the proof does."""
-    sets = {rows: mass for rows, mass in law_of_sets(*drawn_gaps(rate, bits, n), n).items()
+    sets = {rows: mass for rows, mass in law_of_sets(*drawn_gaps(rate, bits, (2,), n), n).items()
             if m <= len(rows) <= capacity}
     for longest in range(1, n + 2):
-        law = gap_law.realised(rate, n, longest, bits, TWO)
+        law = gap_law.realised(rate, n, longest, bits, (2,))
         charged, unsent = fixed_size.sent(m / n, capacity + 1, law)
         if charged == 1:
             continue
@@ -298,7 +299,7 @@ def test_a_subset_is_charged_by_what_it_is_sent(n, m, capacity, rate, bits):
 def test_what_is_sent_to_rare_samples_may_be_several_times_as_likely_as_they_are():
     """So twice their probability would be too little where a release reads most records."""
     n, m, bits = 5, 4, 16
-    sets = {rows: mass for rows, mass in law_of_sets(*drawn_gaps(0.8, bits, n), n).items()
+    sets = {rows: mass for rows, mass in law_of_sets(*drawn_gaps(0.8, bits, (2,), n), n).items()
             if len(rows) == m}
     rare = next(rows for rows in sets if 0 not in rows)
     to_it = sum(sets[with_record(set(rare) - {j}, 0)] for j in rare) / (n - m)
@@ -338,45 +339,68 @@ def test_every_row_is_drawn_with_replacement_at_the_charged_rate_or_below():
 # --- the draws ---
 
 
+def reference(rate, population, top):
+    """X for words of 32 bits, `[digits, count]`, and which gaps those do not decide: decimals."""
+    cut = gap_law.widths(rate, population)
+    with decimal.localcontext(prec=80):
+        s, x, open_, unit = 1 - decimal.Decimal(rate), 0, False, 1
+        for word, width in zip(top, (*cut, None), strict=True):
+            some = 2**width - 1 if width else min(15, -(-population // unit))
+            low = s ** 2**width if width else 0
+            row = np.array([int(2**32 * (s ** (d + 1) - low) / (1 - low)) for d in range(some)])
+            digit = (word.astype(np.int64) < row[:, None]).sum(0)
+            open_ = open_ | (word == row[:, None]).any(0)
+            x, unit, s = x + digit * unit, unit * 2 ** (width or 0), s ** 2 ** (width or 0)
+    return np.minimum(x, population), open_ | (digit == 15)
+
+
 @pytest.mark.parametrize(("rate", "population", "count"), [
-    (64 / 50_000, 50_000, 150), (0.3, 20, 21), (1 / 3, 10**5, 300), (1e-6, 2**29, 700)])
+    (64 / 50_000, 50_000, 150), (0.3, 20, 21), (1 / 3, 10**5, 300), (1e-6, 2**29, 700),
+    (2 / (2**31 - 1), 2**31 - 1, 300), (1 / 6, 6, 40), (0.999, 300, 64)])
 def test_ordinary_draws_are_the_digits_of_32_bits(rate, population, count):
     """An independent reference of the law: thresholds in decimals, one word a digit."""
     sample = jax.jit(poisson.poisson_rows, static_argnums=(1, 2, 3))
-    decimal.getcontext().prec = 80
-    r, rows = 1 - decimal.Decimal(rate), []
-    for j in range(max(1, -(-(population - 1).bit_length() // 4))):
-        s = r ** (16**j)
-        row = [(s ** (d + 1) - s**16) / (1 - s**16) for d in range(15)]
-        if row[0] >= decimal.Decimal(2) ** -96:
-            rows.append([int(2**32 * t) for t in row])
-    rows.append([int(2**32 * r ** (16 ** len(rows)))] + [0] * 14)
+    digits = len(gap_law.widths(rate, population)) + 1
     for seed in range(3):
         key = jax.random.key(seed)
-        words = np.asarray(random_words(key, (len(rows), count))).astype(np.int64)
-        digits = (words[:, None] < np.array(rows)[:, :, None]).sum(1)
-        x = (digits[:-1] * 16 ** np.arange(len(rows) - 1)[:, None]).sum(0)
-        x = np.where(digits[-1] > 0, population, x)
+        pairs = word_pairs(key, (-(-digits // 2), count))
+        x, open_ = reference(rate, population, np.stack(pairs, 1).reshape(-1, count)[:digits])
+        assert not open_.any()
         index = np.cumsum(x + 1) - 1
         expected = np.where(np.cumsum(index >= population) > 0, population, index)[:-1]
         found, _ = sample(key, rate, population, count - 1)
         np.testing.assert_array_equal(found, expected)
 
 
-def test_digits_that_are_left_out_of_ordinary_draws_come_from_the_last_words(monkeypatch):
-    """P[X >= 256] is about 2^-107: a gap beyond is 256 and what the digits say."""
-    rate, population = 0.2516, 4000
-    table = gap_law.thresholds(rate, population)
-    assert len(table) == 3  # of the digits below 16^3, one is not drawn
-    last = gap_law.limits(rate, population)[-1][0]
-    assert 2**40 < last < 2**64
-    words = np.full((5, 3, 1), 2**32 - 1, np.uint32)
-    for number, expected in ((last - 1, 256), (last, 0)):
-        words[:, -1, 0] = [number >> 32 * i & 0xFFFFFFFF for i in reversed(range(5))]
-        monkeypatch.setattr(poisson, "random_words", lambda *_, **__: jnp.asarray(words[0]))
-        monkeypatch.setattr(poisson, "word_pairs", lambda *_, **__: (
-            jnp.concatenate(words[[1, 3]]), jnp.concatenate(words[[2, 4]])))
-        assert poisson.gaps(jax.random.key(0), table, 1, population)[0] == expected
+def given_words(patch, words):
+    """Makes these the first word of every digit and gap, and the other four, `[5, digits, c]`."""
+    first = jnp.asarray(np.pad(words[0], ((0, words.shape[1] % 2), (0, 0))))
+
+    def pairs(key, shape, part=0, rolled=False):
+        return ((first[::2], first[1::2]) if part == 0 else
+                (jnp.concatenate(words[[1, 3]]), jnp.concatenate(words[[2, 4]])))
+
+    patch.setattr(poisson, "word_pairs", pairs)
+
+
+@pytest.mark.parametrize("population", [2**31 - 1, 2**30 + 1, 60_000])
+def test_gaps_of_every_length_come_out_whole_and_no_longer_than_the_data(population, monkeypatch):
+    """Where 15 thresholds do not decide, and where 2^k H comes near to 2^32."""
+    for mean in (2, 8.6, 256):
+        rate = mean / population
+        rows = gap_law.limits(rate, population)
+        h = np.arange(len(rows[-1]) + 1)
+        words = np.full((5, len(rows), 2 * len(h)), 2**32 - 1, np.uint32)
+        words[:, :-1, ::2] = 0  # all other digits are as large as can be, or 0
+        for j, above in enumerate((2**160, *rows[-1])):  # the largest number with H = j
+            words[:, -1, 2 * j:2 * j + 2] = np.array(
+                [above - 1 >> 32 * i & 0xFFFFFFFF for i in reversed(range(5))])[:, None]
+        given_words(monkeypatch, words)
+        found = np.asarray(poisson.gaps(jax.random.key(0), rate, population, 2 * len(h)))
+        unit = 2 ** sum(gap_law.widths(rate, population))
+        np.testing.assert_array_equal(found[1::2], np.minimum(h * unit, population))
+        np.testing.assert_array_equal(found[::2], np.minimum(h * unit + unit - 1, population))
+        assert len(h) > 16 or unit * 15 >= population
 
 
 def test_charges_add_up():

@@ -486,6 +486,23 @@ def test_masked_and_non_finite_rows_leave_no_trace_where_a_loss_multiplies_by_ze
                          f(z, x, some), clean)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=lambda x: x.__name__)
+@pytest.mark.parametrize(("strategy", "groups"), [(s, 1) for s in STRATEGIES] + [("ghost", 2)])
+def test_an_example_that_is_not_finite_takes_no_other_convolution_along(strategy, groups, dtype):
+    def loss(w, v, x):
+        h = jax.lax.conv_general_dilated(x[None], w, (1, 1), "VALID", feature_group_count=groups)
+        return jnp.sum(jnp.tanh(h))
+
+    w = jnp.cos(jnp.arange(36 * 2.0 / groups)).reshape(4, 2 // groups, 3, 3).astype(dtype)
+    x = jnp.sin(jnp.arange(5 * 2 * 36.0)).reshape(5, 2, 6, 6).astype(dtype)
+    total = jax.jit(clipped_sum(saddle_operator(loss), Saddle(1.0, None), strategy=strategy))
+    z = Saddle(w, jnp.zeros((), dtype))
+    for hostile in (jnp.nan, jnp.inf):
+        others = total(z, x, jnp.arange(5) > 0).w
+        np.testing.assert_array_equal(total(z, x.at[0, 0, 0, 0].set(hostile)).w, others)
+        assert jnp.linalg.norm(others) > 0.05  # which is lost with them
+
+
 @strategies
 def test_a_player_without_a_clip_norm_makes_no_example_absent(strategy):
     x = draw(np.random.default_rng(10))

@@ -30,9 +30,10 @@ MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "tables", "estimators", "
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.slots", "placement.shard_sums"}
 
 # the only functions that data may be handed to
-DOOR = {"release", "noisy_operator", "release_resolvent", "release_group_gradient",
-        "release_group_index", "release_group_losses", "release_group_solution", "release_leaf",
-        "release_loss", "release_weighted_gradient", "next_pair"}
+DOOR = {"release", "noisy_operator", "noisy_operator_and_clip", "release_resolvent",
+        "release_group_gradient", "release_group_index", "release_group_losses",
+        "release_group_solution", "release_in_window", "release_leaf", "release_loss",
+        "release_weighted_gradient", "next_pair"}
 FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "_whole", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run"}

@@ -34,7 +34,7 @@ ROOT = pathlib.Path(jmm.__file__).parent
 SAMPLINGS = {"Full", "Poisson", "FixedSize", "Disjoint"}
 DESCRIPTIONS = {"Query", "Resolvent", "GroupGradients", "GroupLosses", "GroupSolution", "Selection",
                 "TreeSums", "CorrelatedSums", "RecordLosses", "Solution", "Repeat", "Sequence",
-                "Parallel"}
+                "Parallel", "Difference", "Windows"}
 
 # Where a kind may be asked for by name, and why that takes no unknown one for another.
 EXCEPTIONS = {

@@ -26,6 +26,7 @@ CASES = [
     (jmm.optimistic, dict(population=400, **SMOOTH)),
     (jmm.optimistic, dict(population=400, game="strongly_monotone", **SMOOTH)),
     (jmm.optimistic, dict(population=4000, proved=True, **SMOOTH)),
+    (jmm.spider, dict(population=8000, dim=4, bound=2.0, smooth=1.0)),
     (jmm.proximal, dict(population=400, **SMOOTH)),
     (jmm.proximal, dict(population=50, passes="many", **SMOOTH)),
     (jmm.recursive, dict(population=4000, **SMOOTH)),

@@ -164,6 +164,34 @@ def test_replacing_a_record_moves_the_released_prior_by_one_count():
         jmm.problems.release_prior(same, wide, y)
 
 
+def test_the_score_of_a_search_is_bounded_and_rises_with_the_auc():
+    prior, rng = 0.2, np.random.default_rng(0)
+    y = rng.uniform(size=4000) < prior
+    x = rng.normal(size=(4000, 2)) * np.where(y, 0.5, 1.0)[:, None] + 1.5 * y[:, None] * [1, 0]
+    score = jmm.problems.auc_score(jmm.problems.linear_scorer, prior=prior)
+
+    def at(angle, a=None, b=None):
+        theta = np.array([np.cos(angle), np.sin(angle)])
+        s = x @ theta
+        return Saddle({"theta": theta, "a": s[y].mean() if a is None else a,
+                       "b": s[~y].mean() if b is None else b}, 0.0), s
+
+    angles = np.linspace(0, np.pi / 2, 7)
+    found = [float(jnp.mean(jax.vmap(score, (None, 0))(at(angle)[0], (jnp.asarray(x), y))))
+             for angle in angles]
+    aucs = [jmm.metrics.auc(at(angle)[1], y) for angle in angles]
+    assert np.all(np.diff(found) < 0)
+    assert np.all(np.diff(aucs) < 0)
+    sum_of_weights = 2 * min(prior, 1 - prior)  # all on the right side
+    assert 0.9 * sum_of_weights < found[0] < sum_of_weights
+    loud = jnp.array([[1e30, 0], [-1e30, 0], [np.inf, 0]])
+    for z in (at(0.0)[0], at(0.0, a=-1.0, b=1.0)[0], at(0.0, a=1e30, b=-1e30)[0]):
+        each = np.array([score(z, (row, label)) for row in loud for label in (0, 1)])
+        assert np.all((each >= 0) & (each <= 1))
+    with pytest.raises(ValueError, match="prior"):
+        jmm.problems.auc_score(jmm.problems.linear_scorer, prior=1.0)
+
+
 def test_auc_is_the_share_of_pairs_in_order_and_refuses_a_diverged_run():
     assert jmm.metrics.auc(jnp.array([0.1, 0.9, 0.4, 0.35]), np.array([0, 1, 1, 0])) == 1.0
     assert jmm.metrics.auc(jnp.array([0.1, 0.2, 0.4, 0.35]), np.array([0, 1, 1, 0])) == 0.75

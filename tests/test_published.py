@@ -12,13 +12,13 @@ import pytest
 
 import jaxminimax as jmm
 from benchmarks import (
-    data,
     features,
     published,
     published_auc,
     published_claims,
     published_report,
     published_truth,
+    set_images,
 )
 from jaxminimax import Saddle
 
@@ -179,7 +179,7 @@ def folder(tmp_path, monkeypatch):
             head = b"\0\0\x08" + bytes([array.ndim]) + np.array(array.shape, ">i4").tobytes()
             content = gzip.compress(head + array.tobytes())
             (tmp_path / "fashion_mnist" / f"{name}-ubyte.gz").write_bytes(content)
-            monkeypatch.setitem(data._SHA256["fashion_mnist"], name,
+            monkeypatch.setitem(set_images.FILES["fashion_mnist"].checksums, name,
                                 hashlib.sha256(content).hexdigest())
     return tmp_path
 

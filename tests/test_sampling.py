@@ -134,9 +134,14 @@ def test_places_are_all_of_them_and_every_slot_is_as_likely(count):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 161])
 def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
-    """Of 32 bits, all but three are taken away, so that nearly all numbers tie at first."""
-    whole = slots.random_words
-    bug.setattr(slots, "random_words", lambda *args, **how: whole(*args, **how) & 7)
+    """Of 32 bits, all but three are taken away, so that many numbers tie at first."""
+    whole = slots.word_pairs
+
+    def few(key, shape, part=0, **how):
+        first, second = whole(key, shape, part, **how)
+        return (first, second) if part else (first & 7, second & np.uint32(7 << 29))
+
+    bug.setattr(slots, "word_pairs", few)
     _places.clear_cache()
     found = np.asarray(_places(jax.random.split(jax.random.key(2), 3000), count))
     _places.clear_cache()
@@ -144,6 +149,27 @@ def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
     seen = np.bincount(np.argmax(found == 0, 1) * 3 // count, minlength=3)
     expected = np.bincount(np.arange(count) * 3 // count, minlength=3) * 3000 / count
     assert chi_square_p(seen, expected) > 1e-4
+
+
+@pytest.mark.parametrize("count", [3, 161])
+def test_places_are_the_same_alone_and_beside_others_whose_numbers_tie(count, bug):
+    """Rows are drawn ahead for many releases at once, and count if each draws them again alone."""
+    whole, bits = slots.word_pairs, {3: 3, 161: 7}[count]
+
+    def few(key, shape, part=0, **how):
+        first, second = whole(key, shape, part, **how)
+        return (first, second) if part else (first >> 32 - bits << 32 - bits, second & 0xFF000000)
+
+    bug.setattr(slots, "word_pairs", few)
+    _places.clear_cache()
+    keys = jax.random.split(jax.random.key(3), 20)
+    together = jax.jit(jax.vmap(lambda key: slots.places(key, count)))(keys)
+    np.testing.assert_array_equal(together, _places(keys, count))
+    _places.clear_cache()
+    first, second = (np.asarray(x) for x in jax.vmap(lambda key: few(key, (count,)))(keys))
+    words = first if count == 3 else first.astype(np.uint64) << np.uint64(32) | second
+    tied = [len(np.unique(row)) < count for row in words]
+    assert 0 < sum(tied) < len(tied)
 
 
 @pytest.mark.slow
@@ -237,9 +263,9 @@ def test_the_product_law_catches_another_rate_and_a_dependence_on_neighbours(bug
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
     bug.setattr(poisson, "thresholds", thresholds)
     _samples.clear_cache()
-    words = poisson.random_words  # one gap again and again
-    bug.setattr(poisson, "random_words", lambda key, shape, **how: jnp.broadcast_to(
-        words(key, (*shape[:-1], 1), **how), shape))
+    words = poisson.word_pairs  # one gap again and again
+    bug.setattr(poisson, "word_pairs", lambda key, shape, **how: tuple(
+        jnp.broadcast_to(x, shape) for x in words(key, (*shape[:-1], 1), **how)))
     bug.setattr(slots, "places", lambda key, count: jnp.arange(count))
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
 
@@ -276,58 +302,49 @@ def test_a_large_population_is_sampled_evenly():
 # --- Poisson: the digits ---
 
 
-def digit_law(s, one):
-    """P[digit j > d] of a geometric variable, s = r^(16^j), d = 0, ..., 14."""
-    return [(s ** (d + 1) - s**16) / (one - s**16) for d in range(15)]
-
-
 BITS = 160
 
 
 def realised(table):
-    """The table's probabilities as fractions, `[digits][15]`, and P[X >= 16^digits]."""
-    value = [[Fraction(int.from_bytes(row.astype(">u4").tobytes()), 2**BITS) for row in rows]
-             for rows in table]
-    return value[:-1], value[-1]
+    """The table's probabilities as fractions, `[digits][most]`."""
+    return [[Fraction(int.from_bytes(row.astype(">u4").tobytes()), 2**BITS) for row in rows]
+            for rows in table]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("rate", "population"), [(0.3, 9), (0.01, 200), (1 / 7, 257), (0.9, 40)])
+@pytest.mark.parametrize(("rate", "population"), [
+    (0.3, 9), (0.01, 200), (1 / 7, 257), (0.9, 40), (1e-9, 2**30 - 1), (20 / 2**29, 2**29),
+    (1e-4, 10**6), (256 / 60_000, 60_000)])
 def test_thresholds_are_the_exact_digits_rounded_down(rate, population):
-    digits, beyond = realised(poisson.thresholds(rate, population))
-    s = 1 - Fraction(rate)
-    for row in digits:
-        for exact, value in zip(digit_law(s, 1), row, strict=True):
-            assert 0 <= exact - value < Fraction(1, 2**BITS) * (1 + Fraction(1, 2**60))
-        s = s**16
-    # digits that were left out are 0 up to 2^-96; past them lies every record
-    assert len(digits) == 0 or 16 ** len(digits) >= population or s < Fraction(1, 2**96)
-    assert 0 <= s - beyond[0] < Fraction(1, 2**BITS)
-    assert all(x == 0 for x in beyond[1:])
+    *digits, last = realised(poisson.thresholds(rate, population))
+    with decimal.localcontext(prec=150):
+        s, unit = 1 - decimal.Decimal(rate), 1
 
+        def check(exact, value):
+            off = exact * 2**BITS - int(value * 2**BITS)
+            assert 0 <= off < 1 + decimal.Decimal("1e-9")
 
-@pytest.mark.parametrize(("rate", "population"), [(1e-9, 2**30 - 1), (20 / 2**29, 2**29),
-                                                  (1e-4, 10**6)])
-def test_thresholds_are_exact_for_large_populations(rate, population):
-    digits, beyond = realised(poisson.thresholds(rate, population))
-    with decimal.localcontext(prec=120):
-        one = decimal.Decimal(1)
-        s = one - decimal.Decimal(rate)
-        for row in digits:
-            for exact, value in zip(digit_law(s, one), row, strict=True):
-                assert 0 <= exact * 2**BITS - int(value * 2**BITS) < 1 + decimal.Decimal("1e-9")
-            s = s**16
-        assert 0 <= s * 2**BITS - int(beyond[0] * 2**BITS) < 1 + decimal.Decimal("1e-9")
-    assert 16 ** len(digits) >= population
+        for row, width in zip(digits, poisson.widths(rate, population), strict=True):
+            low, some = s ** 2**width, 2**width - 1
+            for d, value in enumerate(row[:some]):
+                check((s ** (d + 1) - low) / (1 - low), value)
+            assert not any(row[some:])
+            s, unit = low, unit * 2**width
+        inside = -(-population // unit)  # beyond, a gap has passed the data
+        for h, value in enumerate(last[:inside]):
+            check(s ** (h + 1), value)
+        assert not any(last[inside:])
+        assert inside <= len(last) or s ** (len(last) + 1) * 2**BITS < 1
+        assert unit >= population or s**15 * 4096 <= decimal.Decimal("1.0001e-4")
+        assert unit == 1 or 4096 * s ** decimal.Decimal("7.5") > decimal.Decimal("0.9999e-4")
 
 
 def gap_law(rate, population):
-    """The realised P[X = x], x = 0, ..., 16^digits - 1, as fractions."""
-    digits, beyond = realised(poisson.thresholds(rate, population))
-    law = [1 - beyond[0]]
-    for row in digits:
-        above = [Fraction(1), *row, Fraction(0)]
-        mass = [above[d] - above[d + 1] for d in range(16)]
+    """The realised P[X = x], x = 0, 1, ..., as fractions."""
+    law = [Fraction(1)]
+    cut = (*poisson.widths(rate, population), None)
+    for row, width in zip(realised(poisson.thresholds(rate, population)), cut, strict=True):
+        above = [Fraction(1), *row[:2**width - 1 if width else None], Fraction(0)]
+        mass = [x - y for x, y in itertools.pairwise(above)]
         law = [m * x for m in mass for x in law]  # the higher digit counts for more
     return law
 
@@ -335,8 +352,8 @@ def gap_law(rate, population):
 @pytest.mark.parametrize(("rate", "population"), [(0.01, 200), (0.25, 16), (0.3, 20)])
 def test_digits_reproduce_the_geometric_law(rate, population):
     q = Fraction(rate)
-    for x, mass in enumerate(gap_law(rate, population)):
-        assert abs(mass - q * (1 - q) ** x) < Fraction(1, 2**90)
+    for x, mass in enumerate(gap_law(rate, population)[:population]):
+        assert abs(mass - q * (1 - q) ** x) < Fraction(1, 2**150)
 
 
 @pytest.mark.parametrize(("rate", "population"), [(0.3, 5), (0.011, 6), (0.8, 4), (1.0, 3)])
@@ -362,16 +379,14 @@ def patch_words(patch, given):
     """The first word of every gap's digits, and the other four words, or one for all."""
     given = np.asarray(given, np.uint32)
 
-    def words(key, shape, part=0, rolled=False):
-        return jnp.asarray(given[0].reshape(shape) if given.ndim else np.full(shape, given))
-
     def pairs(key, shape, part=0, rolled=False):
-        assert part == 1
         if not given.ndim:
             return (jnp.full(shape, given),) * 2
+        if part == 0:
+            first = jnp.asarray(np.pad(given[0], ((0, given.shape[1] % 2), (0, 0))))
+            return first[::2], first[1::2]
         return jnp.concatenate(given[[1, 3]]), jnp.concatenate(given[[2, 4]])
 
-    patch.setattr(poisson, "random_words", words)
     patch.setattr(poisson, "word_pairs", pairs)
 
 
@@ -387,16 +402,23 @@ def draw_from_words(monkeypatch, q, words):
         return jax.tree.map(np.asarray, draw(jax.random.key(0), q, jnp.int32(0)))
 
 
+def digits_of(q, x):
+    """X in the digits that are drawn, the lowest first."""
+    out = []
+    for width in poisson.widths(q.sampling.rate, q.population):
+        out.append(x % 2**width)
+        x >>= width
+    return [*out, x]
+
+
 def words_with_gaps(q, x, past=0):
     """Words for which every gap is X = x: the ends of the digits' intervals, + `past`."""
     table = poisson.thresholds(q.sampling.rate, q.population)
     out = np.zeros((5, len(table), rows_read(q) + 1), np.uint32)
-    for j in range(len(table) - 1):
-        digit = x // 16**j % 16
+    for j, digit in enumerate(digits_of(q, x)):
         end = int.from_bytes(table[j, digit - 1].astype(">u4").tobytes()) if digit else 2**BITS
         number = min(end - 1 + past, 2**BITS - 1)
         out[:, j] = np.frombuffer(number.to_bytes(20), ">u4")[:, None]
-    out[:, -1] = 2**32 - 1
     return out
 
 
@@ -410,7 +432,8 @@ def test_digits_compare_all_bits(rate, population, x, monkeypatch):
     below = draw_from_words(monkeypatch, q, words_with_gaps(q, x))
     assert (below.rows[0], below.valid[0]) == (x, True)
     at = draw_from_words(monkeypatch, q, words_with_gaps(q, x, past=1))
-    fewer = sum(max(x // 16**j % 16 - 1, 0) * 16**j for j in range(8))
+    units = np.cumprod([1, *(2**w for w in poisson.widths(rate, population))])
+    fewer = sum(max(d - 1, 0) * int(unit) for d, unit in zip(digits_of(q, x), units, strict=True))
     assert (at.rows[0], at.valid[0]) == (fewer, True)
 
 
@@ -421,7 +444,7 @@ def test_digits_compare_all_bits(rate, population, x, monkeypatch):
 def test_gaps_are_those_of_numbers_of_160_bits(rate, population, monkeypatch):
     """Words at and beside the thresholds, and small ones, with any further bits."""
     rng, table = np.random.default_rng(0), poisson.thresholds(rate, population)
-    near = table[:, :, 0].ravel()[:, None].astype(np.int64) + np.arange(-1, 2)
+    near = table[:, :15, 0].ravel()[:, None].astype(np.int64) + np.arange(-1, 2)
     pool = np.concatenate([near.ravel() % 2**32, np.arange(20), rng.integers(0, 2**32, 50)])
     count = 4000
     words = rng.choice(pool, (5, len(table), count)).astype(np.uint32)
@@ -429,13 +452,14 @@ def test_gaps_are_those_of_numbers_of_160_bits(rate, population, monkeypatch):
     for some in (slice(0, 100), slice(0, count)):
         given = words[..., some]
         patch_words(monkeypatch, given)
-        found = poisson.gaps(jax.random.key(0), table, given.shape[2], population)
+        found = poisson.gaps(jax.random.key(0), rate, population, given.shape[2])
         def whole(words):  # [5, ...] as numbers
             return functools.reduce(lambda high, low: high << 32 | low, words.astype(object))
 
         limits = whole(table.transpose(2, 0, 1))[..., None]
         digits = (whole(given)[:, None] < limits).sum(1)
-        gaps = sum((16**j * d.astype(object) for j, d in enumerate(digits)), 0)
+        units = np.cumprod([1, *(2**w for w in poisson.widths(rate, population))])
+        gaps = sum((int(u) * d.astype(object) for u, d in zip(units, digits, strict=True)), 0)
         expected = np.minimum(gaps, population)
         np.testing.assert_array_equal(found, expected.astype(np.uint32))
 

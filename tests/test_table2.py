@@ -14,10 +14,12 @@ import jaxminimax as jmm
 from benchmarks import (
     data,
     papers_protocol,
+    set_ijcnn1,
     table2,
     table2_claims,
     table2_figures,
     table2_settings,
+    table2_tuned,
     table2_verdicts,
 )
 from jaxminimax import FixedSize, Query, Saddle
@@ -189,7 +191,7 @@ def folder(tmp_path, monkeypatch):
                        for label, r in zip(y, x, strict=True))
         content = bz2.compress(text.encode())
         (tmp_path / "ijcnn1" / f"ijcnn1.{part}.bz2").write_bytes(content)
-        monkeypatch.setitem(data._SHA256["ijcnn1"], f"ijcnn1.{part}",
+        monkeypatch.setitem(set_ijcnn1.FILES.checksums, f"ijcnn1.{part}",
                             hashlib.sha256(content).hexdigest())
     return tmp_path
 
@@ -258,3 +260,17 @@ def test_the_figures_are_made_kept_and_gone_on_with(folder, tmp_path, monkeypatc
     with pytest.raises(SystemExit):
         table2_figures.main([x for x in given if x != "--quick"])
     assert "other arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+def test_candidates_of_a_search_gather_equal_noise(epsilon):
+    n, delta = 40_000, 1e-6
+    found = table2_tuned.candidates(n, 0.1, epsilon, delta)
+    once = Repeat(query=Query(clip=Saddle(1.0, None), population=n), times=1)
+    z = jmm.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
+    gathered = [s.iterations * s.step * s.clip * z / n for s in found]
+    assert gathered == pytest.approx([gathered[0]] * 3)
+    time = found[1].iterations * found[1].step
+    assert found[1].clip == 20.0
+    assert max(gathered[1] / 0.05, time / 25.0) == pytest.approx(1.0, rel=1e-3)
+    assert min(gathered[1] / 0.05, time / 25.0) <= 1.001

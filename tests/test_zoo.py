@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import anchored, zoo, zoo_games, zoo_plot
+from benchmarks import anchored, zoo, zoo_games, zoo_noise, zoo_plot
 from jaxminimax import Saddle
 
 RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/results/zoo.json"
@@ -142,3 +142,67 @@ def test_tables_and_figure_are_made_of_the_result_file(tmp_path, capsys):
     assert page.read_text(encoding="utf-8") == RESULT.with_suffix(".md").read_text(encoding="utf-8")
     assert figure.stat().st_size > 10_000
     assert "Larger simplices" in capsys.readouterr().out
+
+
+# --- correlated noise against Poisson samples ---
+
+
+def test_no_record_of_the_noisy_game_reaches_its_clip():
+    """The players are in unit balls, and the matrix is of norm 1."""
+    b, c = np.split(np.asarray(zoo_noise.records(), np.float64), 2, 1)
+    longest = np.hypot(1 + np.linalg.norm(b, axis=1), 1 + np.linalg.norm(c, axis=1))
+    assert len(b) == 20_000
+    assert longest.max() < zoo_noise.CLIP
+    np.testing.assert_allclose(np.mean([b, c], 1).ravel(), zoo_noise._MEAN[0], atol=1e-6)
+
+
+@pytest.mark.slow  # two programs
+def test_a_kind_of_release_has_a_row_for_each_epsilon():
+    rows = zoo_noise.rows_of(60, 2, 20, (8.0,), 2, methods=("sgda",))
+    assert {(r["sampling"], r["bands"]) for r in rows} == {
+        ("Poisson", 1), *(("disjoint", p) for p in (1, 8, 32, zoo_noise.planned(60, 20, 2)))}
+    assert sum(r["planned"] for r in rows) == 1
+    assert all(0 < r["gap"] < 3 and r["step"] == "oracle" for r in rows)
+    for row in rows:  # the noise is what the description is charged for
+        made = zoo_noise.queries(60, 20, 2)[row["sampling"], row["bands"]]
+        known = jmm.calibrate_noise(jmm.Repeat(query=made, times=6), 8.0, 1e-6).query
+        assert row["noise_multiplier"] == jmm.effective_noise_multiplier(known)
+
+
+def test_noise_agrees_with_simulations_made_elsewhere():
+    """One pass; theirs had smaller batches, too, for eight."""
+    rows = measured()["noise"]["rows"]
+    for (passes, kind), gaps in zoo_noise.ELSEWHERE.items():
+        for epsilon, other in zip(zoo_noise.EPSILONS, gaps, strict=True):
+            row = zoo_noise.least(rows, passes, epsilon, kind)
+            assert abs(row["gap"] - other) <= 3 * math.sqrt(2) * row["se"] + 0.0005
+
+
+def test_poisson_samples_win_at_small_epsilon_and_correlated_noise_at_large_ones():
+    rows = measured()["noise"]["rows"]
+
+    def ahead(passes, epsilon, kind, other):
+        a, b = (zoo_noise.least(rows, passes, epsilon, k) for k in (kind, other))
+        return b["gap"] - a["gap"] > 3 * math.hypot(a["se"], b["se"])
+
+    for passes in (1, 8):
+        for epsilon in (0.1, 1.0):
+            assert ahead(passes, epsilon, "Poisson", "planned bands")
+        assert ahead(passes, 32.0, "planned bands", "Poisson")
+        assert all(ahead(passes, e, "planned bands", "disjoint") for e in zoo_noise.EPSILONS)
+        # planned from public numbers, and as good as either of 8 and 32 in hindsight
+        assert not any(ahead(passes, e, f"{p} bands", "planned bands")
+                       for e in zoo_noise.EPSILONS for p in (8, 32))
+
+
+def test_only_one_part_is_measured_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo_noise, "rows", lambda *_: measured()["noise"]["rows"][:1])
+    monkeypatch.setattr(zoo, "measured", lambda _: pytest.fail("ran"))
+    file = tmp_path / "zoo.json"
+    assert zoo.main(["--only", "noise", "--result", str(RESULT), "--json", str(file)]) == 0
+    made, old = json.loads(file.read_text(encoding="utf-8")), measured()
+    assert len(made.pop("noise")["rows"]) == 1
+    assert old.pop("noise")
+    assert made == old
+    with pytest.raises(SystemExit):
+        zoo.main(["--only", "noise"])
