@@ -240,8 +240,8 @@ plt.show()
 # ## Gap against rounds
 #
 # At the largest $n$ of each: the gap of the running output, were the run stopped there. The noise
-# is that of the whole run, so stopping early costs less privacy than the title of a panel says, and
-# is still worse. With the theorem's constant step the bound after $t$ of $T$ rounds is proportional
+# is that of the whole run, so stopping early costs less privacy than the title of a panel says.
+# With the theorem's constant step the bound after $t$ of $T$ rounds is proportional
 # to $(1 + T/t)/2$: the start is forgotten like $1/t$ and the noise stays; for `gda` it is $T/t$,
 # and recursive rounds halve the distance, $2^{T-t}$ (`recursive_sgda` puts out something new at the
 # ends of its two rounds only). These shapes are dashed, through the last point, and cut off

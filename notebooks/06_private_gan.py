@@ -122,8 +122,8 @@ plt.show()
 # %% [markdown]
 # ## Where the noise went
 #
-# The discriminator's noise is averaged away: by its own optimum over the rounds, and by the
-# averaged generator. With the whole budget on one player the noise of the mean gradient is
+# With the whole budget on one player: the noise of the mean gradient in a round, and what is left
+# of it in the mean of half of the rounds.
 
 # %%
 for name, hyper in zip(names, hypers, strict=True):

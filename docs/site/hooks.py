@@ -21,8 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 # files of the repository outside docs/, and their places on the site
 ROUTES = {"README.md": "first_page.md", "CONTRIBUTING.md": "contributing.md",
-          "CHANGELOG.md": "changelog.md", "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff",
-          "benchmarks/SCALING.md": "benchmarks/scaling.md"}
+          "CHANGELOG.md": "changelog.md", "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff"}
 ROUTES |= {f"benchmarks/results/{p.name}": f"results/{p.name}"
            for p in sorted((ROOT / "benchmarks/results").iterdir())}
 ROUTES |= {f"notebooks/{p.name}": f"notebooks/{p.stem}.md"
