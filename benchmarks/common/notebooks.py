@@ -11,6 +11,7 @@ notebooks 02, 05 and 06 read data files (JAXMINIMAX_DATA).
 import importlib
 import os
 import pathlib
+import re
 import sys
 import time
 from typing import Any
@@ -19,6 +20,7 @@ from benchmarks import report
 
 FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+_CELL = re.compile(r"\S*ipykernel_\d+/\d+\.py:")  # a file of one execution, in warnings
 _NEEDS = ("jupytext", "nbclient", "nbformat", "ipykernel")
 
 
@@ -35,7 +37,8 @@ def execute(name: str, jupytext: Any, nbclient: Any) -> Any:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", ()):
             if "text" in output:
-                output["text"] = output["text"].replace(f"{FOLDER.parent}{os.sep}", "")
+                output["text"] = _CELL.sub("", output["text"].replace(
+                    f"{FOLDER.parent}{os.sep}", ""))
     return notebook
 
 
