@@ -169,7 +169,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return report.table(header, [
         (r["algorithm"], r["scorer"], f"{r['epsilon']:g}",
          *((_epsilon(r["epsilon_person"]),) if several else ()), f"{r['auc_mean']:.4f}",
-         f"{r['auc_std']:.4f}", f"{r['auc_nonprivate']:.4f}", f"{r['noise_multiplier']:.4g}",
+         f"{report.error(r):.4f}", f"{r['auc_nonprivate']:.4f}", f"{r['noise_multiplier']:.4g}",
          f"{r['seconds']:.2f}") for r in rows])
 
 
@@ -208,7 +208,7 @@ def main(argv: list[str] | None = None) -> int:
           f"{first.x_train.shape[1]} features; delta {args.delta:g}, {args.neighbours}, "
           f"{args.seeds} seed(s)\n")
     print(table(rows))
-    print("\nAUC: mean and standard deviation over the seeds; noise: effective noise multiplier;\n"
+    print("\nAUC: mean and standard error over the seeds; noise: effective noise multiplier;\n"
           "seconds: training with all seeds, without compilation.\n"
           + ("" if args.people == 1 else
              f"of a person: epsilon for any {args.people} records, should one person have as many "

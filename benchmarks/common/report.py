@@ -163,6 +163,11 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
+def error(row: dict[str, Any]) -> float:
+    """The standard error of a mean AUC over seeds; 0 for one seed, of which nothing is known."""
+    return float(row["auc_std"]) / math.sqrt(row["seeds"])
+
+
 def paragraphs(texts: Sequence[str]) -> str:
     """The texts one below the other, with the last lines that all of them share printed once."""
     lines = [text.splitlines() for text in texts]
@@ -175,7 +180,7 @@ def paragraphs(texts: Sequence[str]) -> str:
 
 
 def plot_auc(path: pathlib.Path, rows: Sequence[dict[str, Any]], title: str) -> None:
-    """AUC against epsilon with its spread over seeds, and the AUC without privacy as a line."""
+    """AUC against epsilon with its standard error, and the AUC without privacy as a line."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
@@ -185,8 +190,8 @@ def plot_auc(path: pathlib.Path, rows: Sequence[dict[str, Any]], title: str) -> 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot(xscale="log", xlabel="epsilon", ylabel="AUC on held-out rows",
                               title=title)
-    axes.errorbar(epsilons, [row["auc_mean"] for row in rows], [row["auc_std"] for row in rows],
-                  marker="o", capsize=4, label="private, mean and standard deviation")
+    axes.errorbar(epsilons, [row["auc_mean"] for row in rows], [error(row) for row in rows],
+                  marker="o", capsize=4, label="private, mean and standard error")
     axes.axhline(rows[0]["auc_nonprivate"], linestyle="--", color="0.4", label="without privacy")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     axes.minorticks_off()

@@ -38,7 +38,7 @@ def table2(result: dict[str, Any]) -> str:
     cells: dict[tuple[str, str], dict[float | None, str]] = {}
     for row in rows:
         cells.setdefault((row["dataset"], row["method"]), {})[row["epsilon"]] = (
-            f"{row['auc_mean']:.2f} ± {row['auc_std']:.2f} ({row['published']:.2f})")
+            f"{row['auc_mean']:.2f} ± {report.error(row):.2f} ({row['published']:.2f})")
     levels = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
     header = ["data, model", *(f"ε = {x:g}" for x in levels), "no noise"]
     return report.markdown(header, [
@@ -96,8 +96,8 @@ def draws(result: dict[str, Any]) -> str:
 def tuning(result: dict[str, Any]) -> str:
     """AUC of settings that were guessed, searched for, and known."""
     return report.markdown(["settings", "AUC", "±", "least"],
-                     [[row["settings"], *(f"{row[x]:.3f}" for x in ("auc_mean", "auc_std",
-                                                                    "auc_least"))]
+                     [[row["settings"], *(f"{x:.3f}" for x in (
+                         row["auc_mean"], report.error(row), row["auc_least"]))]
                       for row in result["rows"]])
 
 
@@ -221,7 +221,7 @@ def tuned_columns(result: dict[str, Any]) -> str:
 def auc(result: dict[str, Any]) -> str:
     """AUC at every epsilon, beside the same algorithm without noise and clipping."""
     return report.markdown(["ε", "AUC", "without privacy"], [
-        [f"{row['epsilon']:g}", f"{row['auc_mean']:.4f} ± {row['auc_std']:.4f}",
+        [f"{row['epsilon']:g}", f"{row['auc_mean']:.4f} ± {report.error(row):.4f}",
          f"{row['auc_nonprivate']:.4f}"] for row in result["rows"]])
 
 

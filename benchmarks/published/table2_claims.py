@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jaxminimax
-from benchmarks import papers_protocol, table2_settings
+from benchmarks import papers_protocol, report, table2_settings
 
 Row = dict[str, Any]
 _NAMES = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
@@ -78,7 +78,7 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
              and row["published"] is not None]
     claim("honest AUC at or above the published figure",
           [f"{row['dataset']}, {_NAMES[row['method']]}, epsilon {row['epsilon']:g}, delta "
-           f"{row['delta']:g}: {row['auc_mean']:.2f} +- {row['auc_std']:.2f}, published "
+           f"{row['delta']:g}: {row['auc_mean']:.2f} +- {report.error(row):.2f}, published "
            f"{row['published']:.2f}, {row['auc_mean'] - row['published']:+.2f}. "
            f"{_reason(row, rows)}".rstrip()
            for row in cells if row["auc_mean"] < row["published"]], len(cells))
@@ -114,7 +114,7 @@ def _reason(row: Row, rows: list[Row]) -> str:
 
 def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
     """One table a data set and delta, the printed protocol beside, and the claims."""
-    lines = ["AUC in per cent, mean ± standard deviation over seeds; neighbours differ in one "
+    lines = ["AUC in per cent, mean ± standard error over seeds; neighbours differ in one "
              "replaced record. *published*: the paper's figure. *honest*: calibrated noise at the "
              "ε of the column. *printed*: the paper's settings, with the noise of its Remark 1 "
              "(the paper says that it computed the noise with a library, not with which event; "
@@ -180,7 +180,7 @@ def _lines(cells: dict, dataset: str, method: str, delta: float, epsilons: list[
         if what == "true":
             return "" if epsilon is None else f"{row['true_epsilon_attained']:.3g}"
         file = f" (file {row['auc_test_file']:.2f})" if "auc_test_file" in row else ""
-        return f"{row['auc_mean']:.2f} ± {row['auc_std']:.2f}{file}"
+        return f"{row['auc_mean']:.2f} ± {report.error(row):.2f}{file}"
 
     found = []
     for reading, what, label in (("honest", "published", "published"), ("honest", "auc", "honest"),
@@ -227,7 +227,7 @@ def _panel(axes: Any, rows: list[Row]) -> None:
         mine = sorted((r for r in rows if r["reading"] == reading), key=lambda r: r["epsilon"])
         if mine:
             axes.errorbar([r["epsilon"] for r in mine], [r["auc_mean"] for r in mine],
-                          [r["auc_std"] for r in mine], fmt=style, capsize=3, markersize=4,
+                          [report.error(r) for r in mine], fmt=style, capsize=3, markersize=4,
                           label=label)
     known = sorted((r["epsilon"], r["published"]) for r in rows
                    if r["reading"] == "honest" and r["published"] is not None)
