@@ -78,7 +78,7 @@ def parser() -> report.Parser:
     p.add_argument("--seeds", type=report.count, default=20,
                    help="number of seeds: 0, 1, ...; at most 10 of adult-label, and 5 of adult and "
                         "ijcnn1")
-    p.add_argument("--slow-seeds", type=report.count, default=5,
+    p.add_argument("--slow-seeds", type=report.count, default=20,
                    help="the same for phased_erm and group_oco")
     p.add_argument("--quick", action="store_true",
                    help="two seeds of the rule's methods on randhie at epsilon 1")
