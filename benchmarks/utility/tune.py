@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     began = time.perf_counter()
     found = measure(args)
     print(report.table(("settings", "AUC", "+-", "least"), [
-        (r["settings"], f"{r['auc_mean']:.4f}", f"{r['auc_std']:.4f}", f"{r['auc_least']:.4f}")
+        (r["settings"], f"{r['auc_mean']:.4f}", f"{report.error(r):.4f}", f"{r['auc_least']:.4f}")
         for r in found["rows"]]))
     print(f"\nEvery line at epsilon {args.epsilon:g}, delta {args.delta:g}; {args.seeds} seed(s). "
           f"Noise of a tuned run over that of a single one: {found['noise_ratio']:.3f}.\n\n"
