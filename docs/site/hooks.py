@@ -55,8 +55,8 @@ def contents() -> list[dict[str, list[str]]]:
 def on_config(config: Any) -> Any:
     """The navigation is that of the first page of the documents."""
     notebooks = [place for place in ROUTES.values() if place.startswith("notebooks/")]
-    results = ["benchmarks/scaling.md", *(p for p in ROUTES.values()
-                                          if p.startswith("results/") and p.endswith(".md"))]
+    results = [place for place in ROUTES.values()
+               if place.startswith("results/") and place.endswith(".md")]
     config.nav = [
         {"Contents": "index.md"}, {"First page": "first_page.md"}, *contents(),
         {"Notebooks": notebooks}, {"Tables of results": results},
