@@ -116,14 +116,12 @@ class Method(NamedTuple):
       problem: `task ->` the problem that it trains on.
       read: `(hyper, state) ->` how often it evaluates a record's loss or gradient; None: every
         round reads all records for the losses, and one group's for the gradient.
-      quick: whether a run takes seconds.
     """
 
     algorithm: Any
     hyper: Callable[[Task, float, float], Any]
     problem: Callable[[Task], jmm.GroupProblem]
     read: Callable[[Any, Any], int] | None = None
-    quick: bool = True
 
 
 def _solved_read(hyper: jmm.phased_erm.Hyper, _: Any) -> int:
@@ -140,11 +138,11 @@ METHODS = {
     "active_groups": Method(jmm.active_groups, functools.partial(_group_hyper, jmm.active_groups),
                             _usual),
     "phased_erm": Method(jmm.phased_erm, _solved_hyper,
-                         lambda task: _problem(*task.settings.solved), _solved_read, False),
+                         lambda task: _problem(*task.settings.solved), _solved_read),
     "group_oco": Method(jmm.group_oco, _online_hyper,
                         lambda task: _problem(task.settings.feature_bound,
                                               task.settings.online[0]),
-                        lambda _, state: int(state.spent), False),
+                        lambda _, state: int(state.spent)),
 }
 NAMES = (*TABLES, *METHODS)
 

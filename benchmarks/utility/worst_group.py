@@ -78,8 +78,6 @@ def parser() -> report.Parser:
     p.add_argument("--seeds", type=report.count, default=20,
                    help="number of seeds: 0, 1, ...; at most 10 of adult-label, and 5 of adult and "
                         "ijcnn1")
-    p.add_argument("--slow-seeds", type=report.count, default=20,
-                   help="the same for phased_erm and group_oco")
     p.add_argument("--quick", action="store_true",
                    help="two seeds of the rule's methods on randhie at epsilon 1")
     p.add_argument("--synthetic", action="store_true",
@@ -185,8 +183,7 @@ def compared(args: Any, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
     task, last = None, None
     for case, epsilon, name in tqdm(plan, desc="training", file=sys.stderr, disable=None,
                                     leave=False):
-        quick = name in TABLES or METHODS[name].quick
-        seeds = min(args.seeds, CASES[case].most, *(() if quick else (args.slow_seeds,)))
+        seeds = min(args.seeds, CASES[case].most)
         if case != last:
             one = CASES[case]
             task = group_tasks.load(one.dataset, one.groups, by_label=one.by_label,
