@@ -3,8 +3,9 @@
     python -m benchmarks.mutants [--markdown FILE]
 
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
-no file is edited (`mutant_plants`). A detector returns a number and the largest value that the
-number may have (`mutant_detectors`); one that breaks has caught nothing.
+no file is edited (`mutant_plants`, and `mutant_charges` of the accountant). A detector returns a
+number and the largest value that the number may have (`mutant_detectors`); one that breaks has
+caught nothing.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 
 import jaxminimax as jmm
+from benchmarks import mutant_charges as charges
 from benchmarks import mutant_detectors as find
 from benchmarks import mutant_plants as plant
 from benchmarks import report
@@ -239,38 +241,39 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("factor two of replace-one dropped", "accountant", "shift",
      lambda _: lambda neighbours: 1.0, functools.partial(find.signal, 1, algorithm=gda), SIGNAL),
     ("the dearer player charged alone", "accountant: both players", "multiplier",
-     plant.dearer_player_alone, ONE, SIGNAL),
+     charges.dearer_player_alone, ONE, SIGNAL),
     ("counts that clip norms follow not charged", "accountant: all parts of a release",
-     "multiplier", plant.counts_free, ADAPTIVE_JOINT, SIGNAL),
-    ("one release not charged", "accountant", "charge", plant.one_release_free, FOUR, SIGNAL),
+     "multiplier", charges.counts_free, ADAPTIVE_JOINT, SIGNAL),
+    ("one release not charged", "accountant", "charge", charges.one_release_free, FOUR, SIGNAL),
     ("one release of all groups' gradient not charged", "accountant", "charge",
-     plant.one_release_free, ALL_GROUPS, SIGNAL),
-    ("a pass that was begun not charged", "accountant", "charge", plant.whole_passes_only,
+     charges.one_release_free, ALL_GROUPS, SIGNAL),
+    ("a pass that was begun not charged", "accountant", "charge", charges.whole_passes_only,
      BATCHES, SIGNAL),
     ("players charged as two samples", "accountant: one sample for both", "charge",
-     plant.players_apart, find.one_sample, "true delta over the claimed one"),
-    ("rate charged a twentieth low", "accountant", "charge", plant.rate_charged(0.95),
+     charges.players_apart, find.one_sample, "true delta over the claimed one"),
+    ("rate charged a twentieth low", "accountant", "charge", charges.rate_charged(0.95),
      find.one_sample, "true delta over the claimed one"),
-    ("delta spent twice", "accountant", "delta", plant.spent_twice, find.one_sample,
+    ("delta spent twice", "accountant", "delta", charges.spent_twice, find.one_sample,
      "true delta over the claimed one"),
-    ("group losses not charged", "accountant: Laplace releases", "charge", plant.laplace_free,
+    ("group losses not charged", "accountant: Laplace releases", "charge", charges.laplace_free,
      find.laplace, "true delta over the claimed one"),
-    ("index of the largest loss not charged", "accountant: selections", "charge", plant.index_free,
-     find.selection, "true delta over the claimed one"),
+    ("index of the largest loss not charged", "accountant: selections", "charge",
+     charges.index_free, find.selection, "true delta over the claimed one"),
     ("differences not charged", "accountant: releases between anchors", "charge",
-     plant.differences_free, WINDOWS, SIGNAL),
+     charges.differences_free, WINDOWS, SIGNAL),
     ("stopped windows charged in turn", "accountant: what a run that stopped early has spent",
-     "stopped windows", plant.in_turn, find.stopped_windows, "squared parameter over the charged"),
+     "stopped windows", charges.in_turn, find.stopped_windows,
+     "squared parameter over the charged"),
     ("a tree charged as one node", "accountant: nodes that a record is in", "charge",
-     plant.tree_of(lambda leaves: 1), TREE, SIGNAL),
+     charges.tree_of(lambda leaves: 1), TREE, SIGNAL),
     ("a tree charged one leaf short", "accountant: nodes that a record is in", "charge",
-     plant.tree_of(lambda leaves: leaves - 1), find.power_of_two_leaves, SIGNAL),
+     charges.tree_of(lambda leaves: leaves - 1), find.power_of_two_leaves, SIGNAL),
     ("correlated noise charged as independent", "accountant: releases that a record moves",
-     "length of a column", plant.one_column_entry, CORRELATED, SIGNAL),
+     "length of a column", charges.one_column_entry, CORRELATED, SIGNAL),
     ("correlated noise of one pass charged for all", "accountant: passes", "length of columns",
-     plant.one_pass_alone, PASSES, SIGNAL),
+     charges.one_pass_alone, PASSES, SIGNAL),
     ("group charged at its rate over the number of groups", "accountant: adaptive groups",
-     "charge", plant.rate_over_groups, find.one_group, "true delta over the claimed one"),
+     "charge", charges.rate_over_groups, find.one_group, "true delta over the claimed one"),
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
