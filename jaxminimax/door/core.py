@@ -21,8 +21,8 @@ from jaxminimax.base.types import PyTree
 _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
-SCHEME = 3
-_SAMPLE, _NOISE, _OPERATORS, _PUBLIC = range(4)  # what the key of a release is folded with
+SCHEME = 4
+_SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a release is folded with
 
 
 # --- keys ---
@@ -62,7 +62,7 @@ def keys_of_release(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) ->
         release's key = threefry_key(kind, 2^31 + number),
         sample's and noise's = threefry_release's key(0, 0) and (0, 1).
 
-    (`operators_words` and `public_key` are made of its (0, 2) and (0, 3).)
+    (`operators_words`, `public_key` and `words_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
 
     No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
     twice 32 bits, so that different kinds or numbers have different keys, for sure. So have, of the
@@ -90,6 +90,11 @@ def operators_words(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) ->
 def public_key(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
     """What the public term beside a release draws from."""
     return key_of(jax.random.key_data(fold_in(_of_release(key, kind, number), _PUBLIC))[:2])
+
+
+def words_ahead(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+    """What a sample that is drawn ahead is marked with, uint32 `[2]`; see `host_data.mark`."""
+    return jax.random.key_data(fold_in(_of_release(key, kind, number), _AHEAD))[:2]
 
 
 def key_of(words: jax.Array) -> jax.Array:

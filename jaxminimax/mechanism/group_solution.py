@@ -206,12 +206,16 @@ def solution_smooth(query: GroupSolution, reg_w: Any) -> Any:
 def solution_rounding(query: GroupSolution, reg_w: Any, size: Any) -> Any:
     """What a certificate's distance may miss: rounding of the point and of P, in float64.
 
+    For sums over the N records of a phase in whatever order, one running sum included, and over
+    several devices: an allowance of max{512, 2 N} units of rounding, 2^-53.
+
     Args:
       query: the description, its steps set.
       reg_w: mu of the phase.
       size: bound on the norms of the points, up to the diameter.
     """
-    tiny, reach = 256 * 2.0**-52, size + query.diameter
+    tiny = max(512, 2 * sum(phase_sizes(query))) * 2.0**-53
+    reach = size + query.diameter
     if query.smooth is not None:
         # a gradient's weights are as exact as risks over reg_lam
         gradient = query.lipschitz * (1 + query.bound / query.reg_lam)

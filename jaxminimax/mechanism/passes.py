@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import sentences
+from jaxminimax.mechanism import row_numbers, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, gaussian
 from jaxminimax.mechanism.sampling import (
     InGroups,
@@ -112,6 +112,11 @@ class Disjoint(Sampling):
     compared_pairs = 1
     relations = (REPLACE_ONE,)
 
+    @property
+    def most_records(self) -> int:
+        """2^62: nothing is drawn."""
+        return row_numbers.WIDE
+
     def check(self, population: int) -> None:
         """Refuses a batch that the data have not."""
         check_batch(self.batch, population)
@@ -130,7 +135,12 @@ class Disjoint(Sampling):
 
     def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
         """The next batch; nothing is random."""
-        first = (release % (population // self.batch)) * self.batch
+        each = population // self.batch
+        if population >= row_numbers.NARROW:
+            number = release % each if each < 2**31 else release  # which is below 2^31
+            low, high = row_numbers.consecutive(number, self.batch)
+            return Sample(low, None, True, high)
+        first = (release % each) * self.batch
         return Sample(first + jnp.arange(self.batch, dtype=jnp.int32), None, True)
 
     def passes(self, times: int, population: int) -> int:

@@ -1,14 +1,14 @@
 """Poisson samples: every record independently, at static shape.
 
-Sampling skips from one sampled record to the next, so a draw costs O(capacity) and never touches
-the other records. The gap between them, X + 1, is geometric, and the digits of a geometric variable
-are independent; so X is drawn digit by digit, each from 160 random bits against thresholds that the
-host computes with exact integers. How far that is from independent Bernoulli(q)
-is charged as a slightly larger rate, see `gap_law`. (Inversion of one float32 uniform a gap would
-leave an error near 1e-7 a record: more than delta.)
+A sample's size is drawn, and that many distinct rows in random slots (`distinct`): a uniform subset
+of binomial size. So a draw costs O(capacity) and never touches the other records. The subset is
+uniform exactly; how far the size, of 160 random bits, is from binomial is charged as a slightly
+larger rate, see `size_law`. (One float32 uniform would leave an error near 1e-7: more than delta.)
 """
 
+import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,19 @@ import numpy as np
 import scipy
 
 from jaxminimax.base import checks
-from jaxminimax.base.materialise import materialise
-from jaxminimax.base.random_bits import word_pairs
+from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.base.tree import in_any_lane
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
-from jaxminimax.mechanism.gap_law import FAST, charged_law, rows_error, thresholds, widths
+from jaxminimax.mechanism.distinct import (
+    Room,
+    exactly_some,
+    lost,
+    room,
+    room_for,
+    rows_of_slots,
+    some,
+)
 from jaxminimax.mechanism.sampling import (
     OVERFLOW,
     InGroups,
@@ -30,7 +37,10 @@ from jaxminimax.mechanism.sampling import (
     Sampling,
     WorstCase,
 )
-from jaxminimax.mechanism.slots import CROWDED, in_places, tied
+from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
+from jaxminimax.mechanism.slots import CROWDED
+
+_SIZE = 0x73697A65  # what a sample's key is folded with for its size
 
 
 @pytree_dataclass
@@ -43,8 +53,8 @@ class Poisson(Sampling):
     Attributes:
       rate: q in (0, 1].
       capacity: most records that a release can hold, at least the expected number. A larger
-        sample makes the release NaN, which costs no privacy (`gap_law`) but the release. None: the
-        smallest capacity that overflows with probability at most 1e-17.
+        sample makes the release NaN, which costs no privacy (`size_law`) but the release. None:
+        the smallest capacity that overflows with probability at most 1e-17.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
@@ -79,45 +89,46 @@ class Poisson(Sampling):
         """The expected size, q n."""
         return self.rate * population
 
+    def _room(self, population: int) -> tuple[Room, int]:
+        """The slots, and the most records of a sample."""
+        return _slots(float(self.rate), int(population), self.capacity)
+
     def rows_read(self, population: int) -> int:
-        """The capacity."""
-        if self.capacity is not None:
-            return min(population, self.capacity)
-        mean = self.rate * population
-        room = np.arange(int(mean), int(mean + 20 * math.sqrt(mean)) + 40)
-        fits = scipy.special.bdtrc(room, population, self.rate) <= OVERFLOW
-        return min(population, int(room[np.argmax(fits)]))
+        """Slots: the capacity, and spare ones for rows that are drawn twice."""
+        return self._room(population)[0].slots
 
     def rows_in_shard(self, population: int, size: int) -> int:
         """The capacity, or all of the shard."""
-        return min(self.rows_read(population), size)
+        return min(self._room(population)[1], size)
 
     def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
-        """Rows in random slots; those beyond the sample's size do not take part."""
-        rows, fits = poisson_rows(keys.release, self.rate, population, self.rows_read(population))
-        return Sample(*in_places(keys.release, rows, population), fits)
+        """Rows in random slots; those that are not in the sample do not take part."""
+        if self.rate == 1:
+            return Sample(jnp.arange(population, dtype=jnp.int32), jnp.ones(population, bool), True)
+        return Sample(*poisson_rows(keys.release, float(self.rate), population,
+                                    *self._room(population)))
 
     def overflow(self, population: int) -> float:
         """P[a sample does not fit], for one release."""
-        capacity = self.rows_read(population)
-        return (0.0 if capacity >= population
-                else float(scipy.special.bdtrc(capacity, population, self.rate)))
+        room, most = self._room(population)
+        return _short(float(self.rate), population, most, 0.0 if room.whole
+                      else lost(room.slots, population), room.slots)
 
     def charge(self, times: int, z: float, population: int) -> Charge:
         """As a Poisson-subsampled Gaussian mechanism of the realised rate."""
-        capacity = self.rows_read(population)
-        law = charged_law(float(self.rate), int(population), capacity + 1)
+        room, most = self._room(population)
+        law = charged_law(float(self.rate), int(population), most)
         # samples whose shard takes a second pass, without the record, are charged in full
-        crowded = (1 + law.sample(capacity + 1)) * CROWDED
+        crowded = (1 + law.error) * CROWDED
         return Charge(losses=((PrivacyLoss("poisson", z, law.rate(float(self.rate))), times),),
-                      failure=times * (law.failure(capacity + 1) + crowded + tied(capacity)),
-                      sample_error=times * rows_error(float(self.rate), int(population), capacity))
+                      failure=times * (law.failure + crowded + room.failure(population)),
+                      sample_error=times * rows_error(float(self.rate), int(population), most))
 
     def in_words(self, times: int, population: int) -> str:
         """With the expected size, the capacity, and how often it is too small."""
         lost = -math.expm1(times * math.log1p(-min(self.overflow(population), 1 - 2.0**-53)))
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
-                f"{self.rate * population:.6g}, capacity {self.rows_read(population)}, outgrown in "
+                f"{self.rate * population:.6g}, capacity {self._room(population)[1]}, outgrown in "
                 f"some release with probability {lost:.2g})")
 
     def assumptions(self) -> tuple[str, ...]:
@@ -152,83 +163,71 @@ class Poisson(Sampling):
                          read=self.rate)
 
 
-def running_sums(x: jax.Array) -> jax.Array:
-    """Of the numbers up to and including each, `[c]`."""
-    return jax.lax.associative_scan(jnp.add, x)
+@functools.lru_cache(maxsize=256)
+def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, int]:
+    """The slots, and the most records of a sample."""
+    if rate == 1:
+        return Room(population, True), population
+    if capacity is not None:
+        most = min(capacity, population)
+        return room_for(most, population), most
+    mean = rate * population
+    sizes = np.arange(int(mean), int(mean + 20 * math.sqrt(mean)) + 40)
+    fits = scipy.special.bdtrc(sizes, population, rate) <= OVERFLOW
+    most = min(population, int(sizes[np.argmax(fits)]))
+    found = room(most, population, lambda slots: _short(
+        rate, population, slots, lost(slots, population), slots))
+    return found, found.slots
 
 
-def _digit(word: jax.Array, row: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """How many of the thresholds are above a word, and whether it is equal to one of them.
+def _short(rate: float, population: int, most: int, mean: float, slots: int) -> float:
+    """P[a sample is larger than `most`, or than slots but for a Poisson variable of that mean]."""
+    if mean == 0:
+        return 0.0 if most >= population else float(scipy.special.bdtrc(most, population, rate))
+    if mean > slots:
+        return 1.0
+    lost = np.arange(min(slots, int(mean + 20 * math.sqrt(mean)) + 40) + 1)
+    chance = np.exp(lost * math.log(mean) - mean - scipy.special.gammaln(lost + 1))
+    fits = np.minimum(most, slots - lost)
+    return float(min(1.0, np.sum(chance * scipy.special.bdtrc(fits, population, rate))
+                     + scipy.special.pdtrc(lost[-1], mean)))
 
-    By halving. A word that is equal to one meets it: the first threshold that is not above the word
-    is among those that it was compared with.
 
-    Args:
-      word: uint32 `[...]`.
-      row: uint32 `[2^w - 1]`, falling.
+def drawn_size(key: jax.Array, rate: float, population: int,
+               most: int) -> tuple[jax.Array, jax.Array, Callable[[], jax.Array]]:
+    """M, or `most` + 1 if that is less, int32 `[]`.
+
+    The first 32 bits tell, unless they are those of a threshold: about one draw in 10^7.
+
+    Returns:
+      M by the first bits, whether they do not tell, and what tells by all bits.
     """
-    left = [jnp.uint32(t) for t in row]
-    digit, tie = jnp.zeros_like(word), jnp.zeros(word.shape, bool)
-    while left:
-        half = len(left) // 2
-        more, tie = word < left[half], tie | (word == left[half])
-        digit = digit | jnp.where(more, np.uint32(half + 1), np.uint32(0))
-        left = [jnp.where(more, above, below)
-                for above, below in zip(left[half + 1:], left[:half], strict=True)]
-    return digit, tie
+    first, table = thresholds(rate, population, most)
+    x, y = word_pairs(fold_in(key, _SIZE), ((WORDS + 1) // 2,))
+    words = jnp.stack([x, y], 1).reshape(-1)[:WORDS]
+
+    def exactly() -> jax.Array:
+        less = jnp.zeros(len(table), bool)
+        for word, t in reversed(list(zip(words, jnp.asarray(table).T, strict=True))):
+            less = (word < t) | ((word == t) & less)
+        return first + jnp.sum(less, dtype=jnp.int32)
+
+    top = jnp.asarray(table[:, 0])
+    return (first + jnp.sum(words[0] < top, dtype=jnp.int32), jnp.any(words[0] == top), exactly)
 
 
-def gaps(key: jax.Array, rate: float, population: int, count: int) -> jax.Array:
-    """min(X, population) for that many gaps X + 1, uint32 `[count]`.
+def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
+                 most: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Rows of slots, int32 `[c]`, which of them are the sample, bool `[c]`, and whether it fits."""
+    rows, new, words = rows_of_slots(key, room, population)
+    size, open_, exact_size = drawn_size(key, rate, population, most)
+    held, tie = some(words, new, size)
 
-    The first 32 bits of a digit and the first thresholds of H decide (see `gap_law`), unless the
-    bits are those of a threshold or all of these are exceeded: about one draw in 10^4. Then the
-    other 128 bits are drawn, and all of them are compared with all thresholds.
-    """
-    table, cut = thresholds(rate, population), widths(rate, population)
-    digits, shifts = len(table), np.cumsum((0, *cut)).astype(np.uint32)
-    last = int(np.count_nonzero(np.any(table[-1], 1)))  # thresholds of H
-    shape = (digits + 1) // 2, count  # two words a counter, for neighbouring digits
+    def rare() -> tuple[jax.Array, jax.Array]:
+        size = exact_size()
+        return size, exactly_some(key, words, new, size)
 
-    def fast() -> jax.Array:
-        """The gaps; from 2^31 on, if they are not decided."""
-        x, y = word_pairs(key, shape)
-        total, open_ = jnp.zeros(count, jnp.uint32), jnp.zeros(count, bool)
-        for j, width in enumerate((*cut, min(last, FAST).bit_length())):
-            digit, tie = _digit((x, y)[j % 2][j // 2], table[j, :2**width - 1, 0])
-            total, open_ = total + (digit << shifts[j]), open_ | tie
-        if last > FAST:
-            open_ |= digit == FAST
-        total = jnp.minimum(total, np.uint32(population))
-        return total | jnp.where(open_, np.uint32(2**31), np.uint32(0))
-
-    def rare() -> jax.Array:
-        def add(k: jax.Array, found: jax.Array) -> jax.Array:
-            less = jnp.zeros((digits, count), bool)
-            for word, t in reversed(list(zip(words, jnp.asarray(table)[:, k].T, strict=True))):
-                less = (word < t[:, None]) | ((word == t[:, None]) & less)
-            return found + less
-
-        x, y = word_pairs(key, shape, rolled=True)
-        top = jnp.stack([x, y], 1).reshape(-1, count)[:digits]
-        x, y = word_pairs(key, (2 * digits, count), part=1, rolled=True)
-        words = top, x[:digits], y[:digits], x[digits:], y[digits:]
-        found = jax.lax.fori_loop(0, table.shape[1], add, jnp.zeros(top.shape, jnp.uint32))
-        return jnp.minimum(jnp.sum(found << shifts[:, None], 0, dtype=jnp.uint32),
-                           np.uint32(population))
-
-    gap = materialise(fast)  # once, not for each of its readers
-    return jax.lax.cond(in_any_lane(gap >= np.uint32(2**31)), rare, lambda: gap)
-
-
-def poisson_rows(key: jax.Array, rate: float, population: int,
-                 capacity: int) -> tuple[jax.Array, jax.Array]:
-    """Rows in order, then `population` where there are no more; and whether all fitted."""
-    # one gap more than the capacity: it tells whether a record was left out
-    gap = gaps(key, rate, population, capacity + 1) + 1
-    index, place = running_sums(gap) - 1, jnp.arange(capacity + 1)
-    # Sums of uint32 wrap around, but not before one has passed n: once out, a sample stays out.
-    count = jnp.min(jnp.where(index < population, capacity + 1, place))
-    rows = materialise(lambda: jnp.where((place < count)[:-1], index[:-1].astype(jnp.int32),
-                                         population))
-    return rows, count <= capacity
+    size, held = jax.lax.cond(in_any_lane(open_ | tie), rare, lambda: (size, held))
+    # no record is read but the sample's: what is not in it could change no number, but need not try
+    rows = jnp.where(held, rows, rows[jnp.argmax(held)])
+    return rows, held, size <= jnp.minimum(most, jnp.sum(new, dtype=jnp.int32))

@@ -17,6 +17,7 @@ from jaxminimax.mechanism.costs import CLIP_NORM, REPLACE_ONE, Charge, concrete
 from jaxminimax.mechanism.description import OneRelease, check_noise, replace_one_only
 from jaxminimax.mechanism.factorisation import check_bands, cost_of_passes, norms
 from jaxminimax.mechanism.passes import Full
+from jaxminimax.mechanism.row_numbers import NARROW
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 
 
@@ -209,7 +210,7 @@ def check_sampled(query: OneRelease, repeat: Repeat) -> None:
     if repeat.parts > 1 and rows >= 2**31:
         raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
                          "32-bit.")
-    check_sampling(query.sampling, n)
+    check_sampling(query.sampling, n, wide=isinstance(query, Query) and repeat.parts == 1)
 
 
 def check_correlated(repeat: Repeat) -> None:
@@ -229,11 +230,15 @@ def check_correlated(repeat: Repeat) -> None:
     check_bands(query.bands, repeat.times, query.parameters)
 
 
-def check_sampling(sampling: Sampling, population: int) -> None:
-    """Refuses what is no sampling of so many records."""
+def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:
+    """Refuses what is no sampling of so many records; `wide`: of 2^30 or more at all."""
     checks.count("population", population)
-    if population >= 2**30:
-        raise ValueError(f"population must be below 2**30, got {population}: indices are 32-bit.")
+    most = known_sampling(sampling).most_records if wide else NARROW
+    if population >= most:
+        raise ValueError(
+            f"population must be below 2**{most.bit_length() - 1}, got {population}: indices are "
+            f"32-bit, for {sampling!r}. Of more records, sgda and others that release a Query take "
+            "FixedSize(batch=..., replacement=True) or Disjoint(batch=...), with HostData.")
     known_sampling(sampling).check(population)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
+from jaxminimax.mechanism import row_numbers
 from jaxminimax.mechanism.costs import Charge
 
 # P[a Poisson sample outgrows a capacity that was not given], per release: a matter of utility
@@ -31,11 +32,13 @@ class Sample(NamedTuple):
         all.
       valid: which of them take part, bool `[c]`; None for all.
       fits: whether the sample fitted the capacity, bool `[]`.
+      high: of 2^30 records or more, the second words of `rows`, int32 `[c]`; see `row_numbers`.
     """
 
     rows: jax.Array | None
     valid: jax.Array | None
     fits: jax.Array | bool
+    high: jax.Array | None = None
 
 
 class SampleKeys(NamedTuple):
@@ -148,6 +151,14 @@ class Sampling(abc.ABC):
     @abc.abstractmethod
     def relations(self) -> tuple[str, ...]:
         """Those of `costs.NEIGHBOURS` that there is a guarantee for."""
+
+    @property
+    def most_records(self) -> int:
+        """Fewer records than these may be sampled from; of 2^30 or more, `draw` says `high`.
+
+        The law, and its charge, must hold for as many: an error of a draw may grow with them.
+        """
+        return row_numbers.NARROW
 
     @abc.abstractmethod
     def check(self, population: int) -> None:

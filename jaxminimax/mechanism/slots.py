@@ -12,13 +12,12 @@ import numpy as np
 
 from jaxminimax.base.materialise import materialise
 from jaxminimax.base.precision import in_float64
-from jaxminimax.base.random_bits import fold_in, word_pairs
+from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.base.tree import in_any_lane
 
 # P[the rest of a sample leaves no room in the pass of a record's shard], per release, on any mesh
 CROWDED = 1e-27
 _COUNTED = 160  # slots that are ordered by counting, as quick as a sort's first steps
-_PLACES = 0x706C6163  # what a sample's key is folded with for its slots
 
 
 def tied(count: int) -> float:
@@ -60,16 +59,3 @@ def places(key: jax.Array, count: int) -> jax.Array:
     else:
         order, ties = sort(first, second)
     return jax.lax.cond(in_any_lane(ties), rare, lambda: order)
-
-
-def in_places(key: jax.Array, rows: jax.Array, population: int) -> tuple[jax.Array, jax.Array]:
-    """Rows in random places, and which of them are there; those from `population` on are not.
-
-    Args:
-      key: that of the sample; folded here, so that the sampler may use it up too.
-      rows: int32 `[c]`.
-      population: n.
-    """
-    order = places(fold_in(key, _PLACES), rows.shape[0])
-    rows = materialise(lambda: rows[order])
-    return jnp.minimum(rows, population - 1), rows < population

@@ -1,0 +1,221 @@
+"""Distinct rows in random slots, and random ones of them: what samples are made of.
+
+A slot is given a row r = floor(x n / 2^32) by 32 random bits x, unless the rest x n mod 2^32 is
+below 2^32 mod n. What is left is uniform, exactly: every row has floor(2^32 / n) numbers x. A slot
+is *new* if it has a row that no earlier one has. Let T be the new slots. Which slots are new is
+told by which are equal to which; given that, any distinct rows are as likely as any others. So
+given T the rows in it are a uniformly random arrangement of |T| of n.
+
+A sample of m of them is held by m slots of T, all m as likely. Then given m and T a sample is a
+uniform subset of the n rows, in uniformly random slots of T.
+
+**Slots.** What is computed for a record may depend on its slot in the last bits, and sums are made
+of blocks of slots; if rows were in order, or in the first m slots, one record would decide in which
+slots others are. As it is, m + 1 slots of T less a random one of them are m random slots of T: the
+slots of the others have the same law whether a record takes part, does not, or is replaced. So for
+a comparison they may be taken to be the same slots. (Therefore no shorter pass for samples of an
+ordinary size, and a second one for larger: one record would send another into that.)
+
+Source of the rows: Lemire, "Fast random integer generation in an interval", TOMACS 2019.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+from jaxminimax.base.materialise import materialise
+from jaxminimax.base.random_bits import fold_in, word_pairs
+from jaxminimax.mechanism.sampling import OVERFLOW
+from jaxminimax.mechanism.slots import places, tied
+
+_ROUNDS = 2  # of finding equal rows, before it is asked whether there are more
+_PLACES, _TIES = 0x706C6163, 0x74696573  # what a sample's key is folded with
+_DENSE = 3  # below that many rows a slot all rows are put in order
+
+
+class Room(NamedTuple):
+    """Slots for samples of some size.
+
+    Attributes:
+      slots: how many.
+      whole: whether all rows are put in a random order, and the first of them are taken: where
+        there are so few that this costs less than drawing some of them twice. Then T is all slots.
+    """
+
+    slots: int
+    whole: bool
+
+    def failure(self, population: int) -> float:
+        """P[some numbers that put slots, or all rows, in order are equal]: coins of nobody."""
+        return tied(self.slots) + (tied(population) if self.whole else 0.0)
+
+
+def lost(slots: int, population: int) -> float:
+    """lambda: slots that are not new are at most as many as a Poisson variable of that mean.
+
+    Slot j is new with probability (1 - (2^32 mod n) / 2^32) (1 - j/n) at least, whatever was drawn
+    before, and a Poisson variable of mean -log(1 - p) is positive with probability p.
+    """
+    part = slots / population
+    if part >= 1:
+        return math.inf
+    # -log(1 - x) <= x + x^2 / (2 (1 - x))
+    twice = slots * part / 2 * (1 + part / (3 * (1 - part)))
+    return twice - slots * math.log1p(-(2**32 % population) / 2**32)
+
+
+def room(most: int, population: int, short: Callable[[int], float]) -> Room:
+    """The fewest slots that are short of new ones with probability `OVERFLOW` at most.
+
+    Args:
+      most: rows of a sample, and the slots where all rows are put in order.
+      population: n.
+      short: P[so many slots do not do], falling.
+    """
+    low = high = most
+    while _DENSE * high <= population and short(high) > OVERFLOW:
+        low, high = high + 1, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if short(middle) <= OVERFLOW else (middle + 1, high)
+    return Room(low, False) if _DENSE * low <= population else Room(most, True)
+
+
+@functools.lru_cache(maxsize=256)
+def room_for(size: int, population: int) -> Room:
+    """Slots of which so many are new, all but surely."""
+    return room(size, population, lambda slots: float(
+        scipy.special.pdtrc(slots - size, lost(slots, population))))
+
+
+def scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
+    """floor((word n + carry) / 2^32) for carry < n < 2^31, in digits of 16 bits."""
+    low, high = word & 0xFFFF, word >> 16
+    n0, n1 = jnp.uint32(n & 0xFFFF), jnp.uint32(n >> 16)
+    bottom = low * n0
+    start = bottom + carry  # may wrap around
+    middle = high * n0 + (start >> 16) + ((start < bottom).astype(jnp.uint32) << 16)
+    last = low * n1 + (middle & 0xFFFF)
+    return high * n1 + (middle >> 16) + (last >> 16)
+
+
+def rows_of_slots(key: jax.Array, room: Room,
+                  population: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The rows of c slots, which of them are new, and 32 further random bits for each.
+
+    Args:
+      key: that of the sample.
+      room: c.
+      population: n.
+
+    Returns:
+      int32 `[c]`, all below n; bool `[c]`; uint32 `[c]`.
+    """
+    count = room.slots
+    if room.whole:
+        rows = places(fold_in(key, _PLACES), population)[:count]
+        return rows, jnp.ones(count, bool), materialise(lambda: word_pairs(key, (count,))[0])
+
+    def draw() -> tuple[jax.Array, ...]:
+        x, y = word_pairs(key, (count,))
+        return (scaled(x, population, jnp.uint32(0)).astype(jnp.int32),
+                x * np.uint32(population) >= np.uint32(2**32 % population), y)
+
+    rows, there, words = materialise(draw)
+    return rows, firsts(rows, there), words
+
+
+def firsts(rows: jax.Array, there: jax.Array) -> jax.Array:
+    """Which slots have a row that no earlier slot has, bool `[c]`.
+
+    By a table of hashes that tells the first of the slots with each. A slot that is this first is
+    new; one whose row is equal to that one's is not; the others are asked again with another hash,
+    all with one row together.
+
+    Args:
+      rows: int32 `[c]`.
+      there: bool `[c]`, which slots have a row.
+    """
+    count = rows.shape[0]
+    bits = min(max(10, (8 * count - 1).bit_length()), 31)
+    slot = jnp.arange(count, dtype=jnp.int32)
+
+    def ask(number: jax.typing.ArrayLike, open_: jax.Array,
+            new: jax.Array) -> tuple[jax.Array, jax.Array]:
+        factor = jnp.asarray(number, jnp.uint32) * np.uint32(0x3C6EF372) + np.uint32(0x9E3779B1)
+        place = (rows.astype(jnp.uint32) * factor >> np.uint32(32 - bits)).astype(jnp.int32)
+        table = jnp.full(1 << bits, count, jnp.int32).at[place].min(
+            jnp.where(open_, slot, count), mode="promise_in_bounds")
+        first = table.at[place].get(mode="promise_in_bounds")
+        equal = rows.at[jnp.minimum(first, count - 1)].get(mode="promise_in_bounds") == rows
+        return open_ & ~equal, new | (open_ & (first == slot))
+
+    open_, new = there, jnp.zeros(count, bool)
+    for number in range(_ROUNDS):
+        open_, new = ask(number, open_, new)
+    # every round closes at least one slot
+    return jax.lax.while_loop(
+        lambda carry: jnp.any(carry[1]), lambda carry: (carry[0] + 1, *ask(*carry)),
+        (jnp.uint32(_ROUNDS), open_, new))[2]
+
+
+def some(words: jax.Array, among: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The m slots of `among` with the least words, and whether the first bits do not tell which.
+
+    Bits are read in groups: how many words have each value tells the group of the m-th.
+
+    Args:
+      words: uint32 `[c]`.
+      among: bool `[c]`.
+      m: int32 `[]`, at most as many as `among` has.
+    """
+    half = 5 if words.shape[0] <= 2048 else 7
+    bits, left = 2 * half, m
+    inside, limit = among, jnp.uint32(0)
+    for part in (1, 2):
+        digit = (words >> np.uint32(32 - part * bits)) & np.uint32((1 << bits) - 1)
+        each = jnp.zeros(1 << bits, jnp.int32).at[digit.astype(jnp.int32)].add(
+            inside.astype(jnp.int32), mode="promise_in_bounds").reshape(1 << half, 1 << half)
+        high, left = _among(jnp.sum(each, 1), left)
+        low, left = _among(each[high], left)
+        value = ((high << half) + low).astype(jnp.uint32)
+        inside, limit = inside & (digit == value), limit << np.uint32(bits) | value
+    return among & (words >> np.uint32(32 - 2 * bits) <= limit), each[high, low] != left
+
+
+def _among(counts: jax.Array, rank: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """In which part the one of this rank is, counted from 1, and its rank there."""
+    upto = jnp.sum(jnp.where(np.tri(counts.shape[0], dtype=bool).T, counts[:, None], 0), 0)
+    part = jnp.minimum(jnp.sum(upto < rank, dtype=jnp.int32), counts.shape[0] - 1)
+    return part, rank - (upto[part] - counts[part])
+
+
+def exactly_some(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Array) -> jax.Array:
+    """`some` by 96 more bits; for where the first do not tell."""
+    count = words.shape[0]
+    (second, fourth), (third, _) = word_pairs(fold_in(key, _TIES), (2, count), rolled=True)
+    order = jax.lax.sort((~among, words, second, third, fourth,
+                          jnp.arange(count, dtype=jnp.int32)), num_keys=5)[-1]
+    return jnp.zeros(count, bool).at[order].set(jnp.arange(count) < m)
+
+
+def arrangement(key: jax.Array, size: int, population: int) -> tuple[jax.Array, jax.Array | bool]:
+    """That many distinct rows, all arrangements as likely, int32 `[m]`; and whether there are."""
+    room = room_for(size, population)
+    rows, new, _ = rows_of_slots(key, room, population)
+    if room.whole:
+        return rows, True
+    rank = running_sums(new.astype(jnp.int32))
+    place = jnp.where(new, rank - 1, size)
+    return jnp.zeros(size, jnp.int32).at[place].set(rows, mode="drop"), rank[-1] >= size
+
+
+def running_sums(x: jax.Array) -> jax.Array:
+    """Of the numbers up to and including each, `[c]`."""
+    return jax.lax.associative_scan(jnp.add, x)

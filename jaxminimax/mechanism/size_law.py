@@ -1,0 +1,199 @@
+"""The law of a Poisson sample's size, as it is drawn, and what it changes of a hit rate.
+
+A Poisson sample of n records at rate q is a uniform subset of M of them, M ~ Binomial(n, q). The
+subset is uniform without any error (`distinct`); M is drawn by inversion of B = 160 random bits W:
+
+    M = #{k: W < t_k},     t_k = floor(2^B P[M > k]),     k = 0, ..., c,
+
+with thresholds from exact integers. So the realised mass p~(k) of a size is within 2^-B of p(k), or
+2^(1-B) for the least one, which takes the negligible ones below it as well. A set S of records is
+drawn with probability P~[S] = p~(|S|) / C(n, |S|). What is not in S is not read.
+
+**Theorem.** A sample of more than c records, or of more than the |T| rows that `distinct` has for
+it, is NaN; T is drawn without looking at the data or at M. Two data sets differ in record i. For
+0 <= a <= b <= min(c, n), one release is dominated, for every hockey-stick divergence, by that of
+a Poisson sample of rate q', but for pi:
+
+    q' = o / (1 + o),     o = q/(1-q) (1 + rho) / (1 - rho),     rho = max |p~(k)/p(k) - 1|,
+
+over a <= k <= b, and pi = P~[M < a] + P~[M <= a] + P~[M >= b] + P~[M > b], the first two not if
+a = 0, the last two not if b = min(c, n).
+
+*Proof.* Condition on T and on S, the sample without i, m = |S|. Their law is the same on both data
+sets. If m is min(c, |T|) or more, both releases are NaN where i is drawn, and equal where it is
+not. Else, if a <= m < b,
+
+    odds of i given S = p~(m+1)/p~(m) C(n, m)/C(n, m+1)
+                     <= (1+rho)/(1-rho) p(m+1)/p(m) C(n, m)/C(n, m+1) = o,
+
+since the odds are q/(1-q) under the true law. A smaller rate r is dominated: (1-r) N + r P =
+(1-t) N + t [(1-q') N + q' P] with t = r/q', the same for the other data set, and hockey-stick
+divergences are jointly convex. The remaining S have the same probability on both data sets and are
+charged in full: those of m records, with i or without, have at most p~(m) + p~(m+1). QED
+
+So no term grows with e^epsilon, and nothing is charged for the capacity. That holds for adding or
+removing a record as well, because an absent record keeps its number: it is drawn or not, and takes
+a slot. (With several records of one person `rows_error` is charged instead, in total variation.)
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+WORDS = 5  # of 32 bits that decide a size
+BITS = 32 * WORDS
+FAILURE = 1e-28  # pi, at most, if rounding were exact
+_FINER = 128  # bits of the masses beyond those of the thresholds
+
+
+@functools.lru_cache(maxsize=64)
+def masses(rate: float, population: int, bits: int = BITS) -> tuple[int, tuple[int, ...]]:
+    """The least size that is not negligible, and the masses from there on, up to one factor.
+
+    By the ratios of neighbours, outwards from the likeliest size, in integers that are rounded
+    down. Ratios are at most 1, so of N numbers none is off by N or more. Those left out would be
+    0; as the masses are log-concave, they add up to less than N. So for N < 2^32 probabilities are
+    off by less than 2^-63 of 2^-bits.
+
+    Args:
+      rate: q in (0, 1).
+      population: n.
+      bits: B.
+    """
+    hit, both = float(rate).as_integer_ratio()
+    miss = both - hit
+    middle = min(population, (population + 1) * hit // both)
+    down, up = [], [1 << (bits + _FINER)]
+    while up[-1] and middle + len(up) <= population:
+        k = middle + len(up)
+        up.append(up[-1] * (population - k + 1) * hit // (k * miss))
+    mass, k = up[0], middle
+    while mass and k:
+        mass = mass * k * miss // ((population - k + 1) * hit)
+        down.append(mass)
+        k -= 1
+    return k, (*reversed(down), *up)
+
+
+@functools.lru_cache(maxsize=64)
+def limits(rate: float, population: int, most: int,
+           bits: int = BITS) -> tuple[int, tuple[int, ...]]:
+    """A size that samples have at least, and t_k from there on to k = `most`.
+
+    Args:
+      rate: q in (0, 1).
+      population: n.
+      most: c.
+      bits: B.
+    """
+    first, mass = masses(rate, population, bits)
+    whole = left = sum(mass)
+    found = []
+    for k, x in enumerate(mass, first):
+        left -= x
+        if k <= most:
+            found.append(min((left << bits) // whole, (1 << bits) - 1))
+    # below, all are those of a size that is exceeded all but surely
+    skipped = sum(t == (1 << bits) - 1 for t in found[:-1])
+    return first + skipped, tuple(found[skipped:])
+
+
+@functools.lru_cache(maxsize=64)
+def thresholds(rate: float, population: int, most: int) -> tuple[int, np.ndarray]:
+    """`limits` as words, the highest first, uint32 `[sizes, WORDS]`."""
+    first, found = limits(rate, population, most)
+    return first, np.array([[(t >> 32 * i) & 0xFFFFFFFF for i in reversed(range(WORDS))]
+                            for t in found], np.uint32)
+
+
+class Realised(NamedTuple):
+    """How a Poisson sampler's realised law is charged.
+
+    Attributes:
+      error: rho, the relative error of the masses of ordinary sizes.
+      failure: pi, of the others.
+    """
+
+    error: float
+    failure: float
+
+    def rate(self, rate: float) -> float:
+        """q', rounded up; 1, which charges everybody as read, where the law is off by much."""
+        if rate == 1 or not self.error < 0.1:
+            return 1.0
+        more = math.expm1(math.log1p(self.error) - math.log1p(-self.error))
+        # o/(1 + o) = q (1 + x) / (1 + q x) <= q + q (1 - q) x
+        return min(1.0, (rate + rate * (1 - rate) * more) * (1 + 2.0**-50))
+
+
+def ordinary(rate: float, population: int, most: int) -> tuple[int, int]:
+    """The ends a and b, the least wide for which the others are charged at most `FAILURE`."""
+    first, mass = masses(rate, population)
+    whole, low, high = sum(mass), 0, min(most, population)
+    allowed = int(whole * FAILURE) // 4
+    below = above = 0
+    for k, x in enumerate(mass, first):
+        below += x
+        if below > allowed:
+            break
+        low = k
+    for k, x in zip(reversed(range(first, first + len(mass))), reversed(mass), strict=True):
+        above += x
+        if above > allowed:
+            break
+        high = min(high, k)
+    return min(low, high), high
+
+
+def realised(rate: float, population: int, most: int, low: int, high: int,
+             bits: int = BITS) -> Realised:
+    """How sizes that are ordinary from `low` to `high` are charged; see the module's docstring.
+
+    Args:
+      rate: q in (0, 1).
+      population: n.
+      most: c.
+      low: a.
+      high: b.
+      bits: B.
+    """
+    first, mass = masses(rate, population, bits)
+    start, table = limits(rate, population, most, bits)
+    whole = sum(mass)
+
+    def true(k: int) -> int:
+        return mass[k - first] if 0 <= k - first < len(mass) else 0
+
+    def above(k: int) -> int:
+        """2^B P~[M > k], k <= most."""
+        if k < start:
+            return 1 << bits
+        return table[k - start] if k - start < len(table) else 0
+
+    # falling outwards, the masses are least at the ends
+    least = min(true(low), true(high))
+    error = 2.0 ** (1 - bits) * (1 + 1e-6) * (whole / least) if least else math.inf
+    outside = 0
+    if low > 0:
+        outside += 2 * (1 << bits) - above(low - 1) - above(low)
+    if high < min(most, population):
+        outside += above(high - 1) + above(high)
+    return Realised(error * (1 + 1e-6), outside / (1 << bits) * (1 + 1e-6))
+
+
+@functools.lru_cache(maxsize=256)
+def charged_law(rate: float, population: int, most: int) -> Realised:
+    """How samples of at most `most` records are charged."""
+    if rate == 1:
+        return Realised(0.0, 0.0)  # everybody is read
+    return realised(rate, population, most, *ordinary(rate, population, most))
+
+
+def rows_error(rate: float, population: int, most: int) -> float:
+    """Total variation of a realised sample from the described law, until it is too large."""
+    if rate == 1:
+        return 0.0
+    # every threshold is rounded down by less than 2^-B, and those below the first are at least that
+    return (len(limits(rate, population, most)[1]) + 2) * 2.0**-BITS
