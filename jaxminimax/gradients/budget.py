@@ -21,6 +21,7 @@ import numpy as np
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients import ghost
+from jaxminimax.mechanism import BLOCK
 
 BUDGET = 2**30  # bytes, where none is said
 _ROWS = 8  # that slices are a multiple of
@@ -68,12 +69,17 @@ class Need(NamedTuple):
 
 
 def even(size: int, most: int) -> int:
-    """Rows of slices of equal length, at most `most`, a multiple of 8 if there are so many."""
+    """Rows of slices of equal length, at most `most`.
+
+    A multiple of 8 if there are so many, and of the rows of a block of a sum on a grid if there are
+    so many: what is left of a block is added up by itself, in every slice.
+    """
     if most >= size:
         return size
-    most -= most % _ROWS if most > _ROWS else 0
+    unit = BLOCK if most >= BLOCK else _ROWS
+    most -= most % unit if most > unit else 0
     rows = -(-size // -(-size // most))
-    return min(most, -(-rows // _ROWS) * _ROWS)
+    return min(most, -(-rows // unit) * unit)
 
 
 def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree) -> Need:
@@ -95,8 +101,10 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree) -> Need:
 def of_plan(plan: ghost.Plan, wanted: PyTree, one: PyTree) -> Need:
     """With what a plan keeps of each example; arguments as in `of_gradients`."""
     # rows that are multiplied to matrices, such as the pixels that a convolution reads
-    met = sum(use.rows * sum(use.shape) * _wide(t.dtype) for t in plan.treatments
-              if t is not None and t.kind == "matrix" for use in t.uses)
+    made = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
+    met = sum(use.rows * sum(use.shape) * _wide(t.dtype) for t in made for use in t.uses)
+    # and matrices of functions of a parameter
+    met += sum(2 * of.numbers * _wide(of.dtype) for t in made for _, of in t.through)
     live = _added((x.name, x.params, x.out) for x in plan.flat.steps)
     return Need(2 * (kept(plan) + live) + met + bytes_of(one), 6 * bytes_of(wanted))
 

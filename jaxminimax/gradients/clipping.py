@@ -12,9 +12,9 @@ min(1, (sum_p (||g_p|| / C_p)^2)^(-1/2)) for both. Three strategies give the sam
                  for parameters whose use is not understood
 
 and "auto" picks one of them by the shapes and by what the loss does with its parameters. "auto" and
-"ghost" hold as many examples at a time as a budget of bytes allows, see `gradients.budget`. In the
-ghost strategy, an example whose gradient is a sum of terms that cancel by more than a factor of 256
-is clipped to less than the clip norm (`ghost._factors` says why).
+"ghost" hold as many examples at a time as a budget of bytes allows, see `gradients.budget`. By
+ghost, terms of an example that cancel by more than 256 (8 in a table that is looked up and
+multiplied) make it clipped to less than the clip norm (`ghost._factors`, `ghost._tied`).
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from jaxminimax.base.tree import refuse_complex
 from jaxminimax.base.types import OwnOperator, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients import budget, ghost
 from jaxminimax.gradients.factored import by_factors
-from jaxminimax.gradients.summation import Rounding, Summation, Sums, at_once, by_slices
+from jaxminimax.gradients.summation import Part, Rounding, Summation, Sums, at_once, by_slices
 
 STRATEGIES = ("vmap", "microbatch", "ghost")
 
@@ -92,33 +92,35 @@ class ClippedSum:
         """
         return self.sums(z, examples, mask).floats
 
-    def sums(self, z: Saddle, examples: PyTree, mask: jax.Array | None = None,
+    def sums(self, z: Saddle, examples: PyTree | Part, mask: jax.Array | None = None,
              rounding: Rounding | None = None) -> Sums:
         """The sum over `examples`, and the sum of blocks of them that are rounded to a grid.
 
         Args:
           z: as in `__call__`.
-          examples: as in `__call__`.
+          examples: as in `__call__`, or a part of longer arrays.
           mask: as in `__call__`.
           rounding: the grid, and which of the two sums are wanted; None: no grid.
 
         Returns:
           What is not wanted is 0.
         """
-        rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(examples)}
+        part = examples if isinstance(examples, Part) else None
+        of_all = examples if part is None else part.rows
+        rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(of_all)}
         if len(rows) != 1 or () in rows:
             raise ValueError(f"examples must share one leading axis, got leading axes {rows}.")
-        (size,) = rows.pop()
+        (size,) = rows.pop() if part is None else (part.count,)
         if mask is None:
             mask = jnp.ones(size, bool)
-        z, examples = jax.tree.map(jnp.asarray, (z, examples))
+        z, of_all = jax.tree.map(jnp.asarray, (z, of_all))
         how = Summation(self.operator, self.clip, self.joint, self.counted)
         if size == 0:
             return how.nothing(z, rounding)
         refuse_complex(z, "z")
-        refuse_complex(jax.eval_shape(self.operator, z, jax.tree.map(lambda x: x[0], examples)),
+        refuse_complex(jax.eval_shape(self.operator, z, jax.tree.map(lambda x: x[0], of_all)),
                        "the operator's value")
-        chosen = self._chosen(z, examples, size)
+        chosen = self._chosen(z, of_all, size)
         if self.talkative:
             print(self._explained(chosen, size))
 
@@ -129,8 +131,9 @@ class ClippedSum:
             return at_once(how, z, examples, mask, rounding)
 
         if chosen.rows == size and chosen.strategy != "microbatch":
-            return total(examples, mask)
-        return by_slices(total, how.nothing(z, rounding), examples, mask, chosen.rows)
+            return total(of_all if part is None else part.read(0, size), mask)
+        return by_slices(total, how.nothing(z, rounding), of_all if part is None else part, mask,
+                         chosen.rows)
 
     def explain(self, z: Saddle, examples: PyTree) -> str:
         """Which strategy is taken, how each parameter's gradient is kept, and how much is held.

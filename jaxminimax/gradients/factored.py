@@ -27,7 +27,7 @@ def by_factors(how: Summation, plan: ghost.Plan, z: Saddle, examples: PyTree, ma
             if g[k] is None:
                 return jnp.zeros(like.shape, at_least_float32(like.dtype))
             if isinstance(g[k], ghost.Silenced):
-                return plan.silenced_total(first + k, g[k])
+                return plan.silenced_total(first + k, g[k], clip)
             if isinstance(g[k], ghost.Factors):
                 return plan.total(first + k, g[k], scale, norms[k], clip)
             return weights.weighted_sum(g[k], scale)

@@ -27,6 +27,26 @@ from jaxminimax.mechanism import BLOCK
 _FEW = 2**14  # numbers of a sum that cost less to copy than a further branch does
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Examples that follow each other in longer arrays, and are copied as they are read.
+
+    Attributes:
+      rows: leaves `[n, ...]`.
+      first: the number of the first of them, int32 `[]`.
+      count: how many they are.
+    """
+
+    rows: PyTree
+    first: jax.Array
+    count: int
+
+    def read(self, start: jax.typing.ArrayLike, size: int) -> PyTree:
+        """Leaves `[size, ...]`, from example `start` on; start + size is at most `count`."""
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, self.first + start, size),
+                            self.rows)
+
+
 class Rounding(NamedTuple):
     """Which sums are wanted.
 
@@ -157,7 +177,7 @@ def fresh(rows: jax.Array, first: jax.Array) -> jax.Array:
     return rows >= first
 
 
-def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, examples: PyTree,
+def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, examples: PyTree | Part,
               mask: jax.Array, size: int) -> Sums:
     """The sum of `total(examples, mask)` over slices of `size` rows, held one at a time.
 
@@ -167,23 +187,24 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
     Args:
       total: clips and adds up a slice.
       nothing: the sum of no examples.
-      examples: leaves `[b, ...]`.
+      examples: leaves `[b, ...]`, or a part of longer ones.
       mask: bool `[b]`, which of them count.
       size: at most b.
     """
     count = mask.shape[0]
-    if count % size:  # the last slice begins early, to be whole
-        slices: Any = jnp.arange(-(-count // size)) * size
-    else:
+    reshaped = not count % size and not isinstance(examples, Part)
+    if reshaped:
         slices = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), (examples, mask))
+    else:  # the last slice begins early, to be whole
+        slices = jnp.arange(-(-count // size)) * size
+        whole = examples if isinstance(examples, Part) else Part(examples, jnp.int32(0), count)
 
     def at(slices: Any) -> tuple[PyTree, jax.Array]:
-        if not count % size:
+        if reshaped:
             return slices
         first = jnp.minimum(slices, count - size)
-        part, counted = jax.tree.map(
-            lambda x: jax.lax.dynamic_slice_in_dim(x, first, size), (examples, mask))
-        return part, counted & fresh(first + jnp.arange(size), slices)
+        counted = jax.lax.dynamic_slice_in_dim(mask, first, size)
+        return whole.read(first, size), counted & fresh(first + jnp.arange(size), slices)
 
     # Compensated: plainly added, many small terms on a large sum would be lost or not
     # depending on one record, and move the sum by far more than its clip norm.

@@ -16,7 +16,7 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.types import GroupProblem, PyTree, SaddleOperator
 from jaxminimax.problems._sets import Set, ball
-from jaxminimax.problems._vi import interval, sanitise, shaped
+from jaxminimax.problems._vi import interval, product_with, sanitise, shaped
 
 GLM_LOSSES = ("logistic", "hinge", "squared", "sigmoid")
 _MOST_GROUPS = 12  # whose active sets are enumerated
@@ -112,8 +112,9 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
     """Worst-group risk of a linear scorer t = <x, w>, ||w|| <= R.
 
     Data are pairs (x, y). Whatever a record contains, x `[d]` is projected to ||x|| <= r (0 if not
-    finite) and y is clipped to [-Y, Y] (0 if NaN) inside the loss, so the constants hold as they
-    are: a bias is a constant feature. With s(t) = 1 / (1 + e^-t) and y in {-1, 1} to classify,
+    finite, or longer than 1e19 r in float32) and y is clipped to [-Y, Y] (0 if NaN) inside the
+    loss, so the constants hold as they are: a bias is a constant feature. With
+    s(t) = 1 / (1 + e^-t) and y in {-1, 1} to classify,
 
         loss       l(t, y)                  L                B                      beta
         logistic   ln(1 + e^(-y t))         Y r s(Y r R)     ln(1 + e^(Y r R))      (Y r)^2 / 4
@@ -163,9 +164,8 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
 
     def of_record(w, record):
         x, y = record
-        x = sanitise(shaped("x", x, w.shape).astype(w.dtype), feature_bound)
-        y = interval(shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
-        return curve(x @ w, y)
+        t = product_with(w, shaped("x", x, w.shape).astype(w.dtype), feature_bound)
+        return curve(t, interval(shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound))
 
     lipschitz, bound, smooth = constants
     return worst_group(of_record, ball(radius), lipschitz=lipschitz, bound=bound, smooth=smooth,

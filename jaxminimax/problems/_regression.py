@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, Saddle, saddle_operator
 from jaxminimax.problems._sets import ball, product
-from jaxminimax.problems._vi import Bounded, interval, sanitise, shaped, variational_inequality
+from jaxminimax.problems._vi import (
+    Bounded,
+    interval,
+    product_with,
+    sanitise,
+    shaped,
+    squares_in,
+    variational_inequality,
+)
 
 
 def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope: float,
@@ -56,9 +64,10 @@ def robust_regression(*, feature_bound: float, label_bound: float, radius: Saddl
 
         f(w, v; (x, y)) = (<w, x + v> - y)^2 / 2 - (rho / 2) ||v||^2,   ||w|| <= R_w, ||v|| <= R_v.
 
-    Data are pairs (x, y), x `[n, d]` projected to ||x|| <= B, y `[n]` clipped to [-Y, Y]. The
-    square is convex in v too, so it takes rho >= R_w^2 for f to be concave in v. With S = B + R_v
-    and r = R_w S + Y: M^2 = (r S)^2 + (r R_w + rho R_v)^2, L <= max{S^2, rho} + S R_w + r.
+    Data are pairs (x, y), x `[n, d]` projected to ||x|| <= B (0 if not finite, or longer than
+    1e19 B in float32), y `[n]` clipped to [-Y, Y]. The square is convex in v too, so it takes
+    rho >= R_w^2 for f to be concave in v. With S = B + R_v and r = R_w S + Y:
+    M^2 = (r S)^2 + (r R_w + rho R_v)^2, L <= max{S^2, rho} + S R_w + r.
 
     Args:
       feature_bound: B.
@@ -83,15 +92,19 @@ def robust_regression(*, feature_bound: float, label_bound: float, radius: Saddl
                          " otherwise the problem is not concave in the shift.")
 
     def clean(x, y, dtype):
-        return (sanitise(x.astype(dtype), feature_bound),
+        x = x.astype(dtype)
+        x = jnp.where(jnp.isfinite(squares_in(x, feature_bound)), x, 0)  # as in the loss
+        return (sanitise(x, feature_bound),
                 interval(y.astype(dtype), -label_bound, label_bound))
 
     def all_of(data, dtype):
         return jax.vmap(lambda x, y: clean(x, y, dtype))(*data)
 
     def loss(w, v, record):
-        x, y = clean(shaped("x", record[0], w.shape), shaped("y", record[1], ()), w.dtype)
-        return (w @ (x + v) - y) ** 2 / 2 - penalty / 2 * (v @ v)
+        x, y = shaped("x", record[0], w.shape), shaped("y", record[1], ())
+        y = interval(y.astype(w.dtype), -label_bound, label_bound)
+        along = product_with(w, x.astype(w.dtype), feature_bound) + w @ v
+        return (along - y) ** 2 / 2 - penalty / 2 * (v @ v)
 
     def value(z, data):
         return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))

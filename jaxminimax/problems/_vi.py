@@ -13,8 +13,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from jaxminimax.base import checks
+from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.problems._sets import Set
 
@@ -57,6 +59,48 @@ def sanitise(x: jax.Array, radius: float) -> jax.Array:
     norm = jnp.sqrt(jnp.sum(jnp.square(unit)))
     inside = largest * norm <= radius
     return jnp.where(inside, x, unit * (radius / jnp.where(norm > 0, norm, 1)))
+
+
+def squares_in(x: jax.Array, radius: float) -> jax.Array:
+    """||x||^2 in squares of that radius; infinite or NaN for what `product_with` counts as 0."""
+    return jnp.sum(jnp.square(x.astype(at_least_float32(x.dtype)) / radius))
+
+
+def product_with(w: jax.Array, x: jax.Array, radius: float) -> jax.Array:
+    """<x', w> with x' the projection of x `[d]` to the ball of that radius, without writing x'.
+
+    x' = factor x, so <x', w> = factor <x, w>: of many records only the factors are made, one number
+    each, and compilers make them once for all rounds of a run. x' = 0 if x is not finite, or so
+    long that the square of its length in radii is not (1e19 in float32). The derivative by w is x',
+    and finite, whatever x is; that by x is not defined where x counts as 0. In 32 bits at least,
+    which narrower numbers are rounded to afterwards.
+    """
+    dtype = jnp.result_type(w, x)
+    w, x = (a.astype(at_least_float32(dtype)) for a in (w, x))
+    squares = squares_in(x, radius)
+    short = jnp.isfinite(squares)
+    factor = jnp.where(short, 1 / jnp.sqrt(jnp.maximum(squares, 1)), 0)
+    return jnp.where(short, factor * _inner(w, x), 0).astype(dtype)
+
+
+@jax.custom_jvp
+def _inner(w: jax.Array, x: jax.Array) -> jax.Array:
+    """<x, w>, whose derivative by w is finite."""
+    return x @ w
+
+
+def _inner_slope(points: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    (w, x), (dw, dx) = points, tangents
+    moved = jnp.zeros((), w.dtype)
+    if not isinstance(dw, SymbolicZero):
+        # nothing comes back to an x that counts as 0; but 0 times what is not finite is NaN
+        moved += jnp.where(jnp.isfinite(x), x, 0) @ dw
+    if not isinstance(dx, SymbolicZero):
+        moved += w @ dx
+    return x @ w, moved
+
+
+_inner.defjvp(_inner_slope, symbolic_zeros=True)
 
 
 def shaped(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -5,8 +5,10 @@ parameter, or a static slice of it, meets something in a product, a convolution 
 (`_parameter_uses`, `_uses`). A zero is added to what comes out there (`_tapping`), and the
 derivative by that zero, together with what the parameter met, says all about its gradient
 (`_factors`). One pass over the batch gives both for all parameters of both players; norms and
-clipped sums are made of them. Parameters whose use is not understood, and those whose matrix is no
-larger than its factors, get their per-example gradient.
+clipped sums are made of them, also where a table is looked up and multiplied (`_tied`). Parameters
+whose use is not understood, and those whose matrix is no larger than its factors, get their
+per-example gradient; one that meets records in functions of it gets it by way of their matrices
+(`_folds`, `_derived`).
 
 Source: Goodfellow, "Efficient per-example gradient computations", arXiv:1510.01799, for the norms
 of rank one; Li, Tramer, Liang and Hashimoto, "Large language models can be strong differentially

@@ -47,7 +47,8 @@ _ROWS = 1024  # in a block
 _UNROLLED = 4  # blocks whose products are written out
 
 
-def _wide(*x: jax.Array) -> list[jax.Array]:
+def wide(*x: jax.Array) -> list[jax.Array]:
+    """In their common type, at least float32."""
     dtype = at_least_float32(jnp.result_type(*x))
     return [a.astype(dtype) for a in x]
 
@@ -73,7 +74,7 @@ def balanced(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
     A tiny d_t that meets a huge x_t would vanish in the sum once it is weighted, and what it was to
     cancel would stay.
     """
-    x, d = _wide(x, d)
+    x, d = wide(x, d)
     size = unit(_lengths(x))[..., None]
     d = size * d
     return x / size, jnp.where(jnp.abs(d) < jnp.finfo(d.dtype).tiny, 0, d)
@@ -84,7 +85,7 @@ def norms(x: jax.Array, d: jax.Array) -> jax.Array:
 
     Not finite if an entry is not, or if a product of two lengths overflows.
     """
-    x, d = _wide(x, d)
+    x, d = wide(x, d)
     if x.shape[1] > 1:
         return _gram_norms(x, d)
     return (_lengths(x[:, 0]) + _subnormal(x)) * (_lengths(d[:, 0]) + _subnormal(d))
@@ -95,19 +96,45 @@ def _gram(x: jax.Array) -> jax.Array:
 
 
 def _gram_norms(x: jax.Array, d: jax.Array) -> jax.Array:
-    lengths = _lengths(x), _lengths(d)
+    lengths = _lengths(x)
+    return _piece_norms(_gram(x / unit(lengths)[..., None]), lengths, x, d, CANCELLATION)
+
+
+def union_norms(x: jax.Array, rows: jax.Array, d: jax.Array, least: float) -> jax.Array:
+    """||sum_t x_t d_t^T + sum_s e_(r_s) d_(t + s)^T|| of each example, rounded up, `[b]`.
+
+    Args:
+      x: `[b, t, k]`.
+      rows: the numbers r, `[b, s]`; those of an example differ, or their d is 0.
+      d: `[b, t + s, o]`, in the type of x.
+      least: part of the pieces' norms that the norm counts as at least.
+    """
+    size, s = _lengths(x), rows.shape[1]
+    a = x / unit(size)[..., None]
+    seen = jnp.take_along_axis(a, jnp.clip(rows, 0, x.shape[-1] - 1)[:, None], 2)  # [b, t, s]
+    own = jnp.broadcast_to(jnp.eye(s, dtype=x.dtype), (*rows.shape, s))
+    gram = jnp.concatenate([jnp.concatenate([_gram(a), seen], 2),
+                            jnp.concatenate([jnp.swapaxes(seen, 1, 2), own], 2)], 1)
+    lengths = jnp.concatenate([size, jnp.ones(rows.shape, x.dtype)], 1)
+    return _piece_norms(gram, lengths, x, d, least)
+
+
+def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
+                 least: float) -> jax.Array:
+    """From the Gram products of x over `unit(size)`, sizes `[b, t]`."""
+    lengths = size, _lengths(d)
     units = [unit(a) for a in lengths]
-    gram = [_gram(x / units[0][..., None]), _gram(d / units[1][..., None])]
+    gram = [gram_x, _gram(d / units[1][..., None])]
     piece = units[0] * units[1]
     scale = unit(jnp.max(piece, -1))
     piece = piece / scale[:, None]
     # one axis at a time: a single running sum of t^2 terms could lose more than is allowed for
     square = jnp.sum(jnp.sum(gram[0] * gram[1] * piece[:, :, None] * piece[:, None, :], 2), 1)
     # products of k and of o numbers, sums of t and of t, in whatever order
-    hidden = (x.shape[2] + d.shape[2]) / 2 + 2 * x.shape[1] + 64
+    hidden = (x.shape[2] + d.shape[2]) / 2 + 2 * d.shape[1] + 64
     pieces = jnp.square(jnp.sum(piece, -1))
     square = jnp.maximum(square + hidden * float(jnp.finfo(x.dtype).eps) * pieces,
-                         CANCELLATION**2 * pieces)
+                         least**2 * pieces)
     lost = lengths[0] * _subnormal(d) + (lengths[1] + _subnormal(d)) * _subnormal(x)
     return scale * jnp.sqrt(square) + jnp.sum(lost, -1)
 
@@ -120,7 +147,7 @@ def _normal(x: jax.Array) -> jax.Array:
 
 def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Array) -> jax.Array:
     """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
-    x, d = _wide(x, d)
+    x, d = wide(x, d)
     if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
         return weighted_outer(d, x, weight, norm).T
     d = _normal(weight.astype(d.dtype)[:, None, None] * _normal(d))
@@ -166,7 +193,7 @@ def silenced(x: jax.Array, d: jax.Array, weight: jax.Array,
       weight: `[b]`; 0 for examples whose norm is not finite.
       norm: `[b]`.
     """
-    x, d = _wide(x, d)
+    x, d = wide(x, d)
     # what is not finite is 0; whether some is changes no finite number, and so no other block
     x = jax.lax.cond(in_any_lane(~jnp.isfinite(norm)), _finite, lambda a: a, x)
     return x, weight.astype(d.dtype)[:, None, None] * _finite(d)
@@ -179,7 +206,7 @@ def outer(x: jax.Array, d: jax.Array) -> jax.Array:
 
 def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
                  numbers: tuple[jax.Array, ...], plus: Callable[[PyTree, PyTree], PyTree],
-                 rows: int) -> PyTree:
+                 rows: int, *looked: jax.Array) -> PyTree:
     """sum_j rounded(sum_{i in block j} sum_t x_it d_it^T), blocks of at most `rows` rows.
 
     Products of several pieces a record are float64: the pieces may be 1 / `CANCELLATION` times as
@@ -189,27 +216,40 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
       x: `[b, t, k]`, finite.
       d: `[b, t, o]`, finite.
       rounded: from a block's sum `[k, o]`, and `numbers`, to what is added up.
-      numbers: arrays.
+      numbers: arrays; with `looked`, the first is how many units of the grid are 1.
       plus: adds two of those.
       rows: of a block.
+      looked: row numbers `[b, s]` and what is added to these rows of the sum, `[b, s, o]`, if any.
     """
     count, (t, k), o = x.shape[0], x.shape[1:], d.shape[2]
     blocks = -(-count // rows)
     rows = -(-count // blocks)
 
-    def block(x: jax.Array, d: jax.Array) -> PyTree:
-        if t == 1:
+    def exact(x: jax.Array, d: jax.Array, looked: tuple, numbers: tuple) -> PyTree:
+        total = jnp.einsum("ik,io->ko", x.reshape(-1, k).astype(jnp.float64),
+                           d.reshape(-1, o).astype(jnp.float64), precision=EXACT)
+        if looked:
+            # multiples of 2^-20 units are added exactly, in whatever order a device takes them
+            (at, c), finer = looked, numbers[0].astype(jnp.float64) * 2.0**20
+            c = jnp.round(c.reshape(-1, o).astype(jnp.float64) * finer)
+            total += jnp.zeros_like(total).at[at.reshape(-1)].add(c, mode="drop") / finer
+        return rounded(total, *numbers)
+
+    def block(x: jax.Array, d: jax.Array, *looked: jax.Array) -> PyTree:
+        if t == 1 and not looked:
             return rounded(_product(x, d), *numbers)
-        return in_float64(lambda x, d, *numbers: rounded(jnp.einsum(
-            "ik,io->ko", x.reshape(-1, k).astype(jnp.float64),
-            d.reshape(-1, o).astype(jnp.float64), precision=EXACT), *numbers))(x, d, *numbers)
+        return in_float64(exact)(x, d, looked, numbers)
 
     def at(first: jax.Array, fresh: jax.Array | None = None) -> PyTree:
-        x_j, d_j = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
-        return block(x_j, d_j if fresh is None else jnp.where(fresh[:, None, None], d_j, 0))
+        x_j, d_j, *looked_j = (jax.lax.dynamic_slice_in_dim(a, first, rows)
+                               for a in (x, d, *looked))
+        if fresh is not None:
+            d_j, *rest = (jnp.where(fresh[:, None, None], a, 0) for a in (d_j, *looked_j[1:]))
+            looked_j[1:] = rest
+        return block(x_j, d_j, *looked_j)
 
     if blocks <= _UNROLLED:
-        parts = [block(x[j * rows: (j + 1) * rows], d[j * rows: (j + 1) * rows])
+        parts = [block(*(a[j * rows: (j + 1) * rows] for a in (x, d, *looked)))
                  for j in range(blocks)]
         return functools.reduce(plus, parts)
 

@@ -64,6 +64,7 @@ class Step(NamedTuple):
       results: slots of the results that are read.
       out: shape and dtype of the first result; None for a step without results.
       run: `operands -> results`.
+      read: numbers of the results that are read.
       loop: of a scan that can be tapped.
     """
 
@@ -74,6 +75,7 @@ class Step(NamedTuple):
     results: tuple[int, ...]
     out: Any
     run: Callable[..., list]
+    read: tuple[int, ...]
     loop: Loop | None = None
 
 
@@ -192,7 +194,9 @@ def flatten(closed: "core.ClosedJaxpr") -> Flat:
             steps.append(Step(
                 name, equation.params, tuple(x.aval for x in equation.invars), tuple(operands),
                 tuple(place[x] for x in read), next((x.aval for x in equation.outvars), None),
-                _runner(jaxpr, equation, read), _loop_of(equation)))
+                _runner(jaxpr, equation, read),
+                tuple(i for i, x in enumerate(equation.outvars) if x in place),
+                _loop_of(equation)))
         return [slot(x) for x in jaxpr.outvars]
 
     inputs = [new() for _ in closed.jaxpr.invars]

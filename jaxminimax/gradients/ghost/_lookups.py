@@ -78,6 +78,13 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
     is cut into multiples of units that are fixed by the clip norm and the number of rows, so coarse
     that sums of them are exact. What is left of an entry is below 2^-28 of the clip norm, and its
     sum cannot lose much.
+
+    Args:
+      rows: row numbers; those from `count` on are left out.
+      d: what is added to them.
+      weight: `[b]`.
+      count: rows of the table.
+      clip: what no weighted entry exceeds; infinite if that is not known.
     """
     limits = jnp.finfo(d.dtype)
     weight = weight.astype(d.dtype)[:, None, None]
@@ -85,7 +92,8 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
     rows, digits = rows.reshape(-1), limits.nmant + 1
     cut = digits - math.ceil(math.log2(2 * left.shape[0]))  # binary digits of a part
     longest = jnp.asarray(clip, d.dtype)  # no entry is longer, unless there is no clip
-    step = jnp.where(jnp.isfinite(longest), jnp.exp2(jnp.ceil(jnp.log2(longest))), 1.0)
+    most = jnp.minimum(jnp.ceil(jnp.log2(longest)), limits.maxexp - 1)
+    step = jnp.where(jnp.isfinite(longest), jnp.exp2(most), 1.0)
     parts = []
     for _ in range(-(-28 // max(cut, 4))):
         step = jnp.maximum(step * 2.0**-cut, limits.tiny)  # or nothing is left to divide by

@@ -3,7 +3,10 @@
 Casts, rearrangements and static slices of a parameter are followed to where it is used, and so is a
 product or quotient with a scalar a: the derivative by P of what is done with a P is a times that by
 a P, whatever a depends on; should it depend on P, then P is used elsewhere too, and that is looked
-at there. (Elementwise masks are not followed: they cannot be moved over to d.)
+at there. (Elementwise masks are not followed: they cannot be moved over to d.) The same holds for a
+sum P + Q and a product P M with what depends on no record (`_folds`), such as W + A B of low rank:
+every term and factor is followed by itself. What is behind `stop_gradient` is no use. Parameters
+that are not understood like that may be by way of a function of them (`_derived`).
 
 A scan is looked into. A matrix that all its L iterations share meets the rows of all of them, L t:
 they add to the same entries. Of a parameter that is scanned over, iteration l sees slice l, so its
@@ -13,18 +16,43 @@ next, or leaves the body, is not understood.
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.gradients.ghost._flat import Flat, Loop, Path, Step
+from jaxminimax.gradients.ghost._folds import folded
 from jaxminimax.gradients.ghost._uses import KINDS, PICKED, Operand, Use, grouped
 from jaxminimax.gradients.ghost._views import View, lifted
 
 Found = dict[Any, list[Use] | str]
 Scales = tuple[tuple[Operand, bool], ...]  # scalars, and whether they divide
+
+
+class Place(NamedTuple):
+    """A term of what stands in a slot: a parameter, as it is seen there.
+
+    Attributes:
+      name: of the parameter, or of a product with it that is followed.
+      view: from it to the term.
+      scales: what the term is multiplied by.
+    """
+
+    name: Hashable
+    view: View
+    scales: Scales
+
+
+class _Fold(NamedTuple):
+    """A product of a parameter with what depends on no record."""
+
+    name: Hashable
+    of: Place
+    at: Path
+    step: Step
+    me: int
 
 
 def _rearranged(step: Step, view: View) -> View | None:
@@ -41,6 +69,19 @@ def _rearranged(step: Step, view: View) -> View | None:
     plain = {"reshape": how.get("dimensions") is None, "squeeze": True, "expand_dims": True,
              "broadcast_in_dim": math.prod(before) == math.prod(after)}
     return (*view, ("reshape", after, before)) if plain.get(step.name, False) else None
+
+
+def _pieces(step: Step, view: View) -> list[View]:
+    """The view of each result that is read, where a step cuts the parameter in pieces."""
+    before, axis, sizes = step.avals[0].shape, step.params["axis"], step.params["sizes"]
+    ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+
+    def cut(i: int) -> tuple[tuple[int, ...], ...]:
+        first, last = (tuple(end if j == axis else n for j, n in enumerate(others)) for end, others
+                       in ((ends[i], (0,) * len(before)), (ends[i + 1], before)))
+        return first, last, (1,) * len(before)
+
+    return [(*view, ("slice", cut(i), before)) for i in step.read]
 
 
 def _scaled_by(at: Path, step: Step, me: int) -> Scales | None:
@@ -105,73 +146,118 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
         view=view, groups=groups, rows=rows, factors=factors)
 
 
-def _looked_into(number: int, step: Step, loop: Loop,
-                 places: dict[int, tuple[Hashable, View, Scales]]) -> Found:
-    """The uses of the operands of a loop that are seen in `places`, by their numbers."""
-    found: Found = {}
-    inside: dict[int, tuple[Hashable, View, Scales]] = {}
+def _looked_into(number: int, step: Step, loop: Loop, places: dict[int, list[Place]],
+                 free: set[int]) -> list[tuple[Hashable, list[Use] | str]]:
+    """The uses of what is seen in `places` by the operands of a loop, name by name."""
+    found: list[tuple[Hashable, list[Use] | str]] = []
+    inside: dict[int, list[Place]] = {}
     last = loop.constants + loop.carry
+    within = {slot for me, (slot, outer) in enumerate(zip(
+        loop.body.inputs, step.operands, strict=True))
+        if outer in free and not loop.constants <= me < last}
     for me, slot in enumerate(step.operands):
         if slot in places and loop.constants <= me < last:
-            found[me] = "carried through a loop"
+            found += [(place.name, "carried through a loop") for place in places[slot]]
         elif slot in places:
-            inside[loop.body.inputs[me]] = me, (), ()
-    for me, uses in _search(loop.body, inside, "handed out of a loop").items():
-        _, view, scales = places[step.operands[me]]
-        more = uses if isinstance(uses, str) else [
-            _in_loop(use, number, loop, me >= last, view) for use in uses]
-        unknown = more if isinstance(more, str) else next(
-            (use for use in more if isinstance(use, str)), None)
-        found[me] = unknown if unknown is not None else [
-            _with_scales(use, scales) for use in more if isinstance(use, Use)]
+            inside[loop.body.inputs[me]] = [Place(me, (), ())]
+    for me, uses in search(loop.body, inside, within, "handed out of a loop").items():
+        for name, view, scales in places[step.operands[me]]:
+            more = uses if isinstance(uses, str) else [
+                _in_loop(use, number, loop, me >= last, view) for use in uses]
+            unknown = more if isinstance(more, str) else next(
+                (use for use in more if isinstance(use, str)), None)
+            found.append((name, unknown if unknown is not None else [
+                _with_scales(use, scales) for use in more if isinstance(use, Use)]))
     return found
 
 
-def _search(flat: Flat, places: dict[int, tuple[Hashable, View, Scales]], leaving: str) -> Found:
-    """The uses of what is seen in the slots `places`, or why they are not known."""
-    found: Found = {name: [] for name, _, _ in places.values()}
+def _added(step: Step, me: int, free: set[int]) -> bool:
+    """Whether a step adds to the parameter, entry by entry, what depends on no record."""
+    return (step.name in ("add", "add_any", "sub") and (step.name, me) != ("sub", 1)
+            and step.operands[1 - me] in free and step.avals[0].shape == step.avals[1].shape)
+
+
+def search(flat: Flat, places: dict[int, list[Place]], free: set[int], leaving: str) -> Found:
+    """The uses of what is seen in the slots `places`, or why they are not known.
+
+    Args:
+      flat: the steps.
+      places: of the inputs.
+      free: inputs that depend on no record.
+      leaving: why what is given out is not known.
+    """
+    found: Found = {place.name: [] for these in places.values() for place in these}
+    places = {slot: list(these) for slot, these in places.items()}
+    free = free | set(flat.constants)
+    folds: list[_Fold] = []
 
     def add(name: Hashable, more: list[Use] | str) -> None:
         uses = found[name]
         if not isinstance(uses, str):
             found[name] = more if isinstance(more, str) else [*uses, *more]
 
-    places = dict(places)
+    def used(place: Place, at: Path, step: Step, me: int) -> None:
+        use = KINDS[step.name](at, step, me, place.view)
+        add(place.name, use if isinstance(use, str) else [_with_scales(use, place.scales)])
+
+    def follow(place: Place, at: Path, step: Step, me: int) -> list[Place]:
+        """What each result sees of it; nothing where it is used, which is noted."""
+        if step.name == "split":
+            return [place._replace(view=view) for view in _pieces(step, place.view)]
+        further = _rearranged(step, place.view) if me == 0 else None
+        scale = _scaled_by(at, step, me)
+        if further is not None:
+            return [place._replace(view=further)]
+        if scale is not None:
+            return [place._replace(scales=(*place.scales, *scale))]
+        if _added(step, me, free):
+            return [place]
+        if step.name == "dot_general" and step.operands[1 - me] in free:
+            folds.append(_Fold(("fold", at, len(folds)), place, at, step, me))
+            found[folds[-1].name] = []
+            return [Place(folds[-1].name, (), ())]
+        if step.name in KINDS:
+            used(place, at, step, me)
+        elif step.name != "stop_gradient":
+            add(place.name, f"used by {step.name}")
+        return []
+
     for number, step in enumerate(flat.steps):
-        at = (number,)
+        if all(slot in free for slot in step.operands):
+            free.update(step.results)
         if not step.results:
             continue
         if step.loop is not None and any(slot in places for slot in step.operands):
-            for me, more in _looked_into(number, step, step.loop, places).items():
-                add(places[step.operands[me]][0], more)
+            for name, more in _looked_into(number, step, step.loop, places, free):
+                add(name, more)
             continue
         for me, slot in enumerate(step.operands):
-            if slot not in places or isinstance(found[places[slot][0]], str):
-                continue
-            name, view, scales = places[slot]
-            if step.name in KINDS:
-                use = KINDS[step.name](at, step, me, view)
-                add(name, use if isinstance(use, str) else [_with_scales(use, scales)])
-                continue
-            further = _rearranged(step, view) if me == 0 else None
-            scale = _scaled_by(at, step, me)
-            if further is not None:
-                places[step.results[0]] = name, further, scales
-            elif scale is not None:
-                places[step.results[0]] = name, view, (*scales, *scale)
-            else:
-                add(name, f"used by {step.name}")
+            for place in places.get(slot, ()):
+                if not isinstance(found[place.name], str):
+                    onwards = follow(place, (number,), step, me)
+                    for result, seen in zip(step.results, onwards, strict=False):
+                        places.setdefault(result, []).append(seen)
     for slot in flat.outputs:
-        if slot in places:
-            add(places[slot][0], leaving)
+        for place in places.get(slot, ()):
+            add(place.name, leaving)
+    for fold in reversed(folds):
+        uses, place = found.pop(fold.name), fold.of
+        of_it = [None] if isinstance(uses, str) else [
+            folded(use, fold.at, fold.step, fold.me, place.view) for use in uses]
+        if None in of_it:
+            used(place, fold.at, fold.step, fold.me)
+        else:
+            add(place.name, [_with_scales(use, place.scales) for use in of_it if use is not None])
     return found
 
 
-def find(flat: Flat, wanted: set[int]) -> dict[int, list[Use] | str]:
+def find(flat: Flat, wanted: set[int], parameters: int) -> dict[int, list[Use] | str]:
     """The uses of each wanted input, or why they are not known.
 
     Args:
       flat: the steps of the loss.
       wanted: numbers of the inputs to look for.
+      parameters: how many inputs are parameters; the others are the record's.
     """
-    return _search(flat, {flat.inputs[leaf]: (leaf, (), ()) for leaf in wanted}, "the loss itself")
+    return search(flat, {flat.inputs[leaf]: [Place(leaf, (), ())] for leaf in wanted},
+                   set(flat.inputs[:parameters]), "the loss itself")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxminimax.base.materialise import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import apart, integer_sums
+from jaxminimax.gradients.ghost._derived import derived, pulled_back
 from jaxminimax.gradients.ghost._factors import (
     outer,
     outer_blocks,
@@ -20,6 +21,7 @@ from jaxminimax.gradients.ghost._flat import Flat, Path, flatten, moved
 from jaxminimax.gradients.ghost._lookups import rows_on_grid, weighted_rows
 from jaxminimax.gradients.ghost._parameter_uses import find
 from jaxminimax.gradients.ghost._tapping import run, tap
+from jaxminimax.gradients.ghost._tied import tied_silenced, tied_silenced_total, tied_total
 from jaxminimax.gradients.ghost._treatment import (
     Factors,
     Part,
@@ -55,7 +57,8 @@ class Plan(NamedTuple):
     def gains(self) -> bool:
         """Whether a large gradient is kept as less than a matrix, or a convolution is unrolled."""
         large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
-        return self.convolves or any(t.kind != "matrix" for t in large for use in t.uses)
+        return self.convolves or any(
+            t.kind not in ("matrix", "function") for t in large for use in t.uses)
 
     @property
     def convolves(self) -> bool:
@@ -85,11 +88,14 @@ class Plan(NamedTuple):
         def factors(use: Use) -> tuple[jax.Array, jax.Array]:
             return use.factors([met[at] for at in use.operands], d[use.step])
 
+        functions = {k: t for k, t in known.items() if t.kind == "function"}
+        g |= pulled_back(self.flat, functions, parameters, factors) if functions else {}
+
         def kept(k: int) -> Any:
             t = known.get(k)
             if t is None or t.kind == "unused":
                 return None
-            return g[k] if t.kind == "vmap" else gathered(t, factors)
+            return g[k] if k in g else gathered(t, factors)
 
         return [kept(k) for k in range(len(parameters))]
 
@@ -100,6 +106,8 @@ class Plan(NamedTuple):
         for k, t in enumerate(self.treatments):
             for j, part in enumerate(() if t is None or t.kind != "rank one" else t.parts):
                 (use,) = part.uses
+                if use.folded:
+                    continue
                 (step, operand), *scalars = use.operands
                 slot = self.flat.steps[step[0]].operands[operand] if len(step) == 1 else None
                 if slot in values:
@@ -137,6 +145,9 @@ class Plan(NamedTuple):
     def silenced(self, leaf: int, factors: Factors, weight: jax.Array,
                  stand_in: tuple[jax.Array, ...]) -> Silenced:
         """Factors of weight_i g_i, finite, the one with fewer numbers last; not for rows."""
+        if factors.are_tied:
+            return Silenced(*tied_silenced(*factors, weight, stand_in[0]))
+
         def pair(part: Part, norm: jax.Array, x: jax.Array,
                  d: jax.Array) -> tuple[jax.Array, jax.Array]:
             if _turned(part):  # the weight goes to the factor with fewer numbers
@@ -178,6 +189,11 @@ class Plan(NamedTuple):
         def block(total: jax.Array, scale: jax.Array, dither: jax.Array) -> Words:
             return Leaf(scale, dither, grid.wide).block(total)
 
+        if factors.are_tied:
+            (table,), (x, rows), (d, c) = self._parts(leaf), *factors
+            return jax.tree.map(lambda a: unseen(table.view, a), outer_blocks(
+                x, d, block, (grid.scale, grid.dither), integer_sums.plus, BLOCK, rows, c))
+
         def one(x: jax.Array, d: jax.Array, dither: jax.Array) -> Words:
             return outer_blocks(x, d, block, (grid.scale, dither), integer_sums.plus, BLOCK)
 
@@ -200,8 +216,11 @@ class Plan(NamedTuple):
                              integer_sums.plus, count)
         return jax.tree.map(lambda a: unseen(table.view, a), found)
 
-    def silenced_total(self, leaf: int, factors: Silenced) -> jax.Array:
+    def silenced_total(self, leaf: int, factors: Silenced,
+                       clip: jax.typing.ArrayLike) -> jax.Array:
         """The sum of `silenced` factors."""
+        if factors.are_tied:
+            return unseen(self._parts(leaf)[0].view, tied_silenced_total(*factors, clip))
         return self._shaped(leaf, self._products(leaf, factors))
 
     def total(self, leaf: int, factors: Factors, weight: jax.Array,
@@ -213,6 +232,9 @@ class Plan(NamedTuple):
             (table,) = treatment.parts
             return unseen(table.view, weighted_rows(factors.x[0], factors.d[0], weight,
                                                     table.shape[0], clip))
+
+        if treatment.kind == "tied":
+            return unseen(treatment.parts[0].view, tied_total(*factors, weight, stand_in[0], clip))
 
         def total(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
             return part.of_groups(lambda x, d: weighted_outer(x, d, weight, norm))(x, d)
@@ -252,17 +274,19 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
     sizes = Saddle(*(len(jax.tree.leaves(x)) for x in z))
     named: Sequence[Any] = jax.tree_util.tree_flatten_with_path(z)[0]
     players = [wanted.w] * sizes.w + [wanted.v] * sizes.v
-    found = find(flat, {k for k, want in enumerate(players) if want})
-    treatments = tuple(treatment_of(found[k], leaf) if players[k] else None
-                       for k, (_, leaf) in enumerate(named))
+    found = find(flat, {k for k, want in enumerate(players) if want}, len(players))
+    made = {k: treatment_of(found[k], named[k][1]) for k in found}
+    made |= derived(flat, {k: named[k][1] for k, t in made.items() if t.kind == "vmap"},
+                    len(players))
+    treatments = tuple(made.get(k) for k in range(len(named)))
     names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
-    made = Plan(flat, treatments, names, sizes)
+    whole = Plan(flat, treatments, names, sizes)
     if any(step.name.startswith("custom") for step in flat.every_step):
         try:
-            again = jax.make_jaxpr(made.of_one)(z, example)
+            again = jax.make_jaxpr(whole.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:
             return None
         known = {id(x) for x in traced.consts}
         if any(isinstance(x, jax.core.Tracer) and id(x) not in known for x in again.consts):
             return None
-    return made
+    return whole

@@ -11,6 +11,7 @@ import numpy as np
 from jaxminimax.base.tree import EXACT, at_least_float32
 from jaxminimax.gradients.ghost._factors import balanced, norms
 from jaxminimax.gradients.ghost._lookups import merged
+from jaxminimax.gradients.ghost._tied import tied_norms, tied_numbers
 from jaxminimax.gradients.ghost._uses import Use
 from jaxminimax.gradients.ghost._views import View, entries, is_partial, placed
 
@@ -47,6 +48,11 @@ class Part(NamedTuple):
         return sum(use.rows for use in self.uses)
 
     @property
+    def multiplies(self) -> bool:
+        """Whether it is used in a product or a convolution, and not looked up only."""
+        return any(use.kind != "lookup" for use in self.uses)
+
+    @property
     def numbers(self) -> int:
         """Of the factors and their Gram products, for each example."""
         grams = 2 * self.rows**2 if self.rows > 1 else 0
@@ -64,11 +70,12 @@ class Treatment(NamedTuple):
     """How the gradient of one parameter is kept.
 
     Attributes:
-      kind: "unused", "rank one", "Gram", "rows", "matrix" or "vmap".
-      parts: of the parameter; empty for "vmap".
+      kind: "unused", "rank one", "Gram", "rows", "tied", "matrix", "function" or "vmap".
+      parts: of the parameter; empty for "vmap" and "function".
       reason: why "vmap".
       shape: of the parameter.
       dtype: of the parameter.
+      through: slots of functions of it, and how their gradients are kept: "matrix" or "unused".
     """
 
     kind: str
@@ -76,20 +83,30 @@ class Treatment(NamedTuple):
     reason: str
     shape: tuple[int, ...]
     dtype: Any
+    through: tuple[tuple[int, "Treatment"], ...] = ()
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """Of all parts."""
-        return tuple(use for part in self.parts for use in part.uses)
+        """Of all parts, and of functions of it."""
+        return (*(use for part in self.parts for use in part.uses),
+                *(use for _, t in self.through for use in t.uses))
 
     @property
     def numbers(self) -> int:
         """What is kept for each example."""
-        if self.kind in ("matrix", "vmap"):
+        if self.kind in ("matrix", "function", "vmap"):
             return math.prod(self.shape)
         if self.kind == "rows":
             return self.parts[0].rows * (1 + self.parts[0].shape[1])
+        if self.kind == "tied":
+            return tied_numbers(*self.pieces, *self.parts[0].shape)
         return sum(part.numbers for part in self.parts)
+
+    @property
+    def pieces(self) -> tuple[int, int]:
+        """Rows of products, and of lookups."""
+        looked = sum(use.rows for use in self.uses if use.kind == "lookup")
+        return sum(use.rows for use in self.uses) - looked, looked
 
     @property
     def bytes(self) -> int:
@@ -106,11 +123,13 @@ class Treatment(NamedTuple):
                         for name in ("rows", "groups"))
         rows_each = f"{rows} rows" + f" for each of {groups} matrices" * (groups > 1)
         words = {
-            "unused": "not used, so its gradient is 0",
+            "unused": "not used or not differentiated, so its gradient is 0",
             "rank one": "rank one, |x| |d|" + f", for each of {groups} matrices" * (groups > 1),
             "Gram": f"Gram products of {rows_each}",
-            "rows": f"the {rows} row{'s' * (rows > 1)} that are looked up",
+            "rows": "the row that is looked up" if rows == 1 else f"{rows} rows that are looked up",
+            "tied": "Gram products of {} rows and of {} that are looked up".format(*self.pieces),
             "matrix": f"per-example gradient, from {rows_each}",
+            "function": "per-example gradient, by way of a function of it",
             "vmap": f"per-example gradient, vmap because {self.reason}",
         }
         return words[self.kind] + f", {len(self.parts)} parts of it" * (len(self.parts) > 1)
@@ -121,8 +140,8 @@ class Factors(NamedTuple):
 
     Attributes:
       x: of each part `[b, t, k]`, `[b, G, t, k]` for several matrices, or the numbers of the rows
-        `[b, t]`.
-      d: of each part `[b, t, o]` or `[b, G, t, o]`.
+        `[b, t]`; of a tied table both, `[b, t, k]` and `[b, s]`.
+      d: of each part `[b, t, o]` or `[b, G, t, o]`; of a tied table `[b, t, o]` and `[b, s, o]`.
     """
 
     x: tuple[jax.Array, ...]
@@ -133,10 +152,17 @@ class Factors(NamedTuple):
         """Whether they are rows of a table."""
         return self.x[0].ndim == 2
 
+    @property
+    def are_tied(self) -> bool:
+        """Whether they are products and rows of one table."""
+        return len(self.x) == 2 and self.x[1].ndim == 2
+
     def stand_in(self) -> tuple[jax.Array, ...]:
         """Numbers of each part, `[b, ...]`, with the norms of the gradients: one for a matrix."""
         if self.are_rows:
             return self.d
+        if self.are_tied:
+            return (tied_norms(self.x, self.d),)
 
         def norm(x: jax.Array, d: jax.Array) -> jax.Array:
             if x.ndim == 3:
@@ -156,7 +182,12 @@ class Silenced(NamedTuple):
     @property
     def are_pieces(self) -> bool:
         """Whether a record's gradient of some matrix is the sum of several products."""
-        return any(x.shape[-2] > 1 for x in self.x)
+        return self.are_tied or any(x.shape[-2] > 1 for x in self.x)
+
+    @property
+    def are_tied(self) -> bool:
+        """As of `Factors`."""
+        return len(self.x) == 2 and self.x[1].ndim == 2
 
 
 def is_kept(x: Any) -> bool:
@@ -205,38 +236,47 @@ def treatment_of(found: list[Use] | str, leaf: jax.Array) -> Treatment:
     if not found or not math.prod(shape):
         return Treatment("unused", (), "", shape, dtype)
     kinds = {use.kind == "lookup" for use in found}
-    if len(kinds) > 1:
-        return fall_back("both looked up and multiplied")
-    parts = _parts(found, shape)
+    parts = _parts(sorted(found, key=lambda use: use.kind != "lookup"), shape)
     if isinstance(parts, str):
         return fall_back(parts)
     if not parts:  # slices without a single entry
         return Treatment("unused", (), "", shape, dtype)
+    if len(kinds) > 1 and len(parts) > 1:
+        return fall_back("looked up, and multiplied in parts")
     if kinds == {True}:
         (table,) = parts
         if table.rows >= table.shape[0]:
-            return fall_back(f"{table.rows} lookups of {table.shape[0]} rows")
+            return fall_back(f"{table.rows} lookups of {table.shape[0]} "
+                             + ("matrices picked by number" if len(shape) > 2 else "rows"))
         return Treatment("rows", parts, "", shape, dtype)
-    few = sum(part.numbers for part in parts) < math.prod(shape)
-    one = all(part.rows == 1 for part in parts)
-    return Treatment("rank one" if one else "Gram" if few else "matrix", parts, "", shape, dtype)
+    few, one = (Treatment(kind, parts, "", shape, dtype) for kind in (
+        "tied" if len(kinds) > 1 else "Gram", "rank one"))
+    if len(kinds) == 1 and all(part.rows == 1 for part in parts):
+        return one
+    pays = few.numbers * len(kinds) < math.prod(shape)
+    return few if pays else few._replace(kind="matrix")
 
 
 def gathered(treatment: Treatment,
              factors: Callable[[Use], tuple[jax.Array, jax.Array]]) -> Any:
     """What is kept of one example's gradient: factors, or the gradient itself."""
+    looked = [factors(use) for use in treatment.uses if use.kind == "lookup"]
+    if looked:
+        rows, c = (jnp.concatenate(a) for a in zip(*looked, strict=True))
+        c = merged(rows, c, treatment.parts[0].shape[0])
     if treatment.kind == "rows":
-        (table,) = treatment.parts
-        rows, d = (jnp.concatenate(a) for a in zip(*map(factors, table.uses), strict=True))
-        return Factors((rows,), (merged(rows, d, table.shape[0]),))
+        return Factors((rows,), (c,))
 
     def joined(part: Part) -> tuple[jax.Array, jax.Array]:
-        pairs = [(d, x) if turn else (x, d)
-                 for (x, d), turn in zip(map(factors, part.uses), part.turned, strict=True)]
+        pairs = [factors(use)[:: -1 if turn else 1] for use, turn
+                 in zip(part.uses, part.turned, strict=True) if use.kind != "lookup"]
         x, d = (jnp.concatenate(a, -2) if len(a) > 1 else a[0] for a in zip(*pairs, strict=True))
         return x, d
 
-    pairs = [joined(part) for part in treatment.parts]
+    pairs = [joined(part) for part in treatment.parts if part.multiplies]
+    if treatment.kind == "tied":
+        x, d = balanced(*pairs[0])
+        return Factors((x, rows), (d, c))
     if treatment.kind != "matrix":
         pairs = [balanced(x, d) if x.shape[-2] > 1 else (x, d) for x, d in pairs]
         return Factors(*map(tuple, zip(*pairs, strict=True)))
@@ -247,5 +287,10 @@ def gathered(treatment: Treatment,
         x = jax.lax.optimization_barrier(jnp.swapaxes(x.astype(dtype), -1, -2))
         return jnp.einsum("...kt,...to->...ko", x, d.astype(dtype), precision=EXACT)
 
-    return placed([(part.view, matrix(x, d)) for part, (x, d)
-                   in zip(treatment.parts, pairs, strict=True)], treatment.shape)
+    made = [matrix(x, d) for x, d in pairs]
+    if looked and not made:
+        made = [jnp.zeros(treatment.parts[0].shape, c.dtype)]
+    if looked:
+        made[0] = made[0].at[rows].add(c.astype(made[0].dtype), mode="drop")
+    return placed([(part.view, a) for part, a in zip(treatment.parts, made, strict=True)],
+                  treatment.shape)

@@ -27,7 +27,7 @@ class Use(NamedTuple):
 
     Attributes:
       step: where.
-      operands: what is met there: what the parameter met, and scalars that multiply or divide it.
+      operands: what is met there: what the parameter met, and what it is multiplied by.
       kind: "product", "convolution" or "lookup".
       view: from the parameter to the matrices `[G, k, o]` that are used; `[k, o]` if G = 1.
       groups: G.
@@ -35,6 +35,7 @@ class Use(NamedTuple):
       shape: (k, o).
       factors: `(operands, derivative) -> (x [G, t, k], d [G, t, o])`, without the first axis if
         G = 1; for a lookup `(rows [t], d [t, o])`.
+      folded: whether it is multiplied by more than scalars (`_folds`).
     """
 
     step: Path
@@ -45,6 +46,7 @@ class Use(NamedTuple):
     rows: int
     shape: tuple[int, int]
     factors: Callable[[Sequence[jax.Array], jax.Array], tuple[jax.Array, jax.Array]]
+    folded: bool = False
 
 
 def grouped(groups: int, *shape: int) -> tuple[int, ...]:
@@ -52,7 +54,8 @@ def grouped(groups: int, *shape: int) -> tuple[int, ...]:
     return shape if groups == 1 else (groups, *shape)
 
 
-def _as_matrices(view: View, aval: Any, order: tuple[int, ...], shape: tuple[int, ...]) -> View:
+def as_matrices(view: View, aval: Any, order: tuple[int, ...], shape: tuple[int, ...]) -> View:
+    """The view of an array with its axes in another order and then another shape."""
     turned = tuple(aval.shape[i] for i in order)
     return (*view, ("transpose", order, aval.shape), ("reshape", shape, turned))
 
@@ -80,7 +83,7 @@ def _product(at: Path, step: Step, me: int, view: View) -> Use | str:
             return x, d.reshape(grouped(groups, t, o))
         return x, jnp.swapaxes(d.reshape(grouped(groups, o, t)), -1, -2)
 
-    view = _as_matrices(view, p, (*batch[me], *mine, *free), grouped(groups, k, o))
+    view = as_matrices(view, p, (*batch[me], *mine, *free), grouped(groups, k, o))
     return Use(at, ((at, 1 - me),), "product", view, groups, t, (k, o), factors)
 
 
@@ -112,11 +115,11 @@ def _convolution(at: Path, step: Step, me: int, view: View) -> Use | str:
         return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
 
     if groups == 1:
-        view = _as_matrices(view, p, (*space, into, out), (k, o))
+        view = as_matrices(view, p, (*space, into, out), (k, o))
     else:
         turned = (groups, o, *window, p.shape[into])
         order = (0, *range(2, len(turned)), 1)
-        view = (*_as_matrices(view, p, (out, *space, into), turned),
+        view = (*as_matrices(view, p, (out, *space, into), turned),
                 ("transpose", order, turned),
                 ("reshape", (groups, k, o), tuple(turned[i] for i in order)))
     return Use(at, ((at, 0),), "convolution", view, groups, t, (k, o), factors)
