@@ -197,7 +197,7 @@ def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
     rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), held)
     described = algorithm.mechanism(hyper).records()
     found = {x.shape[:1] for x in jax.tree.leaves(rows)}
-    if isinstance(data, Sharded):
+    if isinstance(data, Sharded) and not data.grouped:
         return rows, data.population
     if len(found) != 1 or found == {()}:
         raise ValueError(f"data must share one leading axis of records, got {found}.")
@@ -307,7 +307,8 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
     if isinstance(data, HostData):
         rows = data.take(np.arange(min(_LOOKED, data.count)))
     else:
-        rows = data.rows if isinstance(data, Sharded) else data
+        rows = data if not isinstance(data, Sharded) else jax.tree.map(  # without padding of shards
+            lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)
     some = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
         x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
     key = (jax.random.key(0),) if getattr(problem, "random", False) else ()

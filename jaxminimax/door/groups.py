@@ -4,17 +4,21 @@ As in `sums`, sample and noise follow from the description that the accountant r
 key and the number of the release alone.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks, tree
+from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.samples import check_groups, sampled_of_group
-from jaxminimax.door.sums import release
+from jaxminimax.door.samples import check_groups, sample_of_group, sampled_of_group
+from jaxminimax.door.sums import PLACES, release
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import clipped_sum
+from jaxminimax.gradients.summation import Part, Rounding, Sums
 from jaxminimax.mechanism import (
     GroupGradients,
     Repeat,
@@ -22,6 +26,10 @@ from jaxminimax.mechanism import (
     group_batch_sizes,
     in_group,
 )
+from jaxminimax.mechanism.sampling import Sample
+from jaxminimax.placement.group_shards import one_group, sum_over_groups
+from jaxminimax.placement.shard_sums import sum_over_shards
+from jaxminimax.placement.sharding import Sharded, arrays, check_key
 
 
 def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
@@ -39,7 +47,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
       spent: number of releases already made of this mechanism, int32 `[]`.
       problem: only `problem.operator` is used, and whether it draws.
       w: the point.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`; or spread over a mesh.
       group: i, int32 `[]`; public or a function of earlier releases.
 
     Returns:
@@ -48,14 +56,15 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
 
     Raises:
       ValueError: while tracing, if `data` are not those of the described groups, if the noise
-        multiplier was never set, or for a clip norm or a group that is not one number.
+        multiplier was never set, for a clip norm or a group that is not one number, or for data on
+        a mesh with a key that is not threefry's.
     """
     query = _described(mechanism, "release_group_gradient", "one")
     z = check_noise(query)
     checks.scalars(clip=query.clip, noise_multiplier=z, group=group)
     if not jnp.issubdtype(jnp.result_type(group), jnp.integer):
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
-    w, data = jax.tree.map(jnp.asarray, (w, data))
+    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     check_groups(data, query.sizes)
     own_record.check_operator(problem, Saddle(w, ()), data, 2, sum(query.sizes))
     noising.check_size(w, query.parameters)
@@ -63,20 +72,49 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     allowed = core.is_left(spent, mechanism.times) & (group >= 0) & (group < p)
     group = jnp.clip(group, 0, p - 1)
     keys = core.keys_of_release(key, core.Kind.GROUP_GRADIENT, spent)
-    sample, records = sampled_of_group(keys, key, query, group, data)
     scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
-    count = jax.tree.leaves(records)[0].shape[0]
-    if problem.random:
-        rows = jnp.arange(count) if sample.rows is None else sample.rows
-        words = core.operators_words(key, core.Kind.GROUP_GRADIENT, spent)
-        records = operator_keys.with_words(records, rows, words, group)
-    rounding = noising.rounding(keys.noise, scale, Saddle(w, None), count, query.parameters)
-    total = clipped_sum(operator_keys.operator_of(problem), Saddle(query.clip, None)).sums(
-        Saddle(w, ()), records, sample.valid, rounding)
+    sums = clipped_sum(operator_keys.operator_of(problem), Saddle(query.clip, None)).sums
+    words = core.operators_words(key, core.Kind.GROUP_GRADIENT, spent) if problem.random else None
+    if isinstance(data, Sharded):
+        check_key(key)
+        sample = sample_of_group(keys, key, query, group)
+        count = max(query.sizes) if sample.rows is None else sample.rows.shape[0]
+        rounding = noising.rounding(keys.noise, scale, Saddle(w, None), count, query.parameters)
+        total = _of_group(sums, w, data, query, group, sample, rounding, keys.noise, words)
+    else:
+        sample, records = sampled_of_group(keys, key, query, group, data)
+        count = (records.count if isinstance(records, Part)
+                 else jax.tree.leaves(records)[0].shape[0])
+        if words is not None:
+            if isinstance(records, Part):
+                records = records.read(0, count)
+            rows = jnp.arange(count) if sample.rows is None else sample.rows
+            records = operator_keys.with_words(records, rows, words, group)
+        rounding = noising.rounding(keys.noise, scale, Saddle(w, None), count, query.parameters)
+        total = sums(Saddle(w, ()), records, sample.valid, rounding)
     # (I + X) g / m_i
     size = jnp.asarray(group_batch_sizes(query))[group]
     g = noising.add_noise_and_normalise(keys.noise, total, scale, size, query.exact).w
     return core.nan_unless(allowed & sample.fits, g)
+
+
+def _of_group(sums: Callable, w: PyTree, data: Sharded, query: GroupGradients, group: jax.Array,
+              sample: Sample, rounding: Rounding, noise: jax.Array,
+              words: jax.Array | None) -> Sums:
+    """The clipped sum over a sample of one group's rows on a mesh, its sample drawn already."""
+    if sample.rows is None:
+        return sum_over_groups(sums, Saddle(w, ()), data, query.sizes, rounding,
+                               operator_keys.with_words_if_any, words, group)
+
+    def attach(examples: PyTree, rows: jax.Array, beside: tuple[jax.Array, jax.Array]) -> PyTree:
+        words, group = beside
+        return operator_keys.with_words(examples, rows, words, group)
+
+    # of whatever group it is, its part in a shard has as many slots as that of any group needs
+    each = tuple(in_group(query, size) for size in sorted(set(query.sizes)))
+    return sum_over_shards(sums, Saddle(w, ()), one_group(data, group), each, sample.rows,
+                           sample.valid, rounding, fold_in(noise, PLACES), attach,
+                           None if words is None else (words, group))[0]
 
 
 def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
@@ -101,6 +139,9 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     bracket is multiplied by, are too, so that is post-processing. Of a problem that draws, a record
     holds the words of its key as well, functions of the run's key, group and row.
 
+    On a mesh the bracket's sum is made shard by shard (`placement.group_shards`): a record's share
+    follows from its group wherever it is, and what is added to it is the same noise, once.
+
     Args:
       key: root key of the run, a secret; as in `release`, and with its numbers: a run that also
         calls `release` needs another key for that.
@@ -108,7 +149,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
       spent: number of releases already made of this mechanism, int32 `[]`.
       problem: only `problem.operator` is used, and whether it draws.
       w: the point.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`; or spread over a mesh.
       v: weights of the groups, at least 0, `[p]`; public or a function of earlier releases.
 
     Returns:
@@ -117,8 +158,8 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
 
     Raises:
       ValueError: while tracing, if `data` are not those of the described groups, if the noise
-        multiplier was never set, or for a clip norm that is not one number, or other weights than
-        one for each group.
+        multiplier was never set, for a clip norm that is not one number, for other weights than one
+        for each group, or for data on a mesh with a key that is not threefry's.
     """
     query = _described(mechanism, "release_weighted_gradient", "all")
     z = check_noise(query)
@@ -127,17 +168,12 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
-    w, data = jax.tree.map(jnp.asarray, (w, data))
+    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     check_groups(data, query.sizes)
     own_record.check_operator(problem, Saddle(w, ()), data, 2, n)
     operator = operator_keys.operator_of(problem)
-    if problem.random:
-        data = operator_keys.with_words_of_groups(
-            data, core.operators_words(key, core.Kind.MEAN, spent))
+    words = core.operators_words(key, core.Kind.MEAN, spent) if problem.random else None
     s, r = shares(jnp.asarray(v, tree.float_dtype(w)), query.sizes)
-    of_record = r[np.repeat(np.arange(p), query.sizes)]  # [N]
-    rows = jax.tree.map(lambda x: jnp.concatenate(
-        [x[i, :size] for i, size in enumerate(query.sizes)]), data)
 
     def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:
         x, share = record
@@ -147,6 +183,30 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
                       ())
 
     whole = Repeat(query=in_group(query, n), times=mechanism.times)
+    if isinstance(data, Sharded):
+        check_key(key)
+        whole.query.check_own()
+        noising.check_size(w, query.parameters)
+        noise = core.keys_of_release(key, core.Kind.MEAN, spent).noise
+        scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
+        rounding = noising.rounding(noise, scale, Saddle(w, None), n, query.parameters)
+
+        def attach(x: PyTree, group: jax.Array, row: jax.Array, beside: tuple) -> tuple:
+            words, r = beside
+            x = operator_keys.with_words_if_any(x, group, row, words)
+            return x, jnp.broadcast_to(r[group], row.shape)
+
+        total = sum_over_groups(clipped_sum(weighted, Saddle(query.clip, None)).sums,
+                                Saddle(w, ()), data, query.sizes, rounding, attach, (words, r))
+        mean = noising.add_noise_and_normalise(noise, total, scale, n, query.exact).w
+        mean = core.nan_unless(core.is_left(spent, mechanism.times), mean)
+        return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
+
+    if words is not None:
+        data = operator_keys.with_words_of_groups(data, words)
+    of_record = r[np.repeat(np.arange(p), query.sizes)]  # [N]
+    rows = jax.tree.map(lambda x: jnp.concatenate(
+        [x[i, :size] for i, size in enumerate(query.sizes)]), data)
     mean = release(key, whole, spent, Problem(weighted), Saddle(w, ()), (rows, of_record)).w
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 

@@ -18,6 +18,8 @@ from jaxminimax.door.samples import Place, check_groups, record_at
 from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
+from jaxminimax.placement.group_shards import each_record
+from jaxminimax.placement.sharding import Sharded, arrays, check_key
 
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
 
@@ -30,7 +32,8 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
 
     with X_1, ..., X_p independent Laplace numbers of scale 1, or standard Gaussian ones. A loss
     that is not a number counts as B. Losses are rounded to a grid one by one, and sum and noise are
-    integers, so that the order of the additions decides nothing.
+    integers, so that the order of the additions decides nothing: on a mesh every shard has its own
+    records' losses, and their integers are added up over the shards before there is any noise.
 
     Args:
       key: root key of the run, a secret; as in `release`.
@@ -38,7 +41,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
       spent: number of releases already made of this mechanism, int32 `[]`.
       problem: only `problem.loss` is used, and whether it draws.
       w: the point.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`; or spread over a mesh.
 
     Returns:
       y `[p]`, float32 numbers in at least that dtype; with `mechanism.only_argmax` the index of its
@@ -46,7 +49,8 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
 
     Raises:
       ValueError: while tracing, if `data` are not those of the described groups, if the noise
-        multiplier was never set, or for a bound or a record's loss that is not one number.
+        multiplier was never set, for a bound or a record's loss that is not one number, or for data
+        on a mesh with a key that is not threefry's.
     """
     if not isinstance(mechanism, GroupLosses):
         raise ValueError(f"release_group_losses answers GroupLosses, got "
@@ -84,7 +88,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
       spent: number of releases already made of this mechanism, int32 `[]`.
       problem: only `problem.loss` is used, and whether it draws.
       w: the point.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`; or spread over a mesh.
 
     Returns:
       int32 `[]`; -1, which no door takes for a group, if `mechanism.times` releases were made
@@ -135,6 +139,8 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
     allowed = core.is_left(spent, mechanism.times)
+    if isinstance(data, Sharded):
+        check_key(key)
     record, inside = record_at(data, place)
     own_record.check_loss(problem, w, data, axes=len(place))
     if problem.random:
@@ -153,7 +159,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
 
 def _losses(key: jax.Array, kind: core.Kind, spent: jax.Array, mechanism: GroupLosses | Selection,
             problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
-    """Every record's loss, `[p, n_max]`, once everything is as described.
+    """Every record's loss, `[p, n_max]`, once everything is as described; on a mesh `[p, D m]`.
 
     Of a problem that draws, with the records' keys of release `spent` of this kind.
 
@@ -161,14 +167,19 @@ def _losses(key: jax.Array, kind: core.Kind, spent: jax.Array, mechanism: GroupL
       ValueError: as the doors.
     """
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
-    w, data = jax.tree.map(jnp.asarray, (w, data))
+    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     check_groups(data, mechanism.sizes)
     own_record.check_loss(problem, w, data, 2, sum(mechanism.sizes))
-    if problem.random:
-        data = operator_keys.with_words_of_groups(data, core.operators_words(key, kind, spent))
+    words = core.operators_words(key, kind, spent) if problem.random else None
     loss = operator_keys.loss_of(problem)
-    each = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(w, data)
-    if each.shape != (len(mechanism.sizes), max(mechanism.sizes)):
+    if isinstance(data, Sharded):
+        check_key(key)
+        each = each_record(loss, w, data, operator_keys.with_words_if_any, words)
+    else:
+        if words is not None:
+            data = operator_keys.with_words_of_groups(data, words)
+        each = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(w, data)
+    if each.ndim != 2:
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
     refuse_complex(each, "the loss")
     return each

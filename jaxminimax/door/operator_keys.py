@@ -92,6 +92,12 @@ def with_words(examples: PyTree, rows: jax.Array, words: jax.Array,
     return examples, jnp.stack(threefry(words, group, rows.astype(jnp.uint32)), -1)
 
 
+def with_words_if_any(examples: PyTree, group: jax.typing.ArrayLike, rows: jax.Array,
+                      words: jax.Array | None) -> PyTree:
+    """`with_words` of a problem that draws; the records themselves where there are no words."""
+    return examples if words is None else with_words(examples, rows, words, group)
+
+
 def with_words_of_groups(data: PyTree, words: jax.Array) -> tuple[PyTree, jax.Array]:
     """The same of all records of all groups, leaves `[p, n_max, ...]`."""
     group, row = jnp.indices(jax.tree.leaves(data)[0].shape[:2], sparse=True)

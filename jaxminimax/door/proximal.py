@@ -9,13 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.samples import check_parts, part_of, sampled_records
+from jaxminimax.door.samples import check_parts, part_of, sample_on_mesh, sampled_records
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import (
     Repeat,
@@ -29,7 +30,9 @@ from jaxminimax.mechanism import (
     rows_read,
     split,
 )
-from jaxminimax.placement.sharding import arrays, refuse
+from jaxminimax.mechanism.sampling import Sample
+from jaxminimax.placement import moved_rows
+from jaxminimax.placement.sharding import Sharded, arrays, refuse_ahead
 from jaxminimax.solvers import Regularised, certify, operator_extrapolation
 
 _NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
@@ -49,6 +52,10 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     if the residual exceeds what the noise pays for: under the assumptions that the statement lists
     it cannot, and without them nothing is promised. The residual itself stays inside.
 
+    On a mesh the sample's rows are spread evenly over the devices, and means over them are added up
+    inside the solver, see `placement.moved_rows`: the same certificate, of a point that may differ
+    by rounding.
+
     Args:
       key: as in `release`.
       mechanism: repeats a `Resolvent` whose steps are set.
@@ -56,7 +63,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
       problem: `operator`, `public` (monotone) and `project` (on a convex W, Euclidean) are used;
         none may close over traced values, and the operator must keep float64.
       z: the centre, public or released before; it may lie outside W.
-      data: as in `release`.
+      data: as in `release`; not sent ahead to a mesh.
 
     Returns:
       A `Saddle` like z in at least float32, not projected.
@@ -80,14 +87,21 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     check_noise(query)
     checks.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
                    noise_multiplier=query.noise_multiplier)
-    refuse(data)
+    refuse_ahead(data)
     check_parts(data, mechanism)
     operator_keys.refuse(problem, "A certified solution")
     own_record.check(problem.operator, z, data)
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
     noising.check_size(z, query.parameters)
     allowed = core.is_left(spent, mechanism.times * mechanism.parts)
-    noise, sample, batch = sampled_records(key, mechanism, spent, data)
+    mesh = data.mesh if isinstance(data, Sharded) else None
+    valid: jax.Array | None
+    if isinstance(data, Sharded):
+        noise, sample, _ = sample_on_mesh(key, mechanism, spent, data)
+        batch, valid = _spread(data, sample)
+    else:
+        noise, sample, batch = sampled_records(key, mechanism, spent, data)
+        valid = sample.valid  # None where all count
     part = part_of(mechanism, spent)
     # one number stays static, so that loops have a length that the program knows
     each = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else jnp.int32(0)
@@ -98,8 +112,8 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         query = on_part(query, part)
         steps = each if isinstance(query.steps, tuple) else query.steps
         core.check_float64(wide, public=problem.public, project=problem.project)
-        v, certain = _proximal_point(fold_in(key, _SOLVER), query, steps, problem, wide, batch,
-                                     valid)
+        v, certain = _proximal_point(fold_in(key, _SOLVER), query, steps, problem, wide,
+                                     (batch, valid), mesh)
         certain &= _never_fails(query, steps, wide, problem.project(wide))
         # v + N(0, (z * noise unit)^2 I)
         blurry = noising.add_noise_to_point(fold_in(key, _NOISE), v, noise_unit(query),
@@ -107,20 +121,30 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         return core.nan_unless(certain, jax.tree.map(
             lambda a, x: a.astype(at_least_float32(x.dtype)), blurry, z))
 
-    g = core.with_key_in_float64(answer, noise, query, part, each, z, batch, sample.valid)
+    g = core.with_key_in_float64(answer, noise, query, part, each, z, batch, valid)
     return core.nan_unless(allowed & sample.fits, g)
 
 
+def _spread(data: Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
+    """The rows of a sample on a mesh, as many in every shard, and which of them count."""
+    if sample.rows is None:  # all of them, where they are
+        count = jax.tree.leaves(data.rows)[0].shape[0]
+        return data.rows, jnp.arange(count) < data.population
+    rows = moved_rows.evenly(data, sample.rows)
+    valid = jnp.ones(sample.rows.shape, bool) if sample.valid is None else sample.valid
+    return rows, jnp.pad(valid, (0, jax.tree.leaves(rows)[0].shape[0] - valid.shape[0]))
+
+
 def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Problem, z: Saddle,
-                    batch: PyTree, valid: jax.Array | None) -> tuple[Saddle, jax.Array]:
+                    rows: tuple[PyTree, jax.Array | None],
+                    mesh: Mesh | None) -> tuple[Saddle, jax.Array]:
     """The solution around z, float64, and whether it is certified."""
     size, (shift, lipschitz) = batch_size(query), split(query)
     bound = query.bound if query.assumes == "lipschitz" else jnp.inf
     # plainly: a solution is certified for this very operator, and monotone as it stands
     total = clipped_sum(problem.operator, Saddle(bound, bound), strategy="vmap", joint=True)
 
-    def over(u: Saddle, rows: tuple[PyTree, jax.Array | None], size: float) -> Saddle:
-        g = total(u, *rows)
+    def over(u: Saddle, g: Saddle, size: float) -> Saddle:
         if any(x.dtype != jnp.float64 for x in jax.tree.leaves(g)):
             raise ValueError("The operator answers in less than float64 at a float64 point: "
                              "cast the record to the point's dtype, not the reverse.")
@@ -128,11 +152,10 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
         return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
 
     def mean(u: Saddle) -> Saddle:
-        return over(u, (batch, valid), size)
+        return over(u, moved_rows.added(lambda u, mine: total(u, *mine), u, rows, mesh), size)
 
     def component(u: Saddle, i: jax.Array) -> Saddle:
-        one = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i, 1), (batch, valid))
-        return over(u, one, size / count)
+        return over(u, total(u, *moved_rows.one_row(rows, i, mesh)), size / count)
 
     count = rows_read(query)
     todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)

@@ -26,6 +26,8 @@ from jaxminimax.mechanism import (
     solution_rounding,
     solution_smooth,
 )
+from jaxminimax.placement import moved_rows
+from jaxminimax.placement.sharding import Sharded, arrays, check_key
 from jaxminimax.solvers import groups
 
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
@@ -45,6 +47,10 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     lists that cannot be. NaN for all data where the description does not cover the problem, has too
     few steps, or asks for more than float64 holds.
 
+    On a mesh a phase's records are spread evenly over the devices, and risks are added up inside
+    the solver, see `placement.moved_rows`: the same certificate, of a point that may differ by
+    rounding.
+
     Args:
       key: root key of the run, a secret. The noise is a function of it and `spent` alone.
       mechanism: what was promised to the accountant; its steps are set.
@@ -52,7 +58,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
       problem: `loss` and `project` are used, and must keep float64; neither may close over traced
         values. Its constants must not exceed the mechanism's.
       w: the centre, public or released before; projected on W first.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
+      data: leaves `[p, n_max, ...]`, see `problems.by_group`; or spread over a mesh.
 
     Returns:
       A tree like w in at least float32, not projected. Neither the groups' weights nor anything
@@ -75,7 +81,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
                    **{name: getattr(mechanism, name) for name in _CONSTANTS})
     _check_covered(mechanism, problem)
     sizes = mechanism.sizes
-    w, data = jax.tree.map(jnp.asarray, (w, data))
+    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     noising.check_size(w, mechanism.parameters)
     check_groups(data, sizes)
     own_record.check(problem.loss, w, data, 2, sum(sizes))
@@ -85,10 +91,17 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     # rows beyond a smaller group's share repeat its last one, and do not count
     place = np.arange(each.max())[None]
     rows = spent * each + np.minimum(place, each - 1)
-    batch = jax.tree.map(
-        lambda x: jax.vmap(lambda a, i: a.at[i].get(mode="clip", indices_are_sorted=True))(
-            x, rows), data)
     share = (place < each) / each
+    mesh = data.mesh if isinstance(data, Sharded) else None
+    if isinstance(data, Sharded):
+        check_key(key)
+        batch = moved_rows.evenly(data, rows)
+        room = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
+        share = np.pad(share, ((0, 0), (0, room)))
+    else:
+        batch = jax.tree.map(
+            lambda x: jax.vmap(lambda a, i: a.at[i].get(mode="clip", indices_are_sorted=True))(
+                x, rows), data)
 
     def answer(key: jax.Array, spent: jax.Array, query: GroupSolution, w: PyTree,
                batch: PyTree) -> PyTree:
@@ -101,15 +114,19 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
         core.check_float64(wide, project=problem.project)
 
-        def risks(x: jax.Array) -> jax.Array:
+        def parts(x: jax.Array, mine: tuple[PyTree, jax.Array]) -> jax.Array:
+            batch, share = mine
             losses = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(unravel(x), batch)
             if losses.dtype != jnp.float64:
                 raise ValueError("The loss answers in less than float64 at a float64 point: cast "
                                  "the record to the point's dtype, not the reverse.")
-            if losses.shape != (len(sizes), place.shape[1]):
+            if losses.ndim != 2:
                 raise ValueError("The loss of one record must be one number, got shape "
                                  f"{losses.shape[2:]}.")
             return jnp.sum(losses * share, 1)
+
+        def risks(x: jax.Array) -> jax.Array:
+            return moved_rows.added(parts, x, (batch, jnp.asarray(share)), mesh, grouped=True)
 
         centre = project(point)
         lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))

@@ -13,6 +13,7 @@ from jaxminimax.door import core, correlated, noising, operator_keys, own_record
 from jaxminimax.door.samples import Place, check_groups, record_at
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
+from jaxminimax.placement.sharding import Sharded, check_key
 
 
 def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
@@ -101,6 +102,8 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
                          f"{type(mechanism).__name__}.")
     noise_multiplier = check_noise(mechanism)
     checks.scalars(clip=mechanism.clip, noise_multiplier=noise_multiplier)
+    if isinstance(data, Sharded):
+        check_key(key)
     record, inside = record_at(data, place)
     own_record.check_operator(problem, z, data, axes=len(place))
     z = jax.tree.map(jnp.asarray, z)

@@ -31,7 +31,7 @@ from jaxminimax.mechanism import (
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import arrays, is_spread
 
-_PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
+PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
 
 
 def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
@@ -159,12 +159,12 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
     scale = noising.scales(clip, noise_multiplier, query.parameters)
     allowed = core.is_left(spent, mechanism.times * mechanism.parts)
     if is_spread(data):
-        noise, sample = sample_on_mesh(key, mechanism, spent)
+        noise, sample, marked = sample_on_mesh(key, mechanism, spent, data)
         rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
         total, same = sum_over_shards(
             clipped.sums, z, data, query, sample.rows, sample.valid, rounding,
-            fold_in(noise, _PLACES), operator_keys.with_words, words, spent)
-        if same is not None:  # what was sent ahead counts only if it is what is read now
+            fold_in(noise, PLACES), operator_keys.with_words, words, spent, marked)
+        if same is not None:  # what was sent ahead counts only if it is the release's sample
             sample = sample._replace(fits=sample.fits & same)
     else:
         noise, sample, data = sampled_records(key, mechanism, spent, data)

@@ -10,7 +10,8 @@ only the owner of the run's key can compute: nobody else can test guesses about 
 with the 32-bit words x_ij of a row and secret 64-bit k_j and s. Two rows that differ agree in both
 inner sums with probability 2^-66 at most, and `mix` is a bijection. A sum over rows does not ask
 which device or process held a row, so a run may go on with its data in other places; it takes one
-pass over the data, a chunk at a time.
+pass over the data, a chunk at a time. Of records in groups, row j of group i has number
+i n_max + j, wherever it is.
 """
 
 import dataclasses
@@ -58,7 +59,10 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
       problem: see `Problem`, `GroupProblem`; functions that metrics alone call do not count.
     """
     own = secret(key)
-    return {"data set, or order of its rows": of_rows(own, data),
+    z = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), z)  # wherever it lies
+    # the host's rows are refused later on
+    grouped = isinstance(problem, GroupProblem) and not isinstance(data, HostData | HostShards)
+    return {"data set, or order of its rows": of_rows(own, data, grouped=grouped),
             **_of_problem(own, z, data, problem),
             "optimiser, schedule or other function": mark(own, _told(
                 jax.tree.map(lambda _: None, hyper), set()).encode())}
@@ -75,17 +79,26 @@ def mark(own: bytes, *parts: bytes) -> str:
 # --- rows ---
 
 
-def of_rows(own: bytes, data: PyTree) -> str:
-    """The fingerprint of all rows, in their order, with shapes and dtypes."""
+def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
+    """The fingerprint of all rows, in their order, with shapes and dtypes; or of those of groups.
+
+    Raises:
+      ValueError: for rows on a mesh that are grouped where the problem's are not, or the reverse.
+    """
+    if isinstance(data, Sharded) and data.grouped != grouped:
+        raise ValueError(f"data are spread over the mesh with grouped={data.grouped}, but the "
+                         f"problem's records are{' not' * (not grouped)} in groups: "
+                         f"shard(data, mesh, grouped={grouped}).")
+    lead = 1 + grouped
     total, told, known = np.zeros(2, np.uint64), [], []
     for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(_shapes(data))):
         told.append(repr((jax.tree_util.keystr(path), x.shape, x.dtype.name)))
-        words = -(-x.dtype.itemsize * int(np.prod(x.shape[1:])) // 4)
+        words = -(-x.dtype.itemsize * int(np.prod(x.shape[lead:])) // 4)
         made = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
             16 * (min(words, _WIDE) + 1))
         start, *factors = np.frombuffer(made, "<u8").astype(np.uint64).reshape(-1, 2)
         known.append((x.dtype, np.array(factors, np.uint64).reshape(-1, 2), start))
-    for number, first, piece in _pieces(data):
+    for number, first, piece in _pieces(data, grouped):
         dtype, each, start = known[number]
         total += _sums(piece.astype(dtype, copy=False), first, each, start)
     if isinstance(data, Sharded | HostShards):
@@ -100,7 +113,7 @@ def _shapes(data: PyTree) -> PyTree:
             (data.population, *x.shape), _dtype(x)), data.record)
     if isinstance(data, Sharded):  # without the padding
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-            (data.population, *x.shape[1:]), _dtype(x)), data.rows)
+            (*data.lead, *x.shape[len(data.lead):]), _dtype(x)), data.rows)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _dtype(x)), data)
 
 
@@ -109,35 +122,43 @@ def _dtype(x: Any) -> np.dtype:
     return jnp.result_type(x.dtype.newbyteorder("=") if isinstance(x, np.ndarray) else x)
 
 
-def _pieces(data: PyTree) -> Iterator[tuple[int, int, np.ndarray]]:
+def _pieces(data: PyTree, grouped: bool) -> Iterator[tuple[int, int, np.ndarray]]:
     """Chunks of the rows that this process answers for: leaf, number of the first row, rows."""
     if isinstance(data, HostData):
-        yield from _on_host(data, [(0, data.count)])
+        yield from _on_host(data, [(0, data.count)], [True])
         return
     if isinstance(data, HostShards):
-        yield from _on_host(data.data, data.stretches)
+        yield from _on_host(data.data, data.stretches, data.counted)
         return
     rows = data.rows if isinstance(data, Sharded) else data
     for number, x in enumerate(jax.tree.leaves(rows)):
         if not isinstance(data, Sharded):
             x = x if np.ndim(x) else x[None]
-            for at, piece in _chunks(x, len(x)):
-                yield number, at, piece
+            yield from _held(number, x, 0, x.shape[int(grouped)], grouped)
             continue
         for shard in x.addressable_shards:  # with padding at the end
-            first = shard.index[0].start or 0
+            first = shard.index[int(grouped)].start or 0
             if shard.replica_id == 0 and first < data.population:
-                for at, piece in _chunks(shard.data, min(len(shard.data), data.population - first)):
-                    yield number, first + at, piece
+                yield from _held(number, shard.data, first, data.population, grouped)
 
 
-def _on_host(data: HostData,
-             stretches: list[tuple[int, int]]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of rows that are stretches of the population: the first number, and how many."""
+def _held(number: int, x: Any, first: int, population: int,
+          grouped: bool) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of rows from number `first` on, of a population or of each group, without padding."""
+    for group in range(len(x) if grouped else 1):
+        rows = x[group] if grouped else x
+        for at, piece in _chunks(rows, min(len(rows), population - first)):
+            yield number, group * population + first + at, piece
+
+
+def _on_host(data: HostData, stretches: list[tuple[int, int]],
+             counted: list[bool]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of rows that are stretches of the population: the first number, and how many; and which."""
     begin = 0
-    for first, count in stretches:
-        for leaf, at, piece in _stretch(data, begin, begin + count):
-            yield leaf, first + at - begin, piece
+    for (first, count), mine in zip(stretches, counted, strict=True):
+        if mine:
+            for leaf, at, piece in _stretch(data, begin, begin + count):
+                yield leaf, first + at - begin, piece
         begin += count
 
 

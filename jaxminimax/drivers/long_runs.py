@@ -17,15 +17,18 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.people import rows_each
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core
 from jaxminimax.drivers import bookings, fingerprint, progress_bar
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.drivers.result import Run
 from jaxminimax.mechanism import Mechanism, check, releases
 from jaxminimax.placement import sharding
+from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
+
+_SHARDS = "number of shards"
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
@@ -47,7 +50,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         *, delta: float, neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike | None = None,
         every: int | None = None, callback: Callable[[Any], None] | None = None,
-        progress: bool = True, mesh: Mesh | None = None, people: int = 1,
+        progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
         ledger: Ledger | None = None, name: str | None = None) -> Run:
     """A run in jitted pieces of `every` rounds, the same run as `drivers.run`.
 
@@ -62,12 +65,15 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     the key can test anything about the data. Functions are told apart as this version of JAX traces
     them, and optimisers by their code: go on with the versions that a run began with.
 
-    With `mesh`, the rows are spread over its axis "data" and every device clips and sums its own
-    rows of the same sample (`sharding`). The run is the same up to rounding, for any number of
+    With `mesh`, the rows are spread over its axis "data", those of every group where the problem is
+    of groups, and every device clips and sums its own rows of the same sample (`sharding`), or of
+    the rows that a solution is solved on. The run is the same up to rounding, for any number of
     devices, and costs the same epsilon; a saved state may go on on another mesh. The state is on
     every device, but leaves of z that are spread over other axes of the mesh stay so. Where the
     mesh spans several processes, all call `fit` with equal arguments but for their rows, and need a
-    `checkpoint` folder that all of them see.
+    `checkpoint` folder that all of them see: each writes its own parts of the state, and a state
+    is valid once all have. With `shards`, the run is the same on any number of devices that
+    divides it: noisy sums to the last bit where they are of one kind, solutions up to rounding.
 
     With `ledger`, the run is charged before it reads data, or refused. A run that goes on after a
     crash, with its checkpoint, its key and all that it began with, is not charged again, nor is one
@@ -93,6 +99,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
       callback: called with a host copy of the state after every piece; never sees the data.
       progress: whether to show a progress bar, if tqdm is installed.
       mesh: devices, with an axis "data"; None: one device, or where the data are.
+      shards: parts that the rows are cut into, a multiple of the devices along the axis "data",
+        which sum theirs one after another; None: one for each device. A run with a checkpoint goes
+        on with the same number only.
       people: for the statement: the most records that one unit has.
       ledger: the budget of everything that is released about these data; see `Ledger`. With
         filter="basic" the run is charged at `delta`, if that is below the ledger's.
@@ -103,11 +112,11 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
 
     Raises:
       ValueError: for a description that is not valid or does not fit the data, a folder of
-        another run, a mesh with an algorithm that does not release clipped sums over a `Query`,
-        processes that do not agree, or `HostData` for an algorithm that reads all records, or
-        chooses them; for a checkpoint of a key of another generator than
-        threefry2x32; for arithmetic in which NaN is no number like others; if the ledger refuses
-        the run.
+        another run or number of shards, processes that do not agree, `HostData` for an algorithm
+        that reads all records, or chooses them, or on a mesh for one that does not release clipped
+        sums over a `Query`; for a checkpoint of a key of another generator than threefry2x32; for
+        arithmetic in which NaN is no number like others; if the ledger refuses the run.
+      RuntimeError: for a state that could not be saved.
       TypeError: as `run`.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
 
@@ -135,22 +144,26 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     every = max(1, total // 100) if every is None else every
     checks.count("every", every)
     checks.count("people", people)
+    if shards is not None:
+        checks.count("shards", shards)
     if checkpoint is not None and jax.random.key_impl(key) != "threefry2x32":
         raise ValueError(f"A checkpoint needs a key of threefry2x32, got {jax.random.key_impl(key)}"
                          ": rounds that are repeated after a crash must repeat their noise on any "
                          "device. Use secret_key(), or no checkpoint.")
     # a copy: the state is donated to each piece, and the caller's z must outlive that
     state = jax.tree.map(lambda x: jnp.array(x, copy=True), algorithm.init(z, hyper))
-    promise = _promise(key, described, hyper, algorithm)
+    shards = sharding.shards_of(data, shards)
+    promise = _promise(key, described, hyper, algorithm) | (
+        {} if shards is None else {_SHARDS: int(shards)})
     with bookings.Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people) as booking:
         sharding.check_records(data)  # what is refused here is not charged
-        placed = on_mesh(data, mesh)
+        placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, GroupProblem))
         if not isinstance(placed, HostData | HostShards):
             placed = sharding.arrays(placed)
         mesh, places = getattr(placed, "mesh", None), None
         if mesh is not None:
-            sharding.agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
+            agree(mesh, key=jax.random.key_data(key), z=z, settings=json.dumps(
                 [promise, every, checkpoint is not None]).encode())
             state = sharding.replicated(state, mesh)
             places = tuple(x.sharding for x in jax.tree.leaves(state))
@@ -159,12 +172,12 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
             booking.bind(z, marks, mesh)
             promise |= marks
             if mesh is not None:
-                sharding.agree(mesh, problem=json.dumps(promise).encode())
+                agree(mesh, problem=json.dumps(promise).encode())
         per_round = releases(described) // total
         with _Folder(checkpoint, promise) as folder:
             state = folder.latest(state)
             if mesh is not None:
-                sharding.agree(mesh, **{"the saved state": state})
+                agree(mesh, **{"the saved state": state})
             # of rounds that do not all make as many releases, the state counts itself
             done = int(getattr(state, "rounds", int(state.spent) // per_round))
             if checkpoint is not None and done == 0:
@@ -182,7 +195,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
                     folder.save(done, state)
                     bar.update(rounds)
                     if callback is not None:
-                        callback(jax.device_get(state))
+                        callback(sharding.on_host(state))
     return Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                        neighbours=neighbours, alongside=alongside, people=people,
                                        rows_each=rows_each(data)))
@@ -229,7 +242,9 @@ class _Folder:
         self._args = ocp.args
         self._manager = ocp.CheckpointManager(
             os.path.abspath(path),
-            options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=2, enable_async_checkpointing=False,
+                cleanup_tmp_directories=True),  # what a killed process left holds a state, too
         )
 
     def __enter__(self) -> "_Folder":
@@ -246,7 +261,7 @@ class _Folder:
         step = self._manager.latest_step()
         saved = self._manager.restore(
             step, args=self._args.Composite(promise=self._args.JsonRestore())).promise
-        for name, value in self._promise.items():
+        for name, value in ({_SHARDS: None} | self._promise).items():
             if saved.get(name) != value:
                 raise ValueError(f"The checkpoint is of a run with another {name}: use its own "
                                  "key, data, problem and settings to go on, or an empty folder to "
@@ -255,9 +270,17 @@ class _Folder:
             step, args=self._args.Composite(state=self._args.StandardRestore(state))).state
 
     def save(self, step: int, state: Any) -> None:
-        """Saves `state` and waits until it is on disk."""
+        """Saves `state` and waits until it is on disk.
+
+        Each process writes the parts of the state that are its own, or first its own. When all have
+        written, one of them gives the folder its name, which is what makes it a saved state; the
+        others wait for that, so that none shows a state that could be lost.
+        """
         if self._manager is None:
             return
-        self._manager.save(step, args=self._args.Composite(
+        saved = self._manager.save(step, args=self._args.Composite(
             state=self._args.StandardSave(state), promise=self._args.JsonSave(self._promise)))
         self._manager.wait_until_finished()
+        if not saved or step not in self._manager.all_steps(read=True):
+            raise RuntimeError(f"The state after {step} rounds was not saved in "
+                               f"{self._manager.directory}: the run ends before anybody sees it.")

@@ -1,8 +1,9 @@
 """Rows for the rounds of a run: the data themselves, or what was gathered ahead on the host.
 
-The host draws the samples of coming releases by the very function that the release calls, with the
-same key, and gathers their rows; the release draws its sample again (its rows are few numbers),
-and what was sent counts only where it is what the sample says. So neither the law of the sample nor
+The host draws the samples of coming releases, many in one program, by the very function that a
+release on data of the device calls, with the same key, and gathers their rows. A sample is a
+function of key, release and description alone, so it is drawn once: the release takes it as it was
+sent, if description and mark are its own (`host_data.mark`). So neither the law of the sample nor
 the answer can depend on where the data are; rows of another key or release make NaN.
 
 The host knows the sample. It holds the data and the key anyhow, and tells nobody: row numbers go
@@ -14,14 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.types import PyTree
-from jaxminimax.door.samples import sample_of_release
+from jaxminimax.door.samples import described, samples_ahead
 from jaxminimax.mechanism import Mechanism, Query, Repeat, Resolvent, releases, rows_read
+from jaxminimax.mechanism.row_numbers import joined
 from jaxminimax.placement import sharding
-from jaxminimax.placement.host_data import HostData, Window
+from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.placement.host_shards import HostShards
 
 _BYTES = 2**26  # of the rows that are sent together, unless told otherwise
@@ -46,11 +47,12 @@ class Supply:
     def __init__(self, key: jax.Array, mechanism: Mechanism, data: PyTree, pieces: list[int],
                  done: int, total: int) -> None:
         self._data, self._pool, self._next = data, None, None
+        self._held: HostData | None = None  # rows that are read at random places
         if not isinstance(data, HostData | HostShards):
             return
         self._ahead: HostData | HostShards = data
-        described, self._query = _readable(key, mechanism, data)
-        self._limit, self._per_round = releases(described), releases(described) // total
+        repeated, self._query = _readable(mechanism, data)
+        self._limit, self._per_round = releases(repeated), releases(repeated) // total
         held = data.data if isinstance(data, HostShards) else data
         rows = (data.rows_sent(self._query) if isinstance(data, HostShards)
                 else rows_read(self._query))
@@ -58,10 +60,13 @@ class Supply:
         self._most = min(max(pieces, default=1), held.rounds or max(1, _BYTES // size))
         self._host = _host()
         self._key = jax.device_put(key, self._host)  # the key is an argument: no program holds it
-        self._described = jax.device_put(described, self._host)
+        self._repeated = jax.device_put(repeated, self._host)
         self._shares = _cut(done, pieces, self._most)
         self._pool = ThreadPoolExecutor(1, "rows ahead")
         self._next = self._start()
+        if self._query.sampling.secret:
+            held.read_at_random(True)
+            self._held = held
 
     def __enter__(self) -> "Supply":
         return self
@@ -69,6 +74,8 @@ class Supply:
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        if self._held is not None:
+            self._held.read_at_random(False)
 
     def piece(self, rounds: int) -> Iterator[tuple[PyTree, int]]:
         """What the next `rounds` rounds read, and for how many of them, until there are enough."""
@@ -78,8 +85,7 @@ class Supply:
         while rounds:
             assert self._next is not None
             (first, count), found = self._next
-            numbers, rows = found.result()
-            window = self._window(numbers, rows, first)
+            window = self._window(found.result(), first)
             self._next = self._start()
             yield window, count
             rounds -= count
@@ -92,19 +98,22 @@ class Supply:
         if self._pool is not None:
             jax.block_until_ready(state)
 
-    def _gather(self, numbers: jax.Array,
-                valid: jax.Array | None) -> tuple[np.ndarray, PyTree]:
-        """The rows of some samples, by their numbers."""
+    def _gather(self, drawn: Sent) -> tuple[Sent, PyTree]:
+        """Samples on the host, and their rows; on a mesh, by shards."""
+        sent = jax.tree.map(np.asarray, drawn)
         if isinstance(self._ahead, HostShards):
-            there = None if valid is None else np.asarray(valid)
-            return self._ahead.gather(self._query, np.asarray(numbers), there)
-        return np.asarray(numbers), self._ahead.take(np.asarray(numbers))
+            numbers, rows = self._ahead.gather(self._query, sent.rows, sent.valid)
+            return sent._replace(rows=numbers, valid=None), rows
+        return sent, self._ahead.take(joined(sent.rows, sent.high))
 
-    def _window(self, numbers: np.ndarray, rows: PyTree, first: int) -> Window:
+    def _window(self, found: tuple[Sent, PyTree], first: int) -> Window:
+        (sent, rows), told = found, described(self._repeated)
         if isinstance(self._ahead, HostShards):
-            return self._ahead.window(numbers, rows, first)
-        return Window(**jax.device_put(dict(rows=rows, numbers=numbers, first=np.int32(first))),
-                      population=self._ahead.population)
+            return self._ahead.window(sent, rows, first, told)
+        return Window(**jax.device_put(dict(
+            rows=rows, numbers=sent.rows, high=sent.high, valid=sent.valid, fits=sent.fits,
+            marks=sent.marks, first=np.int32(first))), population=self._ahead.population,
+            described=told)
 
     def _start(self) -> tuple[tuple[int, int], Future] | None:
         """Begins to gather the next share, on the other thread."""
@@ -114,19 +123,13 @@ class Supply:
         first, count = share[0] * self._per_round, share[1]
         # of one shape: a share that is shorter reads rows for later releases as well, or the last's
         spent = np.minimum(first + np.arange(self._most * self._per_round), self._limit - 1)
-        drawn = _draw(self._key, self._described,
+        drawn = _draw(self._key, self._repeated,
                       jax.device_put(spent.astype(np.int32), self._host))
         assert self._pool is not None
-        return (first, count), self._pool.submit(self._gather, *drawn)
+        return (first, count), self._pool.submit(self._gather, drawn)
 
 
-@jax.jit
-def _draw(key: jax.Array, mechanism: Repeat,
-          spent: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """Rows of the data that releases of these numbers read, int32 `[k, c]`, and which count."""
-    samples = jax.vmap(lambda k: sample_of_release(key, mechanism, k)[1])(spent)
-    assert samples.rows is not None
-    return samples.rows, samples.valid
+_draw = jax.jit(samples_ahead)
 
 
 def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
@@ -137,8 +140,7 @@ def _cut(done: int, pieces: list[int], most: int) -> Iterator[tuple[int, int]]:
         done += rounds
 
 
-def _readable(key: jax.Array, mechanism: Mechanism,
-              data: HostData | HostShards) -> tuple[Repeat, Any]:
+def _readable(mechanism: Mechanism, data: HostData | HostShards) -> tuple[Repeat, Any]:
     """The mechanism and its query, if its releases read samples that are known ahead.
 
     On a mesh, a `Query`; else a `Resolvent` too.
@@ -149,11 +151,7 @@ def _readable(key: jax.Array, mechanism: Mechanism,
                          "Give the arrays themselves.")
     query, parts = mechanism.query, mechanism.parts
     if isinstance(data, HostShards) and not isinstance(query, Query):
-        sharding.refuse_mesh()
-    if jax.eval_shape(lambda: sample_of_release(key, mechanism, jnp.int32(0))[1]).rows is None:
-        raise ValueError(f"{query.sampling!r} reads every record in every release, so nothing is "
-                         "gained by HostData: use Poisson, FixedSize or Disjoint, or give the "
-                         "arrays themselves.")
+        sharding.refuse_hosts()
     needed = parts * query.population
     if data.population < needed or (parts == 1 and data.population != needed):
         raise ValueError(f"HostData have {data.population} records, but the mechanism was "

@@ -7,12 +7,12 @@ sample, which the host drew by the same function from the same key and sent ahea
 
 Why that costs no privacy and is charged as it stands:
 
-* The release draws its sample again, on every device, and each shard compares the numbers that it
-  was sent with its part of that sample, in order and one by one. If one number of one shard is
-  another, or a shard was sent too few, all devices release NaN: the comparisons are and-ed over the
-  mesh. So a shard that got another's rows, rows of another release or of another key release
-  nothing. Whether they agree is a function of what processes sent and of the sample, never of a
-  record.
+* Each shard sees to it that the numbers that it was sent are of its own rows, and adds up what it
+  has of the sample's mark (`host_data.mark`). All devices compare the total with the mark that the
+  first shard's process drew with the sample, and decide alike: if one number of one shard is
+  another, or is missing or there twice, if a process drew another sample, or a shard was sent
+  another's rows, rows of another release or of another key, all release NaN. Whether they agree
+  is a function of what processes sent and of the sample, never of a record.
 * All processes draw the same sample, since they hold the same key, population, mesh and mechanism,
   which `agree` compares before any row is read. Each keeps the numbers in its own shards: a row is
   in one shard, so it is clipped once and added once.
@@ -20,10 +20,15 @@ Why that costs no privacy and is charged as it stands:
   every shard, and for as many as the fullest shard of a share needs where that is more, with a
   probability of 1e-27 a shard. The number of passes is charged as on a mesh in memory.
 
+* Where the mesh has further axes, several devices, and perhaps processes, hold what a shard reads.
+  The release compares their copies, numbers and rows, word for word, and is NaN if any differ
+  (`agreement` says why).
+
 Processes must trust each other as on any mesh. That the record of a number is the same in every
-pass over the data, and in no other process, is up to the caller: no number shows it.
+pass over the data, and no other process's, is up to the caller: no number shows it.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +41,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxminimax.base.types import PyTree
 from jaxminimax.mechanism import Query
 from jaxminimax.placement import shard_sums, sharding
-from jaxminimax.placement.host_data import HostData, Window
-from jaxminimax.placement.sharding import AXIS, Sharded
+from jaxminimax.placement.agreement import AXIS, agree_on_shards
+from jaxminimax.placement.host_data import HostData, Sent, Window
+from jaxminimax.placement.sharding import Sharded
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,15 +53,23 @@ class HostShards:
     Attributes:
       data: the rows `own_rows` of this process.
       mesh: with automatic axes.
+      shards: as in `Sharded`.
     """
 
     data: HostData = dataclasses.field(repr=False)
     mesh: Mesh
+    shards: int | None = None
 
     @property
     def stretches(self) -> list[tuple[int, int]]:
         """Number of the first row, and of rows, of each of this process's shards, in order."""
-        return _stretches(self.population, self.mesh)
+        return _stretches(self.population, self.mesh, self.shards)
+
+    @property
+    def counted(self) -> list[bool]:
+        """Which of its shards this process answers for, where several hold copies of one."""
+        holding = sharding.holding(self.mesh, self.shards)
+        return [jax.process_index() == min(holding[k]) for k in self.own_shards()]
 
     @property
     def population(self) -> int:
@@ -70,20 +84,26 @@ class HostShards:
     @property
     def size(self) -> int:
         """Rows of a shard, the padding included."""
-        return sharding.shard_rows(self.population, self.mesh)
+        return sharding.shard_rows(self.population, self.mesh, self.shards)
+
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return sharding.count_shards(self.mesh, self.shards)
 
     def at_once(self, query: Query) -> int:
         """Rows of a release that are sent to a shard, but for a chance of 1e-27."""
-        return shard_sums.pass_rows(query, self.size, self.mesh.shape[AXIS])
+        return shard_sums.pass_rows(query, self.size, self.count)
 
     def rows_sent(self, query: Query) -> int:
         """Rows of a release that a process sends to its shards, the same number for all."""
-        processes = len({device.process_index for device in self.mesh.devices.flat})
-        return self.at_once(query) * -(-self.mesh.shape[AXIS] // processes)
+        held = collections.Counter(
+            one for who in sharding.holding(self.mesh, self.shards) for one in who)
+        return self.at_once(query) * max(held.values())
 
     def own_shards(self) -> list[int]:
         """Numbers of the shards of this process."""
-        return sharding.own_shards(self.mesh)
+        return sharding.own_shards(self.mesh, self.shards)
 
     def gather(self, query: Query, rows: np.ndarray,
                valid: np.ndarray | None) -> tuple[np.ndarray, PyTree]:
@@ -95,10 +115,10 @@ class HostShards:
           valid: which of them count; None for all.
 
         Returns:
-          Numbers `[k, D, W]`, sorted in each shard, -1 where there is none; and leaves
+          Numbers `[k, S, W]`, sorted in each shard, -1 where there is none; and leaves
           `[k, d, W, ...]` of the d own shards, zeros where there is none.
         """
-        shards, size = self.mesh.shape[AXIS], self.size
+        shards, size = self.count, self.size
         numbers = np.where(True if valid is None else valid, rows, np.int32(2**31 - 1))
         numbers = np.sort(numbers, 1)
         ends = np.stack([np.searchsorted(one, np.arange(shards + 1) * size) for one in numbers])
@@ -122,7 +142,7 @@ class HostShards:
 
         return found, jax.tree.map(spread, read)
 
-    def window(self, numbers: np.ndarray, rows: PyTree, first: int) -> Window:
+    def window(self, sent: Sent, rows: PyTree, first: int, described: tuple) -> Window:
         """What `gather` found, on the devices of the mesh."""
         where = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
         place = {shard: k for k, shard in enumerate(self.own_shards())}
@@ -131,36 +151,52 @@ class HostShards:
             x = x.astype(jnp.result_type(x), copy=False)
 
             def part(index: Any) -> np.ndarray:
-                number = of(index[1].start or 0)
-                return x[:, number:number + 1]
+                first, stop, _ = index[1].indices(self.count)
+                return x[:, of(first):of(first) + stop - first]
 
             return jax.make_array_from_callback(
-                (x.shape[0], self.mesh.shape[AXIS], *x.shape[2:]), where, part)
+                (x.shape[0], self.count, *x.shape[2:]), where, part)
+
+        def everywhere(x: np.ndarray) -> jax.Array:  # device_put would have processes compare it
+            whole = NamedSharding(self.mesh, PartitionSpec())
+            return jax.make_array_from_callback(x.shape, whole, lambda index: x[index])
 
         return Window(
             rows=jax.tree.map(lambda x: send(x, place.__getitem__), rows),
-            numbers=send(numbers, lambda shard: shard),
-            first=jax.device_put(np.int32(first), NamedSharding(self.mesh, PartitionSpec())),
-            population=self.population, mesh=self.mesh)
+            numbers=send(sent.rows, lambda shard: shard), high=None, valid=None,
+            fits=everywhere(sent.fits), marks=everywhere(sent.marks),
+            first=everywhere(np.array(first, np.int32)), population=self.population,
+            described=described, mesh=self.mesh, shards=self.shards)
 
 
-def on_mesh(data: PyTree, mesh: Mesh | None) -> PyTree:
+def on_mesh(data: PyTree, mesh: Mesh | None, shards: int | None = None, *,
+            grouped: bool = False) -> PyTree:
     """`data` spread over `mesh`, unless they are already or there is none; `HostData` stay.
 
+    Args:
+      data: see `fit`.
+      mesh: see `fit`. Without one, a number of shards is spread over a mesh of one device.
+      shards: as in `sharding.shard`.
+      grouped: as in `sharding.shard`.
+
     Raises:
-      ValueError: as `shard`; for data that are spread over another mesh; for `HostData` of other
-        rows than `own_rows`, on every process.
+      ValueError: as `shard`; for data that are spread over another mesh or number of shards; for
+        `HostData` of other rows than `own_rows`, on every process.
     """
+    if isinstance(data, Sharded):
+        if mesh is not None and sharding.automatic(mesh) != data.mesh:
+            raise ValueError(f"data are spread over {data.mesh}, not over {mesh}.")
+        if shards not in (None, data.shards):
+            raise ValueError(f"data are spread over shards={data.shards}, not over {shards}.")
+        return data
+    if mesh is None and shards is not None:
+        mesh = jax.make_mesh((1,), (AXIS,), devices=jax.local_devices()[:1])
     if isinstance(data, HostData):
-        return _hosts(data, mesh)
-    if not isinstance(data, Sharded):
-        return data if mesh is None else sharding.shard(data, mesh)
-    if mesh is not None and sharding.automatic(mesh) != data.mesh:
-        raise ValueError(f"data are spread over {data.mesh}, not over {mesh}.")
-    return data
+        return _hosts(data, mesh, shards)
+    return data if mesh is None else sharding.shard(data, mesh, shards=shards, grouped=grouped)
 
 
-def _hosts(data: HostData, mesh: Mesh | None) -> HostData | HostShards:
+def _hosts(data: HostData, mesh: Mesh | None, shards: int | None) -> HostData | HostShards:
     if mesh is None:
         if data.count != data.population:
             raise ValueError(f"HostData hold {data.count} of population={data.population} rows: "
@@ -168,8 +204,8 @@ def _hosts(data: HostData, mesh: Mesh | None) -> HostData | HostShards:
                              "rows.")
         return data
     mesh = sharding.automatic(mesh)
-    wanted = sum(count for _, count in _stretches(data.population, mesh))
-    sharding.agree_on_shards(data.population, mesh, **{
+    wanted = sum(count for _, count in _stretches(data.population, mesh, shards))
+    agree_on_shards(data.population, mesh, shards, **{
         "rounds, shapes and dtypes of HostData": repr((data.rounds, data.record)).encode(),
         "whether a process holds the rows own_rows(population, mesh)":
             repr(data.count == wanted).encode()})
@@ -177,10 +213,10 @@ def _hosts(data: HostData, mesh: Mesh | None) -> HostData | HostShards:
         raise ValueError(f"HostData hold {data.count} rows, but this process is to hold {wanted} "
                          f"of population={data.population}: give HostData(rows, population=n) "
                          "the rows own_rows(n, mesh).")
-    return HostShards(data, mesh)
+    return HostShards(data, mesh, shards)
 
 
-def _stretches(population: int, mesh: Mesh) -> list[tuple[int, int]]:
-    size = sharding.shard_rows(population, mesh)
+def _stretches(population: int, mesh: Mesh, shards: int | None) -> list[tuple[int, int]]:
+    size = sharding.shard_rows(population, mesh, shards)
     return [(k * size, max(0, min(size, population - k * size)))
-            for k in sharding.own_shards(mesh)]
+            for k in sharding.own_shards(mesh, shards)]

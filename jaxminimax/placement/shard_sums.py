@@ -1,6 +1,6 @@
 """Sums over data on a mesh: every shard sums its own rows of one sample, and the sums add up.
 
-    total = sum_d  sum_{i in B and in shard d} clip(g(z; x_i)),            d = 1, ..., D.
+    total = sum_s  sum_{i in B and in shard s} clip(g(z; x_i)),            s = 1, ..., S.
 
 The sample B is drawn once for the whole population, from the key and the number of the release
 alone, exactly as without a mesh. Row numbers are cheap: O(capacity) on every device, whatever n is.
@@ -8,6 +8,11 @@ So what is released equals what one device would release, up to the rounding of 
 sampling and any number of devices, and a saved state may go on elsewhere. (Samples that each shard
 draws for itself would have the same law for Poisson sampling only: fixed-size samples of the shards
 do not make a uniform one of the whole.)
+
+There are as many shards as devices, S = D, unless another number was chosen. A device then sums its
+S / D shards one after another, in a loop whose body has the shapes of one shard, whatever D is. All
+that is below is of shards, so it holds for S as for D; and since the integers of shards add up
+exactly, the release is the same number on any number of devices if a shard's own arithmetic is.
 
 Why that costs no privacy and is charged as it stands:
 
@@ -43,10 +48,11 @@ from jaxminimax.gradients.integer_sums import Grid, across, is_words, plus
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.slots import CROWDED, places
-from jaxminimax.placement.host_data import Window
-from jaxminimax.placement.sharding import AXIS, Sharded, shard_rows
+from jaxminimax.placement.agreement import AXIS, has_copies, same_copies
+from jaxminimax.placement.host_data import Window, mark
+from jaxminimax.placement.sharding import Sharded, count_shards, shard_rows
 
-Attach = Callable[[PyTree, jax.Array, jax.Array], PyTree]
+Attach = Callable[[PyTree, jax.Array, Any], PyTree]
 
 
 def _most_rows(query: Query, size: int) -> int:
@@ -71,7 +77,7 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
     return min(most, math.ceil(mean + more))
 
 
-def _add_up(found: Sums, floats: jax.Array) -> Sums:
+def add_up(found: Sums, floats: jax.Array) -> Sums:
     """The sum over the shards, on every device; of floating-point sums only where it is wanted."""
     return Sums(materialise(lambda: jax.lax.psum(found.floats, AXIS), floats), jax.tree.map(
         lambda x: across(x, AXIS), found.integers, is_leaf=is_words), jax.tree.map(
@@ -79,25 +85,28 @@ def _add_up(found: Sums, floats: jax.Array) -> Sums:
 
 
 def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
-                    data: Sharded | Window, query: Query, rows: jax.Array | None,
-                    valid: jax.Array | None, rounding: Rounding, key: jax.Array,
-                    attach: Attach | None = None, of_rows: jax.Array | None = None,
-                    spent: jax.Array | None = None) -> tuple[Sums, jax.Array | None]:
+                    data: Sharded | Window, query: Query | tuple[Query, ...],
+                    rows: jax.Array | None, valid: jax.Array | None, rounding: Rounding,
+                    key: jax.Array, attach: Attach | None = None, of_rows: PyTree = None,
+                    spent: jax.Array | None = None, marked: jax.Array | None = None,
+                    ) -> tuple[Sums, jax.Array | None]:
     """`total(z, examples, mask, rounding)` over the sampled rows, each in its shard, added up.
 
     Args:
       total: a sum over examples, `ClippedSum.sums`.
       z: the point, on every device or spread over other axes than that of the rows.
       data: the data on the mesh, or what each shard reads of them in some releases.
-      query: how the rows were sampled.
-      rows: which rows take part, int32 `[c]`; None for the whole population.
+      query: how the rows were sampled; if that is one of several, all of them.
+      rows: which rows take part, int32 `[c]`; None for the whole population, or for rows that
+        were sent ahead, which bring their numbers.
       valid: which of `rows` count; None for all.
       rounding: of the sums.
       key: for the slots of the shards' rows.
       attach: `(examples, numbers of their rows, of_rows) -> examples`, what is computed of a row's
         number beside the record; None: nothing.
-      of_rows: an array that `attach` gets, the same for all rows.
+      of_rows: arrays that `attach` gets, the same for all rows.
       spent: the number of the release, for rows that were sent ahead.
+      marked: what its sample is marked with, for these; see `host_data.mark`.
 
     Returns:
       As `total`, the same on every device along the axis of the rows; and whether the rows that
@@ -108,106 +117,180 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         `host_shards` does.
     """
     assert data.mesh is not None
-    shards, size = data.mesh.shape[AXIS], shard_rows(data.population, data.mesh)
-    whole, at_once = shards * size, pass_rows(query, size, shards)
-    _check_layout(data, whole, size, shards, at_once, query, rows)
+    queries = query if isinstance(query, tuple) else (query,)
+    mesh, shards = data.mesh, count_shards(data.mesh, data.shards)
+    size, own = shard_rows(data.population, mesh, data.shards), shards // mesh.shape[AXIS]
+    whole, at_once = shards * size, max(pass_rows(one, size, shards) for one in queries)
+    most = max(_most_rows(one, size) for one in queries)
+    _check_layout(data, whole, size, shards, at_once)
     count = None
     if rows is not None:
         count = jnp.int32(rows.shape[0]) if valid is None else jnp.sum(valid, dtype=jnp.int32)
         # what does not count comes last
         rows = jnp.sort(rows if valid is None else jnp.where(valid, rows, np.int32(2**31 - 1)))
-    moving = query.sampling.secret
+    moving = queries[0].sampling.secret
 
-    def passes(z: Saddle, mine: PyTree, first: jax.Array, rows: jax.Array, count: jax.Array,
-               rounding: Rounding, words: jax.Array, of_rows: jax.Array | None,
-               sent: tuple | None) -> tuple[Sums, jax.Array | None]:
-        begin, end = jnp.minimum(jnp.searchsorted(rows, jnp.stack([first, first + size])), count)
-        same = start = None
-        if sent is not None:
-            (numbers, at, inside), width = sent, sent[0].shape[-1]
-            place = begin + jnp.arange(width, dtype=jnp.int32)
-            equal = numbers.reshape(-1, width)[at] == rows.at[place].get(mode="clip")
-            same = inside & (end - begin <= width) & jnp.all(equal | (place >= end))
-            same = jax.lax.pmin(same.astype(jnp.int32), AXIS) == 1
-            mine = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), mine)
-            start = at * width - begin  # of the part in what was sent
+    def passes(z: Saddle, mine: PyTree, number: jax.Array | int, first: jax.Array,
+               rows: jax.Array, begin: jax.Array, end: jax.Array, rounding: Rounding,
+               words: jax.Array, of_rows: PyTree, start: jax.Array | None) -> Sums:
+        """Over number `begin`, ..., `end` - 1 of the sorted `rows`; read at `start` + these."""
         # of each shard its own: one order for all would tell, by where two shards' rows come to
         # lie, how many rows of the sample are before them
         key = fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), first // size)
 
-        def one(number: jax.Array | int) -> Sums:
+        def one(turn: jax.Array | int) -> Sums:
             slot = jnp.arange(at_once, dtype=jnp.int32)
             if moving:
-                slot = places(fold_in(key, number), at_once)
-            place = begin + number * at_once + slot
+                slot = places(fold_in(key, turn), at_once)
+            place = begin + turn * at_once + slot
             local = jnp.clip(rows.at[place].get(mode="clip") - first, 0, size - 1)
-            found = local if start is None else start + jnp.clip(place, begin, begin + width - 1)
+            found = (number * size + local if start is None
+                     else start + jnp.clip(place, 0, rows.shape[0] - 1))
             examples = jax.tree.map(lambda x: x.at[found].get(mode="clip"), mine)
             if attach is not None and of_rows is not None:
                 examples = attach(examples, first + local, of_rows)
             return total(z, examples, place < end, rounding)
 
-        if at_once == _most_rows(query, size):
-            return one(0), same
+        if at_once == most:
+            return one(0)
+        none = jnp.zeros(0, jnp.uint32)
+        return _one_after_another(lambda turn: (one(turn), none), (one(0), none), 1,
+                                  (end - begin + at_once - 1) // at_once)[0]
 
-        # compensated, as in `clipped_sum`: of a large sum and small terms none may be lost
-        def step(number: jax.Array, carry: tuple) -> tuple:
-            so_far, lost, integers, count = carry
-            found = one(number)
-            more = jax.tree.map(jnp.add, found.floats, lost)
-            new = jax.tree.map(jnp.add, so_far, more)
-            lost = jax.tree.map(two_sum_error, so_far, more, new)
-            return (new, lost, jax.tree.map(plus, integers, found.integers, is_leaf=is_words),
-                    jax.tree.map(jnp.add, count, found.within))
-
-        first_sum = one(0)
-        needed = (end - begin + at_once - 1) // at_once
-        none = jax.tree.map(jnp.zeros_like, first_sum.floats)
-        begun: tuple = (first_sum.floats, none, *first_sum[1:])
-        floats, lost, *rest = jax.lax.fori_loop(1, needed, step, begun)
-        return Sums(jax.tree.map(jnp.add, floats, lost), *rest), same
+    def in_shard(z: Saddle, mine: PyTree, numbers: jax.Array | None, number: jax.Array | int,
+                 first: jax.Array, rows: jax.Array | None, count: jax.Array | None,
+                 rounding: Rounding, words: jax.Array, of_rows: PyTree,
+                 sent: Any) -> tuple[Sums, jax.Array]:
+        if numbers is not None:
+            (at, *told), width = sent, numbers.shape[-1]
+            at = at * own + number
+            rows = numbers.reshape(-1, width)[at]
+            mine = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), mine)
+            return (passes(z, mine, number, first, rows, jnp.int32(0), jnp.sum(rows >= 0), rounding,
+                           words, of_rows, at * width), _told(rows, first, size, *told))
+        nothing = jnp.zeros(0, jnp.uint32)
+        if rows is not None and count is not None:
+            ends = jnp.stack([first, first + size])
+            begin, end = jnp.minimum(jnp.searchsorted(rows, ends), count)
+            return passes(z, mine, number, first, rows, begin, end, rounding, words, of_rows,
+                          None), nothing
+        if own > 1:
+            mine = jax.tree.map(
+                lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size), mine)
+        numbers_here = first + jnp.arange(size, dtype=jnp.int32)
+        if attach is not None and of_rows is not None:
+            mine = attach(mine, numbers_here, of_rows)
+        return total(z, mine, None if whole == data.population
+                     else numbers_here < data.population, rounding), nothing
 
     def here(z: Saddle, mine: PyTree, numbers: jax.Array | None, first: jax.Array,
              rows: jax.Array | None, count: jax.Array | None, rounding: tuple, words: jax.Array,
-             of_rows: jax.Array | None, at: Any) -> tuple[Sums, jax.Array | None]:
+             of_rows: PyTree, sent: Any) -> tuple[Sums, jax.Array | None]:
         scale, dither, floats, integers = rounding
         grid = Rounding(Grid(scale, dither, wide), floats, integers)
-        if rows is not None and count is not None:
-            found, same = passes(z, mine, first[0], rows, count, grid, words, of_rows,
-                                 None if numbers is None else (numbers, *at))
-            return _add_up(found, floats), same
-        number = first[0] + jnp.arange(size, dtype=jnp.int32)
-        if attach is not None and of_rows is not None:
-            mine = attach(mine, number, of_rows)
-        return _add_up(total(z, mine, None if whole == data.population
-                             else number < data.population, grid), floats), None
+        rest = rows, count, grid, words, of_rows, sent
+        if data.shards is None:
+            found, told = in_shard(z, mine, numbers, 0, first[0], *rest)
+        else:
+            found, told = _each_shard(
+                lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
+        return add_up(found, floats), None if numbers is None else _is_sample(told)
 
     # Unchecked on purpose: with varying types, the derivative of a shard's loss by a point that is
     # the same for all shards would itself be a sum over them, made before anything is clipped.
     (scale, dither, wide), floats, integers = rounding
-    everywhere, numbers, at = PartitionSpec(), None, None
-    spread = PartitionSpec(AXIS)
+    everywhere, numbers, sent = PartitionSpec(), None, None
+    spread, copied = PartitionSpec(AXIS), None
     if isinstance(data, Window):
         assert spent is not None
-        spread, numbers, at = PartitionSpec(None, AXIS), data.numbers, data.release(spent)
-    one_sum = jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=everywhere,
+        at, inside = data.release(spent)
+        spread, numbers = PartitionSpec(None, AXIS), data.numbers
+        sent = at, marked, data.marks[at], data.fits[at], inside
+        if has_copies(mesh):
+            copies = [*jax.tree.leaves(data.rows), numbers]
+            copied = same_copies(mesh, [*copies, data.marks, data.fits],
+                                 [*[spread] * len(copies), everywhere, everywhere], at)
+    one_sum = jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=everywhere,
                             in_specs=(everywhere, spread, spread, PartitionSpec(AXIS),
                                       *[everywhere] * 6), check_vma=False)
     firsts = jnp.arange(shards, dtype=jnp.int32) * size
-    return one_sum(z, data.rows, numbers, firsts, rows, count,
-                   (scale, dither, floats, integers), jax.random.key_data(key), of_rows, at)
+    found, same = one_sum(z, data.rows, numbers, firsts, rows, count,
+                          (scale, dither, floats, integers), jax.random.key_data(key), of_rows,
+                          sent)
+    return found, same if copied is None or same is None else same & copied
+
+
+def _told(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks: jax.Array,
+          fits: jax.Array, inside: jax.Array) -> jax.Array:
+    """What a shard knows of whether it was sent its part of the release's sample, uint32 `[5]`.
+
+    The mark of its rows, whether something is wrong with them, and, of the first shard, the mark
+    that came with the sample: all shards' are added up, see `_is_sample`.
+
+    Args:
+      rows: numbers that this shard was sent, int32 `[w]`; negative ones count for nothing.
+      first: number of its first row.
+      size: its rows.
+      words: what the release marks its sample with.
+      marks: what came with the sample.
+      fits: whether the sample fits; it is a part of the mark.
+      inside: whether it is said to be that of the release.
+    """
+    there = rows >= 0
+    wrong = jnp.any(there & ((rows < first) | (rows >= first + size))) | ~inside | ~fits
+    return jnp.concatenate([mark(words, rows, there), wrong.astype(jnp.uint32)[None],
+                            jnp.where(first == 0, marks, np.uint32(0))])
+
+
+def _is_sample(told: jax.Array) -> jax.Array:
+    """Whether what all shards were sent is one sample, that of the release; the same for all."""
+    told = jax.lax.psum(told.astype(jnp.int32), AXIS)  # whole numbers mod 2^32
+    return (told[2] == 0) & jnp.all(told[:2] + 1 == told[3:])
+
+
+def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
+                       begun: tuple[Sums, jax.Array], first: int,
+                       stop: jax.Array) -> tuple[Sums, jax.Array]:
+    """`begun` plus `one(k)` for k = first, ..., stop - 1.
+
+    Compensated, as in `clipped_sum`: of a large sum and small terms none may be lost.
+    """
+    def step(k: jax.Array, carry: tuple) -> tuple:
+        so_far, lost, integers, count, told = carry
+        found, said = one(k)
+        more = jax.tree.map(jnp.add, found.floats, lost)
+        new = jax.tree.map(jnp.add, so_far, more)
+        lost = jax.tree.map(two_sum_error, so_far, more, new)
+        return (new, lost, jax.tree.map(plus, integers, found.integers, is_leaf=is_words),
+                jax.tree.map(jnp.add, count, found.within), told + said)
+
+    sums, told = begun
+    none = jax.tree.map(jnp.zeros_like, sums.floats)
+    floats, lost, *rest, told = jax.lax.fori_loop(
+        first, stop, step, (sums.floats, none, *sums[1:], told))
+    return Sums(jax.tree.map(jnp.add, floats, lost), *rest), told
+
+
+def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple[Sums, jax.Array]:
+    """The sum over a device's own shards, and of what they tell.
+
+    All of them in turns of a loop, whose number is hidden from the compiler: it would unroll a loop
+    of one turn, and might round there otherwise than on a device with more shards.
+    """
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
+                           jax.eval_shape(one, jnp.int32(0)))
+    turns = jax.lax.optimization_barrier(jnp.int32(own))
+    return _one_after_another(one, nothing, 0, turns)
 
 
 def _check_layout(data: Sharded | Window, whole: int, size: int, shards: int, at_once: int,
-                  query: Query, rows: jax.Array | None) -> None:
+                  ) -> None:
     if isinstance(data, Sharded):
         given = {x.shape[:1] for x in jax.tree.leaves(data.rows)}
         if given != {(whole,)}:
             raise ValueError(f"Data on a mesh must have {whole} rows, {size} for each of {shards} "
                              f"shards, got leading axes {given}: sharding.shard lays them out.")
         return
-    if rows is None:
-        raise ValueError(f"{query.sampling!r} reads every record, not rows sent ahead.")
     sent = data.numbers.shape
     if sent[1] != shards or sent[2] % at_once:
         raise ValueError(f"A release reads {at_once} rows at once in each of {shards} shards, but "

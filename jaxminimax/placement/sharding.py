@@ -1,13 +1,15 @@
 """Data on the devices of a mesh, and the state of a run beside them.
 
-Rows are spread over the axis "data" of a mesh in their order, m = ceil(n / D) to each of its D
-shards; what pads the last ones is no record and never counts. `shard_sums` says how a release reads
-them. Where several processes take part, each must hold other rows, and all must hold the same key,
-state and settings: `shard` and `agree` see to it. Nothing here defends the processes against each
+Rows are spread over the axis "data" of a mesh in their order, m = ceil(n / S) to each of S shards;
+what pads the last ones is no record and never counts. Of records in groups, `[p, n_max]`, every
+group's rows are spread so. There is one shard for each of the D devices along the axis, or a number
+that D divides: then a device holds S / D of them, and the run has the same shapes on whatever
+number of devices. `shard_sums` and `group_shards` say how a release reads them. Where several
+processes take part, all must hold the same key, state and settings, and those that share a shard
+the same rows: `shard` and `agreement` see to it. Nothing here defends the processes against each
 other: what they exchange are exact sums.
 """
 
-import hashlib
 from typing import Any, NoReturn, TypeGuard
 
 import jax
@@ -17,9 +19,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import PyTree, pytree_dataclass
+from jaxminimax.placement.agreement import AXIS, agree_on_shards, check_copies, processes
 from jaxminimax.placement.host_data import HostData, Window
 
-AXIS = "data"
 _LIMIT = 2**31  # row numbers have 32 bits
 
 
@@ -28,10 +30,12 @@ class Sharded:
     """A data set whose rows are spread over the axis "data" of a mesh; made by `shard`.
 
     Attributes:
-      rows: leaves `[D m, ...]`, m rows a shard, in the order of the population; rows from
+      rows: leaves `[S m, ...]`, m rows a shard, in the order of the population; rows from
         `population` on are padding and never count.
-      population: n, rows that are records.
+      population: n, rows that are records; of groups n_max, the most that one has.
       mesh: with automatic axes. Axes other than "data" hold copies of the rows.
+      grouped: whether leaves are `[p, D m, ...]`, m rows of each group a shard.
+      shards: S, if it was chosen; None: one for each device along the axis "data".
 
     It may be handed to `run`, `sweep` and `update` as well, but only `fit` checks that several
     processes agree.
@@ -46,6 +50,14 @@ class Sharded:
     rows: PyTree
     population: int = jax.tree.static()
     mesh: Mesh = jax.tree.static()
+    grouped: bool = jax.tree.static(default=False)
+    shards: int | None = jax.tree.static(default=None)
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Lengths of the axes that number the records, without the padding of shards."""
+        groups = {np.shape(x)[0] for x in jax.tree.leaves(self.rows)} if self.grouped else set()
+        return (*groups, self.population)
 
 
 def automatic(mesh: Mesh) -> Mesh:
@@ -63,52 +75,67 @@ def _holders(mesh: Mesh) -> list[list[jax.Device]]:
         mesh.shape[AXIS], -1).tolist()
 
 
-def _processes(mesh: Mesh) -> set[int]:
-    return {device.process_index for device in mesh.devices.flat}
-
-
 def _check_processes(mesh: Mesh) -> None:
-    processes = _processes(mesh)
-    if processes == {jax.process_index()}:
-        return
-    if processes != set(range(jax.process_count())):
+    found = processes(mesh)
+    if found not in ({jax.process_index()}, set(range(jax.process_count()))):
         raise ValueError(f"mesh must have devices of this process alone or of all "
-                         f"{jax.process_count()}, got those of {sorted(processes)}.")
-    if any(len({device.process_index for device in copies}) > 1 for copies in _holders(mesh)):
-        raise ValueError(f"Each row must be held by one process, or copies of it could differ: "
-                         f"let only the axis {AXIS!r} of the mesh cross processes.")
+                         f"{jax.process_count()}, got those of {sorted(found)}.")
 
 
-def own_shards(mesh: Mesh) -> list[int]:
-    """Numbers of the shards that this process holds.
+def count_shards(mesh: Mesh, shards: int | None = None) -> int:
+    """S: a chosen number of shards, or one for each device along the axis of the rows.
 
     Raises:
-      ValueError: for a mesh whose other axes cross processes.
+      ValueError: for a number that the devices do not divide.
     """
+    devices = mesh.shape[AXIS]
+    if shards is None:
+        return devices
+    checks.count("shards", shards)
+    if shards % devices:
+        raise ValueError(f"shards must be a multiple of the {devices} devices along the axis "
+                         f"{AXIS!r} of the mesh, got {shards}.")
+    return int(shards)
+
+
+def holding(mesh: Mesh, shards: int | None = None) -> list[set[int]]:
+    """The processes that hold each shard, or a copy of it."""
+    each = count_shards(mesh, shards) // mesh.shape[AXIS]
+    return [{device.process_index for device in copies}
+            for copies in _holders(mesh) for _ in range(each)]
+
+
+def own_shards(mesh: Mesh, shards: int | None = None) -> list[int]:
+    """Numbers of the shards that this process holds, or copies of them."""
     _check_processes(mesh)
-    return [k for k, copies in enumerate(_holders(mesh))
-            if copies[0].process_index == jax.process_index()]
+    return [k for k, who in enumerate(holding(mesh, shards)) if jax.process_index() in who]
 
 
-def shard_rows(population: int, mesh: Mesh) -> int:
+def shard_rows(population: int, mesh: Mesh, shards: int | None = None) -> int:
     """Rows of a shard, the padding included.
 
     Raises:
-      ValueError: for more rows than 32-bit numbers can tell apart.
+      ValueError: for more rows than 32-bit numbers can tell apart; as `count_shards`.
     """
     checks.count("population", population)
-    size = -(-population // mesh.shape[AXIS])
-    if size * mesh.shape[AXIS] >= _LIMIT:
+    count = count_shards(mesh, shards)
+    size = -(-population // count)
+    if size * count >= _LIMIT:
         raise ValueError(f"data must have fewer than 2**31 rows, got {population}: row numbers "
                          "have 32 bits.")
     return size
 
 
-def own_rows(population: int, mesh: Mesh) -> np.ndarray:
+def own_rows(population: int, mesh: Mesh, *, shards: int | None = None) -> np.ndarray:
     """Numbers of the rows that this process is to hold, sorted, int64; all of them if it is alone.
 
     Every record must be one row, and the order of the rows must be public and the same for all
-    processes.
+    processes. Processes along other axes than "data" are to hold the same rows.
+
+    Args:
+      population: n.
+      mesh: with an axis "data".
+      shards: as in `shard`.
 
     Examples:
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
@@ -116,26 +143,33 @@ def own_rows(population: int, mesh: Mesh) -> np.ndarray:
         [0, 1, 2, 3, 4]
     """
     mesh = automatic(mesh)
-    size = shard_rows(population, mesh)
-    mine = [np.arange(k * size, (k + 1) * size) for k in own_shards(mesh)]
+    size = shard_rows(population, mesh, shards)
+    mine = [np.arange(k * size, (k + 1) * size) for k in own_shards(mesh, shards)]
     rows = np.concatenate([np.zeros(0, np.int64), *mine])
     return rows[rows < population]
 
 
-def shard(data: PyTree, mesh: Mesh, *, population: int | None = None) -> Sharded:
+def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
+          grouped: bool = False, shards: int | None = None) -> Sharded:
     """Spreads rows over the devices of a mesh.
 
     Args:
-      data: leaves `[n, ...]`. If the mesh spans several processes, each gives the rows
-        `own_rows(population, mesh)` and no others; or all give global arrays whose leading axis is
-        padded at its end to the next multiple of D.
+      data: leaves `[n, ...]`, or `[p, n, ...]` if `grouped`. If the mesh spans several processes,
+        each gives the rows `own_rows(population, mesh)` and no others; or all give global arrays
+        whose axis of rows is padded at its end to the next multiple of S.
       mesh: with an axis "data" of D devices.
       population: n; needed if there are several processes. n need not be a multiple of D.
+      grouped: whether the rows are those of p groups, as `problems.by_group` lays them out: n is
+        then the most that one has, and a process gives the rows `own_rows(n, mesh)` of each.
+      shards: S, a multiple of D; None: D. Devices sum a chosen number of shards one after another,
+        each in the same shapes, so runs are the same on any number of devices that divides it. Not
+        of groups.
 
     Raises:
-      ValueError: for a mesh without the axis, one whose other axes cross processes, data with
-        another number of rows than this process is to hold, or processes that were told another
-        population or order of devices.
+      ValueError: for a mesh without the axis, data with another number of rows than this process is
+        to hold, copies of rows along other axes that are not copies, processes that were told
+        another population, number of shards or order of devices, or a number of shards that D does
+        not divide.
 
     Examples:
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
@@ -148,46 +182,61 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None) -> Sharded
     mesh = automatic(mesh)
     _check_processes(mesh)
     leaves = jax.tree.leaves(data)
-    given = {np.shape(x)[:1] for x in leaves}
-    if len(given) != 1 or () in given:
-        raise ValueError(f"data must share one leading axis, got leading axes {given}.")
-    ((count,),) = given
+    axis = int(grouped)
+    given = {np.shape(x)[:1 + axis] for x in leaves}
+    if len(given) != 1 or len(min(given)) <= axis:
+        raise ValueError(f"data must share {'two leading axes' if grouped else 'one leading axis'}"
+                         f", got leading axes {given}.")
+    count = min(given)[axis]
     if population is None:
-        if len(_processes(mesh)) > 1:
+        if len(processes(mesh)) > 1:
             raise ValueError("population must be given where the mesh spans several processes: "
                              "shard(rows, mesh, population=n) with this process's "
                              "own_rows(n, mesh).")
         population = count
-    size = shard_rows(population, mesh)
-    whole = size * mesh.shape[AXIS]
-    agree_on_shards(population, mesh)
-    spread = NamedSharding(mesh, PartitionSpec(AXIS))
+    if grouped and shards is not None:
+        raise ValueError(f"shards={shards} is for one population: rows of groups are spread one "
+                         "shard to a device, leave it None.")
+    size = shard_rows(population, mesh, shards)
+    whole = size * count_shards(mesh, shards)
+    agree_on_shards(population, mesh, shards)
+    spread = NamedSharding(mesh, rows_spec(grouped))
     everywhere = [isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves]
     if any(everywhere):
         if not all(everywhere) or count != whole:
             raise ValueError(f"Global arrays must have {whole} rows, {size} for each of "
-                             f"{mesh.shape[AXIS]} devices with padding at the end, got {count}.")
-        return Sharded(rows=jax.tree.map(lambda x: jax.device_put(x, spread), data),
-                       population=population, mesh=mesh)
-    mine = own_rows(population, mesh)
+                             f"{whole // size} shards with padding at the end, got {count}.")
+        rows = jax.tree.map(lambda x: jax.device_put(x, spread), data)
+        check_copies(mesh, rows)
+        return Sharded(rows=rows, population=population, mesh=mesh, grouped=grouped, shards=shards)
+    mine = own_rows(population, mesh, shards=shards)
     if count != len(mine):
         raise ValueError(f"data have {count} rows, but this process is to hold {len(mine)} of "
                          f"population={population}: give rows own_rows(population, mesh).")
 
     def leaf(x: Any) -> jax.Array:
-        if whole == population and len(mine) == whole:
+        if whole == population and len(processes(mesh)) == 1:
             return jax.device_put(x, spread)
         host = np.asarray(x)
+        lead, rest = host.shape[:axis], host.shape[axis + 1:]
 
         def part(index: Any) -> np.ndarray:
-            first = index[0].start or 0
-            begin, end = np.searchsorted(mine, [first, first + size])
-            padding = np.zeros((size - (end - begin), *host.shape[1:]), host.dtype)
-            return np.concatenate([host[begin:end], padding])
+            first, stop, _ = index[axis].indices(whole)
+            begin, end = np.searchsorted(mine, [first, stop])
+            padding = np.zeros((*lead, stop - first - (end - begin), *rest), host.dtype)
+            held = host[:, begin:end] if grouped else host[begin:end]
+            return np.concatenate([held, padding], axis)
 
-        return jax.make_array_from_callback((whole, *host.shape[1:]), spread, part)
+        return jax.make_array_from_callback((*lead, whole, *rest), spread, part)
 
-    return Sharded(rows=jax.tree.map(leaf, data), population=population, mesh=mesh)
+    rows = jax.tree.map(leaf, data)
+    check_copies(mesh, rows)
+    return Sharded(rows=rows, population=population, mesh=mesh, grouped=grouped, shards=shards)
+
+
+def rows_spec(grouped: bool) -> PartitionSpec:
+    """How rows are spread, or those of every group."""
+    return PartitionSpec(None, AXIS) if grouped else PartitionSpec(AXIS)
 
 
 def check_records(data: PyTree) -> None:
@@ -210,20 +259,25 @@ def is_spread(data: PyTree) -> TypeGuard[Sharded | Window]:
     return isinstance(data, Sharded | Window) and data.mesh is not None
 
 
-def refuse(data: PyTree) -> None:
-    """Refuses data on a mesh.
+def shards_of(data: PyTree, shards: int | None) -> int | None:
+    """A chosen number of shards, of data that are cut already theirs."""
+    return data.shards if isinstance(data, Sharded) and shards is None else shards
+
+
+def refuse_ahead(data: PyTree) -> None:
+    """Refuses rows that were sent ahead to a mesh, for what does not read a `Query`'s sample.
 
     Raises:
-      ValueError: for data that are spread over one.
+      ValueError: for these.
     """
-    if is_spread(data):
-        refuse_mesh()
+    if isinstance(data, Window) and data.mesh is not None:
+        refuse_hosts()
 
 
-def refuse_mesh() -> NoReturn:
-    """For what does not run on a mesh."""
-    raise ValueError("data on a mesh are for algorithms that release clipped sums over a Query: "
-                     "run this one on one device.")
+def refuse_hosts() -> NoReturn:
+    """For what reads no rows that are sent ahead to a mesh."""
+    raise ValueError("HostData on a mesh are for algorithms that release clipped sums over a "
+                     "Query: give the arrays themselves, which shard(data, mesh) spreads.")
 
 
 def check_key(key: jax.Array) -> None:
@@ -256,66 +310,23 @@ def replicated(tree: PyTree, mesh: Mesh) -> PyTree:
         if AXIS in jax.tree.leaves(tuple(spec)):
             raise ValueError(f"Parameters must not be spread over the axis {AXIS!r}, got {spec}: "
                              "use another axis of the mesh.")
+        if len(processes(mesh)) > 1 and getattr(x, "is_fully_addressable", True):
+            # `agree` compares what processes hold; device_put would, too, and refuse NaN
+            host = np.asarray(x)
+            return jax.make_array_from_callback(
+                host.shape, NamedSharding(mesh, spec), lambda index: host[index])
         return jax.device_put(x, NamedSharding(mesh, spec))
 
     return jax.tree.map(leaf, tree)
 
 
-def agree(mesh: Mesh, **values: Any) -> None:
-    """Refuses to go on unless all processes of the mesh hold the same values.
-
-    With different keys they would draw different samples and add different noise to one sum, and
-    what differs between their results would give it away.
-
-    Args:
-      mesh: a mesh of one process is agreed with itself.
-      **values: bytes or pytrees of arrays; of them, only a hash leaves the process.
-
-    Raises:
-      ValueError: on every process, naming what differs.
-
-    Examples:
-        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
-        >>> jmm.placement.agree(mesh, key=jnp.zeros(2))  # silent if all processes have the same
-    """
-    if len(_processes(mesh)) == 1:
-        return
+def on_host(tree: PyTree) -> PyTree:
+    """A copy in NumPy's arrays; all processes call it where leaves are spread over them."""
     from jax.experimental import multihost_utils
 
-    marks = np.stack([np.frombuffer(hashlib.sha256(_bytes(x)).digest(), np.uint8)
-                      for x in values.values()])
-    every = np.asarray(multihost_utils.process_allgather(marks))
-    for k, name in enumerate(values):
-        if (every[:, k] != marks[k]).any():
-            raise ValueError(f"{name} must be equal on all processes, and is not: make it on one "
-                             "and hand it to the others, a key by "
-                             "multihost_utils.broadcast_one_to_all(jax.random.key_data(key)).")
-
-
-def agree_on_shards(population: int, mesh: Mesh, **values: Any) -> None:
-    """Refuses to go on unless all processes say alike which of them holds which rows.
-
-    Or a row could be held, and counted, by two.
-
-    Args:
-      population: n.
-      mesh: with the devices in their order.
-      **values: as in `agree`.
-    """
-    agree(mesh, **{"population and mesh": repr((
-        population, tuple(mesh.shape.items()), [d.id for d in mesh.devices.flat])).encode(),
-        **values})
-
-
-def _bytes(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    found = [str(jax.tree.structure(value)).encode()]
-    for x in jax.tree.leaves(value):
-        local = [x]
+    def leaf(x: Any) -> Any:
         if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated):
-            # without the axis of the rows, every process holds all of it
-            local = [s.data for s in sorted(x.addressable_shards, key=lambda s: str(s.index))]
-        found += [repr((np.shape(x), jnp.result_type(x))).encode(),
-                  *(np.asarray(part).tobytes() for part in local)]
-    return b"|".join(found)
+            return multihost_utils.process_allgather(x, tiled=True)
+        return jax.device_get(x)
+
+    return jax.tree.map(leaf, tree)

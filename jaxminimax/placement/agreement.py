@@ -1,0 +1,185 @@
+"""What must be equal on the devices and processes of a mesh: settings, key, state, copies of rows.
+
+Along axes other than that of the rows, devices hold copies of them, and the compiler may cut the
+work on a record between these devices in any way: by parameters, by layers, by records. A release
+is private for any such cut if the copies are equal, for then it computes what one device would.
+Where they differ it need not be: a norm made of one copy may weigh a gradient made of another,
+
+    |c_i g(z; x_i)| <= C  for  c_i = min(1, C / |g(z; x_i)|),  and not for  c_i = min(1, C /
+    |g(z; x_i')|)  with x_i' another copy,
+
+so that the sum moves by more than 2 C when a record is replaced, as much as the largest gradient.
+(Parts of one gradient made of different copies, and the norm of the same parts, would be clipped
+to C; but which parts meet is the compiler's affair.) So copies are compared word for word, on the
+devices that hold them: those in memory once, by `sharding.shard`, and those that hosts send in
+every release that reads them, which is NaN otherwise. Whether they agree is no matter of noise: it
+is a fact about the caller's files, of which a difference tells that there is one.
+"""
+
+import hashlib
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxminimax.base.types import PyTree
+
+AXIS = "data"
+_CHUNK = 2**24  # bytes of a device's rows that are sent to its neighbour together
+
+
+def processes(mesh: Mesh) -> set[int]:
+    """Those that have devices of the mesh."""
+    return {device.process_index for device in mesh.devices.flat}
+
+
+def agree(mesh: Mesh, **values: Any) -> None:
+    """Refuses to go on unless all processes of the mesh hold the same values.
+
+    With different keys they would draw different samples and add different noise to one sum, and
+    what differs between their results would give it away.
+
+    Args:
+      mesh: a mesh of one process is agreed with itself.
+      **values: bytes or pytrees of arrays; of them, only a hash leaves the process. Of leaves that
+        are spread over processes, copies of each part are compared.
+
+    Raises:
+      ValueError: on every process, naming what differs.
+
+    Examples:
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> jmm.placement.agree(mesh, key=jnp.zeros(2))  # silent if all processes have the same
+    """
+    if len(processes(mesh)) == 1:
+        return
+    from jax.experimental import multihost_utils
+
+    marks = np.stack([np.frombuffer(hashlib.sha256(_bytes(x)).digest(), np.uint8)
+                      for x in values.values()])
+    every = np.asarray(multihost_utils.process_allgather(marks))
+    for k, (name, value) in enumerate(values.items()):
+        same = (every[:, k] == marks[k]).all()
+        if not (same and _same(mesh, [x for x in jax.tree.leaves(value) if _apart(x)])):
+            raise ValueError(f"{name} must be equal on all processes, and is not: make it on one "
+                             "and hand it to the others, a key by "
+                             "multihost_utils.broadcast_one_to_all(jax.random.key_data(key)).")
+
+
+def agree_on_shards(population: int, mesh: Mesh, shards: int | None, **values: Any) -> None:
+    """Refuses to go on unless all processes say alike which of them holds which rows.
+
+    Or a row could be held, and counted, by two.
+
+    Args:
+      population: n.
+      mesh: with the devices in their order.
+      shards: as `sharding.shard` was told.
+      **values: as in `agree`.
+    """
+    agree(mesh, **{"population and mesh": repr((
+        population, tuple(mesh.shape.items()), [d.id for d in mesh.devices.flat], shards)).encode(),
+        **values})
+
+
+def check_copies(mesh: Mesh, rows: PyTree) -> None:
+    """Refuses rows on a mesh of which two devices are to hold the same, and do not.
+
+    Raises:
+      ValueError: on every process.
+    """
+    if not _same(mesh, jax.tree.leaves(rows)):
+        raise ValueError("Copies of the rows differ between devices along other axes of the mesh "
+                         f"than {AXIS!r}: all processes along them must load the same rows "
+                         "own_rows(population, mesh), in the same way.")
+
+
+def has_copies(mesh: Mesh) -> bool:
+    """Whether rows are on several devices."""
+    return math.prod(mesh.shape.values()) > mesh.shape[AXIS]
+
+
+def same_copies(mesh: Mesh, leaves: list[jax.Array], specs: list[PartitionSpec],
+                at: jax.Array | None = None) -> jax.Array:
+    """Whether devices that are to hold the same numbers do, bit for bit: bool `[]`, for all alike.
+
+    Every device sends its words to the next one along each axis over which they are not spread,
+    in a ring: if all that neighbours hold is equal, all copies are.
+
+    Args:
+      mesh: with automatic axes.
+      leaves: arrays on all of its devices.
+      specs: how each is spread over its axes.
+      at: which of the leading axis' entries to compare, int32 `[]`; None: all.
+    """
+    def here(at: jax.Array | None, *leaves: jax.Array) -> jax.Array:
+        same = jnp.array(True)
+        for x, spec in zip(leaves, specs, strict=True):
+            along = [axis for axis in mesh.axis_names
+                     if axis not in jax.tree.leaves(tuple(spec)) and mesh.shape[axis] > 1]
+            if along:
+                same &= _as_neighbours(x if at is None else x[at], along, mesh)
+        return jax.lax.pmin(same.astype(jnp.int32), mesh.axis_names) == 1
+
+    return jax.shard_map(here, mesh=mesh, in_specs=(PartitionSpec(), *specs),
+                         out_specs=PartitionSpec(), check_vma=False)(at, *leaves)
+
+
+def _as_neighbours(x: jax.Array, along: list[str], mesh: Mesh) -> jax.Array:
+    """Whether an array is that of the next device along these axes, some rows at a time."""
+    rows = x.reshape(x.shape[0] if x.ndim else 1, -1)
+    size = max(1, min(rows.shape[0], _CHUNK // max(1, rows.shape[1] * x.dtype.itemsize)))
+
+    def step(number: jax.Array, same: jax.Array) -> jax.Array:
+        words = _words(jax.lax.dynamic_slice_in_dim(rows, number * size, size))
+        for axis in along:  # the last rows may be compared twice
+            count = mesh.shape[axis]
+            ring = [(k, (k + 1) % count) for k in range(count)]
+            same &= jnp.all(jax.lax.ppermute(words, axis, ring) == words)
+        return same
+
+    return jax.lax.fori_loop(0, -(-rows.shape[0] // size), step, jnp.array(True))
+
+
+def _words(x: jax.Array) -> jax.Array:
+    """The bits of an array, as unsigned integers of at most 32."""
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint8)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        x = jnp.stack([x.real, x.imag])
+    kind = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
+    return jax.lax.bitcast_convert_type(x, kind)
+
+
+def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
+    where = [x.sharding for x in leaves]
+    specs = [one.spec for one in where if isinstance(one, NamedSharding)
+             and one.mesh.axis_names == mesh.axis_names]
+    if len(specs) < len(leaves):
+        raise ValueError("Arrays of several processes must be spread over the axes of mesh, got "
+                         f"{where}.")
+    if all(math.prod(mesh.shape[axis] for axis in jax.tree.leaves(tuple(spec)))
+           == mesh.devices.size for spec in specs):
+        return True
+    leaves = [jax.device_put(x, NamedSharding(mesh, spec))
+              for x, spec in zip(leaves, specs, strict=True)]
+    return bool(jax.jit(lambda *leaves: same_copies(mesh, list(leaves), specs))(*leaves))
+
+
+def _apart(x: Any) -> bool:
+    """Whether no process holds all of an array."""
+    return isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated)
+
+
+def _bytes(value: Any) -> bytes:
+    """A value, or of what is spread over processes how it is."""
+    if isinstance(value, bytes):
+        return value
+    found = [str(jax.tree.structure(value)).encode()]
+    for x in jax.tree.leaves(value):
+        found.append(repr((np.shape(x), jnp.result_type(x))).encode())
+        found.append(repr(x.sharding).encode() if _apart(x) else np.asarray(x).tobytes())
+    return b"|".join(found)

@@ -1,0 +1,179 @@
+"""Rows that are sent between the shards of a mesh: those that a solution is solved on, or one.
+
+A solver reads its rows a hundred times and more, so on a mesh they are spread evenly first: rows
+of a sample or of a part, wherever they lie, are sent once a release, and every shard gets as many
+as the others. (All rows of a population lie so already.) What is sent are bits, and each row is
+sent by the one shard that has it; so is a single record, to all. Every evaluation then sums the
+shards' own rows and adds the D sums up, in floating point.
+
+What that means for a certificate. A solution is certified by a residual that is computed from such
+sums, so their rounding is a part of what `mechanism.resolvent.rounding` and
+`mechanism.group_solution.solution_rounding` allow for. A sum of n vectors of norm at most M along
+a tree of additions of depth h is off by at most h u n M (1 + O(h u)), u = 2^-53: coordinate by
+coordinate by h u times the sum of the lengths, whatever the tree. Adding zeros is exact, and
+padding adds zeros.
+
+* Proximal points: shards add in blocks of 32 by `base.tree.sum_rows`, and so are the D sums added.
+  Hence h <= 33 (log_32 n + log_32 D + 4), D counting the shards that have rows, at most n; and h <
+  n in any case. A residual has two means, off by h u M each, and the bound has 32 n^(1/2) u M for
+  them: so h <= 16 n^(1/2) is to hold. It does for n <= 256, where h < n, and beyond, where h is at
+  most 66 (log_32 n + 2), which is 238 at n = 257 and grows slower than n^(1/2).
+* Worst-group solutions: the bound is for whatever order the N records of a phase are added in, one
+  running sum included, whose depth is N - 1; no tree over N records is deeper. A derivative is the
+  sum of D copies of its D-th part, which is off by D u more, D <= N: 2 N u are allowed for.
+
+So the bounds of one device hold on any number of them, and a certificate means the same: the point
+is as near to the exact solution as the noise pays for. Two numbers of devices find points that
+differ by rounding, as two solvers would; noise does not follow the point.
+
+The D sums are gathered and added in the order of the shards, by the same program on every device;
+derivatives of them are added by an all-reduce, which hands one result to all. So all hold the same
+sum to the last bit, take the same branches, and end with the same point.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxminimax.base.tree import sum_rows
+from jaxminimax.base.types import PyTree
+from jaxminimax.placement.sharding import AXIS, Sharded, rows_spec
+
+
+def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Mesh | None,
+          grouped: bool = False) -> PyTree:
+    """`function(point, rows)`, a sum over rows; on a mesh of each shard's, added up in order.
+
+    Args:
+      function: a sum over the rows that it is given; may be differentiated by the point.
+      point: on every device.
+      rows: leaves `[b, ...]`, or `[p, b, ...]` if `grouped`; on a mesh as `evenly` spreads them.
+      mesh: that they are on; None: one device.
+      grouped: as in `sharding.shard`.
+    """
+    if mesh is None:
+        return function(point, rows)
+
+    def here(point: PyTree, mine: PyTree) -> PyTree:
+        return jax.tree.map(_in_order, jax.lax.all_gather(function(point, mine), AXIS))
+
+    everywhere = PartitionSpec()
+    return jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=everywhere,
+                         in_specs=(everywhere, rows_spec(grouped)), check_vma=False)(point, rows)
+
+
+def _in_order(x: jax.Array) -> jax.Array:
+    """The sum over the leading axis."""
+    if not x.size:
+        return jnp.zeros(x.shape[1:], x.dtype)
+    return sum_rows(jnp.ones(x.shape[0], x.dtype), x.reshape(x.shape[0], -1)).reshape(x.shape[1:])
+
+
+def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
+    """Row `number` of leaves `[b, ...]`, as leaves `[1, ...]`."""
+    if mesh is None:
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number, 1), rows)
+    size = jax.tree.leaves(rows)[0].shape[0] // mesh.shape[AXIS]
+
+    def here(mine: PyTree, first: jax.Array, number: jax.Array) -> PyTree:
+        return _taken(mine, number[None] - first[0], size, 0)
+
+    everywhere = PartitionSpec()
+    return jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=everywhere,
+                         in_specs=(rows_spec(False), rows_spec(False), everywhere),
+                         check_vma=False)(rows, _firsts(mesh, size), number)
+
+
+def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
+    """The record at a row's number, or at a group's and a row's; at the nearest one there is.
+
+    Args:
+      data: of a population, or of groups.
+      place: int32 `[]` each; one number, or two.
+    """
+    *group, row = place
+    size = _held(data)
+
+    def here(mine: PyTree, first: jax.Array, group: list[jax.Array], row: jax.Array) -> PyTree:
+        mine = jax.tree.map(lambda x: x.at[tuple(group)].get(mode="clip"), mine)
+        return jax.tree.map(lambda x: x[0], _taken(mine, row[None] - first[0], size, 0))
+
+    everywhere = PartitionSpec()
+    return jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=everywhere,
+                         in_specs=(rows_spec(data.grouped), rows_spec(False), everywhere,
+                                   everywhere), check_vma=False)(
+        data.rows, _firsts(data.mesh, size), [jnp.asarray(i) for i in group],
+        jnp.clip(row, 0, data.population - 1))
+
+
+def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
+    """Rows by their numbers, the same number of them in every shard.
+
+    Args:
+      data: of a population, or of groups.
+      numbers: int32 `[c]`, or `[p, c]` in each group.
+
+    Returns:
+      Leaves `[D w, ...]`, or `[p, D w, ...]`, w = ceil(c / D): the rows in the order of `numbers`,
+      then the last one again; spread like `data`.
+    """
+    mesh, axis = data.mesh, int(data.grouped)
+    shards, size = mesh.shape[AXIS], _held(data)
+    width = -(-numbers.shape[-1] // shards)
+    room = [(0, 0)] * axis + [(0, shards * width - numbers.shape[-1])]
+    numbers = jnp.pad(jnp.clip(numbers, 0, data.population - 1), room, mode="edge")
+
+    def here(mine: PyTree, first: jax.Array, numbers: jax.Array) -> PyTree:
+        def send(to: jax.Array, kept: PyTree) -> PyTree:  # a share at a time: no device holds all
+            wanted = jax.lax.dynamic_slice_in_dim(numbers, to * width, width, axis)
+            found = _taken(mine, wanted - first[0], size, axis)
+            return jax.tree.map(lambda a, b: jnp.where(first[0] == to * size, a, b), found, kept)
+
+        nothing = jax.tree.map(lambda x: jnp.zeros(
+            (*x.shape[:axis], width, *x.shape[axis + 1:]), x.dtype), mine)
+        return jax.lax.fori_loop(0, shards, send, nothing)
+
+    spread = rows_spec(data.grouped)
+    return jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=spread, check_vma=False,
+                         in_specs=(spread, rows_spec(False), PartitionSpec()))(
+        data.rows, _firsts(mesh, size), numbers)
+
+
+def _held(data: Sharded) -> int:
+    """Rows of a device, as they are laid out."""
+    return jax.tree.leaves(data.rows)[0].shape[int(data.grouped)] // data.mesh.shape[AXIS]
+
+
+def _firsts(mesh: Mesh, size: int) -> jax.Array:
+    """The number of the first row of each device."""
+    return jnp.arange(mesh.shape[AXIS], dtype=jnp.int32) * size
+
+
+def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:
+    """Rows of all shards, on each: a row's bits from the shard that has it, zeros from others."""
+    there = (local >= 0) & (local < size)
+    place = jnp.clip(local, 0, size - 1)
+
+    def leaf(x: jax.Array) -> jax.Array:
+        bits, back = _bits(x)
+        index: Any = place if axis == 0 else (jnp.arange(x.shape[0])[:, None], place)
+        found = bits[index]
+        inside = there.reshape(*there.shape, *[1] * (found.ndim - there.ndim))
+        return back(jax.lax.psum(jnp.where(inside, found, 0), AXIS))
+
+    return jax.tree.map(leaf, mine)
+
+
+def _bits(x: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """Numbers whose sum with zeros is exact, and the way back; -0 and every NaN stay themselves."""
+    dtype, wide = x.dtype, jnp.uint64 if x.dtype.itemsize == 8 else jnp.uint32
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return x, lambda a: a
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return x.astype(wide), lambda a: a.astype(dtype)
+    own = jnp.dtype(f"uint{8 * dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(x, own).astype(wide), lambda a: (
+        jax.lax.bitcast_convert_type(a.astype(own), dtype))
