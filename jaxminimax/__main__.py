@@ -21,7 +21,7 @@ from jaxminimax.accounting import (
     _statement,
 )
 from jaxminimax.algorithms import ALGORITHMS, takes
-from jaxminimax.base import checks
+from jaxminimax.base import checks, kept_programs
 from jaxminimax.mechanism import (
     GroupLosses,
     Mechanism,
@@ -162,6 +162,8 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; 0, or 2 with the reason on standard error."""
     args = options.parser(__doc__, tables.add).parse_args(argv)
+    if __name__ == "__main__" and args.command in tables.SAID:
+        kept_programs.keep()
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
