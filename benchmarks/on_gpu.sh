@@ -27,7 +27,8 @@ for part in "${parts[@]}"; do
   case "$part" in
     tests) python -m pytest -q -m 'gpu and not slow' ;;
     throughput) python -m benchmarks.throughput "${quick[@]}" --cores 0 \
-        --json "$folder/throughput.json" --plot "$folder/throughput.png" ;;
+        --json "$folder/throughput.json" --markdown "$folder/throughput.md" \
+        --plot "$folder/throughput.png" ;;
     device) python -m benchmarks.device "${quick[@]}" --json "$folder/device.json" ;;
     noise) python -m benchmarks.noise_law "${draws[@]}" --json "$folder/noise_law.json" ;;
     table2) python -m benchmarks.table2 --datasets mnist --methods mlp \

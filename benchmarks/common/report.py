@@ -17,7 +17,24 @@ _PACKAGES = ("jax", "jaxlib", "numpy", "optax", "dp-accounting", "jaxminimax")
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses a bad argument in one line on standard error, with exit status 2."""
+    """Refuses a bad argument in one line on standard error, with exit status 2.
+
+    In a command, `python -m benchmarks.NAME`, JAX keeps compiled programs for later ones
+    (`kept_programs.keep`), unless it times or reads what a compiler does.
+    """
+
+    def __init__(self, *args: Any, compiles: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._keeps = not compiles and _is_command()
+
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        """The arguments."""
+        found = super().parse_args(*args, **kwargs)
+        if self._keeps:
+            from jaxminimax.base import kept_programs
+
+            kept_programs.keep()
+        return found
 
     def error(self, message: str) -> NoReturn:
         """Prints the reason and leaves."""
@@ -85,6 +102,12 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _is_command() -> bool:
+    """Whether a module of this folder is the program that runs."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name.startswith("benchmarks.")
 
 
 def command() -> str:

@@ -10,6 +10,8 @@ from benchmarks import (
     group_figures,
     published_report,
     report,
+    start,
+    throughput_tables,
     variance_tables,
     zoo_noise,
     zoo_tables,
@@ -17,18 +19,6 @@ from benchmarks import (
 
 _METHODS = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
             "front end": "front end"}
-_PEERS = [  # workload and peer as the file calls them, and as the page does
-    ("linear 22", "jax_privacy", "linear scorer, 22 numbers", "jax_privacy"),
-    ("linear 22", "plain vmap, scan", "", "plain vmap in a scan"),
-    ("linear 22", "specialised scan", "", "a scan specialised by hand"),
-    ("mlp", "jax_privacy microbatched", "MLP 784-256-1", "jax_privacy in microbatches"),
-    ("mlp", "Opacus ghost", "", "Opacus, ghost clipping"),
-    ("mlp", "PyTorch by hand, compiled", "", "compiled PyTorch by hand, closed-form norms"),
-    ("mlp", "specialised scan", "", "a scan specialised by hand"),
-    ("attention", "plain vmap, scan", "small attention model", "plain vmap in a scan"),
-    ("cnn", "Opacus ghost", "small CNN", "Opacus, ghost clipping"),
-    ("cnn", "specialised scan", "", "a scan specialised by hand"),
-]
 
 
 def table2(result: dict[str, Any]) -> str:
@@ -46,25 +36,22 @@ def table2(result: dict[str, Any]) -> str:
         for (name, method), line in cells.items()])
 
 
-def throughput(result: dict[str, Any]) -> str:
-    """Library over peer, in steps a second."""
-    ratios = {(r["workload"], r["peer"], r["batch"]): r["ratio"] for r in result["rows"]}
-
-    def cell(workload: str, peer: str, batch: int) -> str:
-        ratio = ratios.get((workload, peer, batch))
-        return "" if ratio is None else f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
-
-    batches = (64, 256, 1024, 4096)
-    return report.markdown(["workload", "peer", *(f"batch {b:,}" for b in batches)],
-                     [[name, said, *(cell(workload, peer, b) for b in batches)]
-                      for workload, peer, name, said in _PEERS])
-
-
 def noise(result: dict[str, Any]) -> str:
     """Nanoseconds of a normal number, on integers and on floats."""
     return report.markdown(["numbers", "bits", "time over float32 noise"],
                      [[f"{row['size']:,}", str(row["bits"]), f"{row['ratio']:.2f}"]
                       for row in result["speed"]])
+
+
+def ghost_layers(result: dict[str, Any]) -> str:
+    """Milliseconds and megabytes of a clipped sum, a column for every strategy."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in result["rows"]:
+        cells.setdefault(row["model"], {})[row["way"]] = (
+            f"{row['cpu ms']:.1f} ms, {row['temporary bytes'] / 1e6:.1f} MB")
+    ways = list(next(iter(cells.values())))
+    return report.markdown(["model", *ways], [[name, *(line[way] for way in ways)]
+                                              for name, line in cells.items()])
 
 
 def host_data(result: dict[str, Any]) -> str:
@@ -76,13 +63,37 @@ def host_data(result: dict[str, Any]) -> str:
                       for row in result["rows"] if row["data"] != "device"])
 
 
+def whole_passes(result: dict[str, Any]) -> str:
+    """Time and temporaries of a round over all records, and the time of a record."""
+    return report.markdown(
+        ["algorithm", "records", "features", "ms of processor a round", "ns a record",
+         "temporaries over data"],
+        [[f"`{row['algorithm']}`", f"{row['rows']:,}", row["way"],
+          f"{row['cpu ms per round']:.2f}", f"{1e6 * row['cpu ms per round'] / row['rows']:.1f}",
+          f"{row['temporaries over data']:.3f}"] for row in result["rows"]])
+
+
+def poisson(result: dict[str, Any]) -> str:
+    """Poisson samples over rows with replacement, before sizes were drawn and since."""
+    found: dict[tuple, dict[str, float]] = {}
+    for row in result["rows"]:
+        if row["sampler"] == "Poisson":
+            what = f"a {row['what']}", row["batch"], row["population"]
+            found.setdefault(what, {})[row["source"]] = row["ratio"]
+    return report.markdown(["of", "batch", "rows", "by gaps, before", "by size, now"], [
+        [what, f"{batch:,}", f"{rows:,}", *(f"{ratio[k]:.2f}" for k in ("before", "after"))]
+        for (what, batch, rows), ratio in found.items()])
+
+
 def rows_on_disk(result: dict[str, Any]) -> str:
     """What a round costs the host as the rows grow beyond its memory."""
-    said = {"device": "on the device", "files": "in files", "reader": "from a reader"}
+    said = {"device": "on the device", "files": "in files", "pages": "in files, read anew",
+            "reader": "from a reader"}
     return report.markdown(
-        ["rows", "where", "GB", "ms of processor a round", "over rows on the device", "host MB"],
-        [[f"{row['rows']:,}", said[row["data"]], f"{row['bytes'] / 1e9:.2g}",
-          f"{row['cpu ms per round']:.2f}", f"{row['cpu over device']:.1f}",
+        ["scorer", "rows", "where", "GB", "ms of processor a round", "over rows on the device",
+         "host MB"],
+        [[row["workload"], f"{row['rows']:,}", said[row["data"]], f"{row['bytes'] / 1e9:.2g}",
+          f"{row['cpu ms per round']:.2f}", f"{row['cpu over device']:.2f}",
           f"{row['host MB']:.0f}"] for row in result["rows"]])
 
 
@@ -267,7 +278,10 @@ def variance_auc(result: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "table2": table2, "throughput": throughput, "noise": noise, "host_data": host_data,
+    "table2": table2, "throughput": throughput_tables.ratios,
+    "throughput_targets": throughput_tables.missed,
+    "throughput_sampling": throughput_tables.sampling, "noise": noise, "host_data": host_data,
+    "ghost_layers": ghost_layers, "poisson": poisson, "whole_passes": whole_passes,
     "rows_on_disk": rows_on_disk, "draws": draws, "tuning": tuning,
     "zoo": zoo_tables.games, "zoo_averages": zoo_tables.averages,
     "zoo_large": zoo_tables.large, "zoo_phases": zoo_tables.phases, "fair": fair,
@@ -276,4 +290,5 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "published": published, "counts": counts,
     "gaps": gaps, "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
-    "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc}
+    "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,
+    "start": start.table, "start_imports": start.imports, "start_sizes": start.sizes}

@@ -14,13 +14,23 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks import adaptive_attack, group_attack, stream_attack
-from jaxminimax import Saddle, gda, group_sgd, mechanism, proximal, recursive_sgda, sgda
+from jaxminimax import (
+    Saddle,
+    gda,
+    group_sgd,
+    mechanism,
+    problems,
+    proximal,
+    recursive_sgda,
+    sgda,
+)
 from jaxminimax import audit as auditor
+from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.door import sums
 from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.gradients import clipping
-from jaxminimax.mechanism import gap_law, poisson
+from jaxminimax.mechanism import poisson, size_law
 from jaxminimax.noise import floored_normal
 
 FULL = mechanism.Full()
@@ -286,6 +296,16 @@ def stacked_matrices() -> Finding:
     return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
 
 
+def tied_table() -> Finding:
+    """Norm of one clipped gradient of a row that is looked up and multiplied, in clip norms."""
+    def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
+        return (x @ w.T)[3] + jnp.sum(w[jnp.int32(3 * x[0])])
+
+    total = clipping.clipped_sum(jmm.saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
+    alone = total(Saddle(jnp.zeros((100, 8), jnp.float32), ()), jnp.ones((1, 8), jnp.float32))
+    return Finding(float(jnp.linalg.norm(alone.w)), 1.0 + 1e-6)
+
+
 def others_of_nan() -> Finding:
     """What a record that is NaN moves the sum of the others by, in clip norms: convolutions."""
     def loss(w: jax.Array, v: jax.Array, x: jax.Array) -> jax.Array:
@@ -321,6 +341,19 @@ def one_norm() -> Finding:
     return Finding(float(np.linalg.norm(g, axis=1).max()), 1.0 + 1e-6)
 
 
+def one_operator() -> Finding:
+    """Largest norm of an operator that is not clipped, among records of all sizes, in its bound."""
+    rng = np.random.default_rng(2)
+    made = problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
+                                      radius=Saddle(1.0, 0.5))
+    x = rng.normal(size=(300, 5)) * 10.0 ** rng.uniform(-1, 3, (300, 1))
+    z = made.problem.project(Saddle(*(jnp.asarray(rng.normal(size=5), jnp.float32),) * 2))
+    g = jax.vmap(made.problem.operator, (None, 0))(
+        z, (jnp.asarray(x, jnp.float32), jnp.asarray(rng.normal(size=300), jnp.float32)))
+    norms = jnp.sqrt(jnp.sum(jnp.square(g.w), 1) + jnp.sum(jnp.square(g.v), 1))
+    return Finding(float(norms.max() / made.bound), 1.0 + 1e-6)
+
+
 def budget() -> Finding:
     """Releases that are not NaN; the limit is what the mechanism allows."""
     hyper = hyper_of(sgda, 3, query(FULL))
@@ -333,8 +366,8 @@ def budget() -> Finding:
     return Finding(finite, hyper.iterations)
 
 
-def places() -> Finding:
-    """How unequally often records are in releases that are not NaN, in standard deviations."""
+def overflows() -> Finding:
+    """Releases that are numbers; the limit: how many samples fit, and five deviations."""
     n, rate, count = 12, 0.5, 20_000
     described = query(mechanism.Poisson(rate=rate, capacity=6), n, clip=Saddle(1.0, None),
                       noise_multiplier=Saddle(0.0, None))
@@ -346,40 +379,56 @@ def places() -> Finding:
         return sums.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data).w
 
     g = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), count)))
-    inside = np.round(g[np.isfinite(g).all(1)] * rate * n)
-    gap = inside[:, : n // 2].sum(1) - inside[:, n // 2:].sum(1)
-    return Finding(abs(gap.mean()) / (gap.std() / math.sqrt(len(gap))), 5.0)
+    fit = stats.binom.cdf(6, n, rate)
+    return Finding(int(np.isfinite(g).all(1).sum()),
+                   count * fit + 5 * math.sqrt(count * fit * (1 - fit)))
 
 
-def gaps() -> Finding:
-    """Gaps between sampled records that are not those of their words; none may be.
+def sizes() -> Finding:
+    """Samples whose size is not that of their words; none may be.
 
-    One digit's number is a threshold or one less, which has the same first words; others are 0.
+    The words are those of a threshold, or of one less, which has the same first word.
     """
-    rate, n = 0.01, 4000
-    rows, words = gap_law.limits(rate, n), gap_law.WORDS
-    units = np.cumprod([1, *(len(row) + 1 for row in rows[:-1])])
+    rate, n = 0.1, 400
+    room, most = mechanism.Poisson(rate=rate)._room(n)
+    first, table = size_law.limits(rate, n, most)
+    numbers = [t - off for t in table[:: len(table) // 8] for off in (0, 1) if t]
 
-    def wrong(digits: list[int]) -> int:
-        """Of a draw with these digits; what is seldom looked up is looked up for all its gaps."""
-        of = [(j, t - off) for j in digits for t in rows[j] for off in (0, 1)]
-        given = np.full((words, len(rows) + len(rows) % 2, len(of)), 2**32 - 1, np.uint32)
-        for gap, (j, x) in enumerate(of):
-            given[:, j, gap] = [x >> 32 * i & 0xFFFFFFFF for i in reversed(range(words))]
+    def drawn(number: int) -> int:
+        words = np.array([number >> 32 * i & 0xFFFFFFFF for i in (4, 3, 2, 1, 0, 5)], np.uint32)
 
-        def pairs(key: Any, shape: Any, part: int = 0, rolled: bool = False) -> Any:
-            first, *others = jnp.asarray(given)
-            others = [x[: len(rows)] for x in others]
-            return ((first[::2], first[1::2]) if part == 0
-                    else (jnp.concatenate(others[::2]), jnp.concatenate(others[1::2])))
+        def pairs(key: Any, shape: Any, **how: Any) -> Any:
+            if shape == (3,):  # of the size
+                return jnp.asarray(words[::2]), jnp.asarray(words[1::2])
+            return word_pairs(key, shape, **how)
 
         with mock.patch.object(poisson, "word_pairs", pairs):
-            found = np.asarray(poisson.gaps(KEY, rate, n, len(of)))
-        exact = [min(n, int(units[j]) * sum(x < t for t in rows[j])) for j, x in of]
-        return int(np.sum(found != exact))
+            return int(jnp.sum(poisson.poisson_rows(KEY, rate, n, room, most)[1]))
 
-    last = len(rows) - 1
-    return Finding(wrong(list(range(last))) + wrong([last]), 0.0)
+    return Finding(sum(drawn(x) != first + sum(x < t for t in table) for x in numbers), 0.0)
+
+
+def _held(count: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the slots of so many samples of about 15 of n rows, and which are held."""
+    rate = 15 / n
+    room, most = mechanism.Poisson(rate=rate)._room(n)
+    rows, held, _ = jax.jit(jax.vmap(
+        lambda key: poisson.poisson_rows(key, rate, n, room, most)))(jax.random.split(KEY, count))
+    return np.asarray(rows), np.asarray(held)
+
+
+def repeated() -> Finding:
+    """Samples that hold a row twice; none may."""
+    return Finding(sum(len(np.unique(row[held])) < held.sum()
+                       for row, held in zip(*_held(500, 300), strict=True)), 0.0)
+
+
+def slots() -> Finding:
+    """Held slots of the first half less those of the second, in standard deviations."""
+    held = _held(2000, 10**6)[1]
+    half = held.shape[1] // 2
+    more = held[:, :half].sum(1) - held[:, -half:].sum(1)
+    return Finding(abs(more.mean()) / (more.std() / math.sqrt(len(more))), 5.0)
 
 
 def sent_ahead() -> Finding:
@@ -403,6 +452,19 @@ def sent_ahead() -> Finding:
         first += rounds
     fit = sum(int(finite(jnp.int32(k), jax.tree.map(jnp.asarray, rows))) for k in range(count))
     return Finding(released, fit)
+
+
+def sent_for_another() -> Finding:
+    """Releases of rows that were sent for the one before, or of another key, that are numbers."""
+    n, count = 40, 4
+    made = mechanism.Repeat(query=query(mechanism.Poisson(rate=0.5), n), times=count)
+    rows = Saddle(np.ones((n, 1), np.float32), np.ones((n, 1), np.float32))
+    start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
+    with Supply(KEY, made, jmm.HostData(rows), [count], 0, count) as supply:
+        ((window, _),) = supply.piece(count)
+    later = dataclasses.replace(window, first=window.first + 1)
+    release = jax.jit(lambda spent: sums.release(KEY, made, spent, auditor.PLAIN, start, later).w)
+    return Finding(sum(int(jnp.isfinite(release(jnp.int32(k))[0])) for k in range(count)), 0.0)
 
 
 @functools.cache

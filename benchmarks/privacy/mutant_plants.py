@@ -31,21 +31,22 @@ from jaxminimax.door import (
     stream,
 )
 from jaxminimax.gradients import clipping, ghost, summation, weights
-from jaxminimax.gradients.ghost import _factors
+from jaxminimax.gradients.ghost import _factors, _tied
 from jaxminimax.mechanism import (
     Poisson,
     Query,
     SampleKeys,
     Windows,
     costs,
+    distinct,
     factorisation,
-    gap_law,
     phase_sizes,
     poisson,
     rows_read,
 )
 from jaxminimax.mechanism import correlated as correlated_sums
 from jaxminimax.placement import host_data
+from jaxminimax.problems import _regression
 
 AIMS: dict[str, tuple[Any, str]] = {
     # noise
@@ -64,10 +65,12 @@ AIMS: dict[str, tuple[Any, str]] = {
     "words of operators": (core, "operators_words"),
     # samples
     "sample": (samples, "draw"),
-    "digit of a gap": (poisson, "_digit"),
-    "thresholds of gaps": (poisson, "thresholds"),
+    "size of a sample": (poisson, "drawn_size"),
+    "slots of a sample": (poisson, "some"),
+    "new rows": (distinct, "firsts"),
     "part": (samples, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
+    "words of samples sent ahead": (core, "words_ahead"),
     # sums
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),
@@ -76,10 +79,12 @@ AIMS: dict[str, tuple[Any, str]] = {
     "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (_factors, "_gram"),
     "norms of matrices": (ghost.Factors, "stand_in"),
+    "norms of tied tables": (_tied, "union_norms"),
     "rows of a slice": (summation, "fresh"),
     "records by themselves": (summation.apart, "each"),
     "clipped losses": (losses, "_clipped"),
     "clipped scores": (losses, "_clipped_parts"),
+    "product with a record": (_regression, "product_with"),
     "noise unit": (proximal, "noise_unit"),
     "length of a solution": (solutions, "solution_length"),
     # algorithms
@@ -264,11 +269,12 @@ def of_number_0(keys: Any) -> Any:
 
 
 def of_the_noises_words(sample_of_release: Any) -> Any:
-    """The sample is drawn from the words that the noise is made of."""
+    """The sample's size is drawn from the words that the noise is made of."""
     def changed(key: Any, mechanism: Any, spent: Any) -> Any:
         key, _ = sample_of_release(key, mechanism, spent)
         keys = SampleKeys(fold_in(key, noising._NOISE), key)
-        return key, samples.draw(keys, mechanism.query, spent % mechanism.times)
+        with mock.patch.object(poisson, "fold_in", lambda key, _: key):
+            return key, samples.draw(keys, mechanism.query, spent % mechanism.times)
 
     return changed
 
@@ -311,18 +317,26 @@ def times_the_rate(factor: float) -> Callable[[Any], Any]:
     return make
 
 
-def ties_not_extended(digit: Any) -> Any:
-    """Words that are those of a threshold are taken to be above it."""
-    def changed(word: jax.Array, row: Any) -> Any:
-        found, tie = digit(word, row)
-        return found, jnp.zeros_like(tie)
+def ties_not_extended(drawn_size: Any) -> Any:
+    """A size whose first bits are those of a threshold is taken to be told by them."""
+    def changed(*of: Any) -> Any:
+        size, open_, exactly = drawn_size(*of)
+        return size, jnp.zeros_like(open_), exactly
 
     return changed
 
 
-def long_gaps_cut(thresholds: Any) -> Any:
-    """The thresholds that are nearly always enough are all."""
-    return lambda rate, population: thresholds(rate, population)[:, :gap_law.FAST]
+def repeated_rows(firsts: Any) -> Any:
+    """Rows that are drawn several times are not looked for."""
+    return lambda rows, there: there
+
+
+def first_slots(some: Any) -> Any:
+    """The first new slots hold the sample, not random ones."""
+    def changed(words: jax.Array, among: jax.Array, m: jax.Array) -> Any:
+        return some(jnp.arange(words.shape[0], dtype=jnp.uint32) << 12, among, m)
+
+    return changed
 
 
 def any_fits(draw: Any) -> Any:
@@ -345,20 +359,9 @@ def reshuffled(draw: Any) -> Any:
 
 def fits_if_sent(read: Any) -> Any:
     """Rows that were sent for a release count, also beyond the capacity."""
-    class Always:
-        """A flag that no other one changes."""
-
-        def __init__(self, same: jax.Array) -> None:
-            self.same = same
-
-        def __rand__(self, other: Any) -> jax.Array:
-            return self.same
-
-        __array_priority__ = 1000
-
-    def changed(window: Any, spent: Any, wanted: Any) -> Any:
-        rows, places, same = read(window, spent, wanted)
-        return rows, places, Always(same)
+    def changed(window: Any, spent: Any, words: Any) -> Any:
+        sample, places, rows = read(window, spent, words)
+        return sample._replace(fits=window.release(spent)[1]), places, rows
 
     return changed
 
@@ -401,6 +404,11 @@ def without_cross_terms(gram: Any) -> Any:
 def of_the_first_matrix(stand_in: Any) -> Any:
     """Of several matrices in one parameter."""
     return lambda factors: tuple(x[:, :1] if x.ndim > 1 else x for x in stand_in(factors))
+
+
+def without_lookups(norms: Any) -> Any:
+    """Of a table that is multiplied with, too."""
+    return lambda x, rows, d, least: norms(x, rows, d.at[:, x.shape[1]:].set(0), least)
 
 
 def losses_clipped_at(factor: float) -> Callable[[Any], Any]:

@@ -26,7 +26,7 @@ from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
 from jaxminimax import gda, proximal, recursive_sgda
 from jaxminimax.accounting import _calibrate, _curves
-from jaxminimax.mechanism import fixed_size, poisson
+from jaxminimax.mechanism import poisson
 
 RESULT = pathlib.Path(__file__).parents[1] / "results" / "mutants.md"
 
@@ -52,8 +52,7 @@ class Mutant(NamedTuple):
 def _forget() -> None:
     """Empties every cache that an answer of the mutant could stay in."""
     _calibrate._CACHE.clear()
-    for cached in (_curves.named_epsilon, _curves._delta, poisson.thresholds,
-                   fixed_size.wide):
+    for cached in (_curves.named_epsilon, _curves._delta, poisson.thresholds, poisson._slots):
         cached.cache_clear()
 
 
@@ -174,15 +173,20 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      SIGNAL),
     ("sampling rate a tenth high", "amplification", "sample", plant.times_the_rate(1.1), SAMPLED,
      SIGNAL),
-    ("ties of a gap's digits not extended", "amplification: the law of gaps", "digit of a gap",
-     plant.ties_not_extended, find.gaps, "gaps that are not those of their words"),
-    ("gaps cut where 15 thresholds do not decide", "amplification: the law of gaps",
-     "thresholds of gaps", plant.long_gaps_cut, find.gaps,
-     "gaps that are not those of their words"),
-    ("overflow does not fail closed", "uniformity: the first records are kept", "sample",
-     plant.any_fits, find.places, "first against last records, standard deviations"),
+    ("ties of a size's first bits not extended", "amplification: the law of sizes",
+     "size of a sample", plant.ties_not_extended, find.sizes,
+     "samples whose size is not that of their words"),
+    ("rows that are drawn twice count twice", "clipping: a record is added once", "new rows",
+     plant.repeated_rows, find.repeated, "samples that hold a row twice"),
+    ("samples in the first slots", "sensitivity: the slots of others", "slots of a sample",
+     plant.first_slots, find.slots, "first against last slots, standard deviations"),
+    ("overflow does not fail closed", "amplification: the law of sizes", "sample",
+     plant.any_fits, find.overflows, "releases that are numbers"),
     ("overflow of rows sent ahead is released", "uniformity, of data on the host",
      "rows sent ahead", plant.fits_if_sent, find.sent_ahead, "releases that are numbers"),
+    ("rows sent for another release are read", "uniformity, of data on the host",
+     "words of samples sent ahead", plant.of_number_0, find.sent_for_another,
+     "releases that are numbers"),
     ("batches not disjoint", "one read a pass", "sample", plant.first_batch_only, BATCHES, SIGNAL),
     ("rows in another order in every pass", "distance of a record's releases, of correlated noise",
      "sample", plant.reshuffled, PASSES, SIGNAL),
@@ -200,12 +204,18 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("clip norm of a leaf a fifth high", "sensitivity", "weight", plant.clip_times(1.2), LEAF,
      SIGNAL),
     ("clip lifted", "sensitivity", "weight", plant.lifted, ONE, SIGNAL),
+    ("features not shortened", "sensitivity, where nothing is clipped", "product with a record",
+     lambda _: lambda w, x, radius: x @ w, find.one_operator,
+     "norm of one record's operator over its bound"),
     ("norm of numbers cast to bfloat16", "sensitivity, by some thousandths", "norm",
      plant.in_bfloat16, find.one_norm, "norm of one clipped record over the clip norm"),
     ("cross terms of shared rows dropped", "sensitivity, of gradients kept as factors", "gram",
      plant.without_cross_terms, find.shared_rows, "norm of one clipped record over the clip norm"),
     ("norm of the first of stacked matrices", "sensitivity, of gradients kept as factors",
      "norms of matrices", plant.of_the_first_matrix, find.stacked_matrices,
+     "norm of one clipped record over the clip norm"),
+    ("lookups of a tied table left out of its norm", "sensitivity, of gradients kept as factors",
+     "norms of tied tables", plant.without_lookups, find.tied_table,
      "norm of one clipped record over the clip norm"),
     ("records of a grouped convolution not held apart", "sensitivity, where a record is NaN",
      "records by themselves", lambda _: lambda f, z, x: jax.vmap(f, (None, 0))(z, x),

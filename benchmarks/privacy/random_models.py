@@ -4,9 +4,10 @@
 
 A model is a few layers drawn from a list: dense, scaled by constants, stacked in a scan, recurrent,
 both, per-head and per-expert weights, static slices, convolutions in groups, norms, positions,
-products of parameters, tables, tied tables, and uses that are not understood. Its parameters belong
-to one player or the other at random. The records' features and losses have magnitudes from 1e-30 to
-1e30, and the clip norms lie among the gradients' norms. Two statements are checked for each model:
+products and sums of parameters, low rank, weight norm, standardised kernels, spectral scaling,
+tables, tied tables, and uses that are not understood. Its parameters belong to one player or the
+other at random. The records' features and losses have magnitudes from 1e-30 to 1e30, and the clip
+norms lie among the gradients' norms. Two statements are checked for each model:
 
 * in float64, every record's own clipped gradient, and the sum, differ between the strategies
   "ghost" and "vmap" by rounding;
@@ -17,7 +18,7 @@ import argparse
 import functools
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -116,6 +117,37 @@ def _chain(p: dict, h: Array, ids: Array) -> Array:
     return jnp.einsum("tc,cd,de->te", h, p["a"], p["b"])
 
 
+def _low_rank(p: dict, h: Array, ids: Array) -> Array:
+    frozen = jax.lax.stop_gradient(p["m"])
+    return jnp.tanh(h @ frozen + 0.5 * (h @ p["a"]) @ p["b"])
+
+
+def _low_rank_sum(p: dict, h: Array, ids: Array) -> Array:
+    def layer(h: Array, q: dict) -> tuple[Array, None]:
+        return h + jnp.tanh(h @ (q["m"] + 0.5 * q["a"] @ q["b"])), None
+
+    return jax.lax.scan(layer, h, p)[0]
+
+
+def _even(p: dict, h: Array, ids: Array) -> Array:
+    return h @ (p["m"] + p["m"].T - p["a"] @ p["m"] @ p["b"])
+
+
+def _weight_normed(p: dict, h: Array, ids: Array) -> Array:
+    m = p["g"] * p["m"] / jnp.sqrt(1e-6 + jnp.sum(p["m"] ** 2, 0))
+    return jax.lax.scan(lambda s, row: (jnp.tanh(s @ m + row),) * 2, h[0], h)[1]
+
+
+def _standardised(p: dict, h: Array, ids: Array) -> Array:
+    k = (p["k"] - jnp.mean(p["k"], (0, 1))) / jnp.sqrt(0.1 + jnp.var(p["k"], (0, 1)))
+    return _convolution({"k": k}, h, ids) + h @ (p["m"] * np.tri(h.shape[1]))
+
+
+def _spectral(p: dict, h: Array, ids: Array) -> Array:
+    m = p["m"] / jnp.sqrt(0.1 + jnp.sum(p["m"] ** 2))
+    return h @ m + jnp.sin(h) @ m.T + jnp.tanh(h @ p["m"])
+
+
 def _table(p: dict, h: Array, ids: Array) -> Array:
     return h * 0.1 + p["table"][ids]
 
@@ -127,6 +159,12 @@ def _table_in_loop(p: dict, h: Array, ids: Array) -> Array:
 def _tied(p: dict, h: Array, ids: Array) -> Array:
     scores = jnp.sin(h + p["table"][ids]) @ p["table"].T
     return jax.nn.softmax(scores) @ p["table"]
+
+
+def _tied_logits(p: dict, h: Array, ids: Array) -> Array:
+    table = p["table"]
+    rows = jnp.sin(h) + table[3 * ids] - table[3 * ids[:1]]
+    return h + (rows @ table.T)[:, :h.shape[1]]
 
 
 def _unknown(p: dict, h: Array, ids: Array) -> Array:
@@ -153,9 +191,17 @@ LAYERS = {
     "depthwise convolution": Layer(lambda t, c: {"k": (3, 1, c)}, _convolution),
     "normed": Layer(lambda t, c: {"position": (t, c), "scale": (c,), "shift": (c,)}, _normed),
     "chain": Layer(lambda t, c: {"a": (c, 2), "b": (2, c)}, _chain),
+    "low rank": Layer(lambda t, c: {"m": (c, c), "a": (c, 2), "b": (2, c)}, _low_rank),
+    "sum of low rank": Layer(lambda t, c: {"m": (2, c, c), "a": (2, c, 2), "b": (2, 2, c)},
+                             _low_rank_sum),
+    "even": Layer(lambda t, c: {"m": (c, c), "a": (c, c), "b": (c, c)}, _even),
+    "weight norm": Layer(lambda t, c: {"m": (c, c), "g": (c,)}, _weight_normed),
+    "standardised": Layer(lambda t, c: {"k": (2, c // 2, c), "m": (c, c)}, _standardised),
+    "spectral": Layer(lambda t, c: {"m": (c, c)}, _spectral),
     "table": Layer(lambda t, c: {"table": (TABLE, c)}, _table),
     "table in a loop": Layer(lambda t, c: {"table": (TABLE, c)}, _table_in_loop),
     "tied": Layer(lambda t, c: {"table": (TABLE, c)}, _tied),
+    "tied, large": Layer(lambda t, c: {"table": (5 * TABLE, c)}, _tied_logits),
     "unknown": Layer(lambda t, c: {"branch": (c, c), "carry": (c, c), "masked": (c, c)}, _unknown),
 }
 
@@ -176,14 +222,29 @@ class Model(NamedTuple):
     records: dict[str, np.ndarray]
 
 
-def draw(seed: int, dtype: Any) -> Model:
-    """A random model of two to four layers."""
+def _begun(seed: int) -> tuple[np.random.Generator, int, int, tuple[str, ...]]:
+    """What goes on to draw, t, c, and the names of two to four layers."""
     rng = np.random.default_rng(seed)
     t, c = int(rng.choice([1, 3])), int(rng.choice([4, 12]))
     # every layer comes round, whatever the others are
     first = list(LAYERS)[seed % len(LAYERS)]
     names = (first, *rng.choice(list(LAYERS), rng.integers(1, 4)))
-    names = tuple(str(name) for name in rng.permutation(names))
+    return rng, t, c, tuple(str(name) for name in rng.permutation(names))
+
+
+def covering(seeds: Iterable[int]) -> list[int]:
+    """Few of the seeds, such that every layer is in one of their models."""
+    names = {seed: set(_begun(seed)[-1]) for seed in seeds}
+    left, chosen = set(LAYERS), []
+    while left:
+        chosen.append(max(names, key=lambda seed: len(names[seed] & left)))
+        left -= names[chosen[-1]]
+    return chosen
+
+
+def draw(seed: int, dtype: Any) -> Model:
+    """A random model of two to four layers."""
+    rng, t, c, names = _begun(seed)
     players: tuple[dict, dict] = {}, {}
     owner = {}
     for place, name in enumerate(names):

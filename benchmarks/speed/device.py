@@ -114,7 +114,7 @@ def row(case: Case, machine: dict[str, float], ns: float, args: argparse.Namespa
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.device", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.device", description=__doc__, compiles=True,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--workloads", nargs="+", choices=cases.WORKLOADS, default=cases.WORKLOADS)
     p.add_argument("--batches", nargs="+", type=report.count, default=BATCHES)

@@ -1,13 +1,22 @@
 """`python -m benchmarks.rows_on_disk`: a round over up to 10^8 rows that no memory holds.
 
 The same private AUC run with the same batch over rows on the device, over memory-mapped files of
-more and more rows, and over a reader that makes a record of its number when it is asked. The files
-are sparse: what is measured is drawing, mapping, gathering and sending, not the speed of a disk.
-Host memory is that of the process alone, without pages of files, which the system takes back.
+as many rows, and over a reader that makes a record of its number when it is asked: for a linear
+scorer, and for one with a hidden layer. The files are sparse: what is measured is drawing, mapping,
+gathering and sending, not the speed of a disk. They are in the memory of the system ("files"), or
+every page is brought there anew ("pages"). Host memory is that of the process alone, without pages
+of files, which the system takes back. With `--processes 2`, each process has its half of the rows.
 """
 
+import argparse
+import functools
+import json
+import mmap
+import os
 import pathlib
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -19,9 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import host_data, report
+from benchmarks import report
 from jaxminimax import Saddle
 from jaxminimax.door.samples import sample_of_release
+
+HIDDEN = 256
+PROBLEM = {"linear": jmm.problems.linear_scorer,
+           "mlp": lambda theta, x: jnp.maximum(x @ theta["w"] + theta["b"], 0) @ theta["v"]}
 
 
 class Made:
@@ -69,8 +82,13 @@ def parser() -> report.Parser:
                    default=[1_000_000, 10_000_000, 100_000_000])
     p.add_argument("--features", type=report.count, default=16)
     p.add_argument("--batch", type=report.count, default=1024, help="expected, of a release")
-    p.add_argument("--iterations", type=report.count, default=200)
-    p.add_argument("--repeats", type=report.count, default=5)
+    p.add_argument("--iterations", type=report.count, default=400)
+    p.add_argument("--repeats", type=report.count, default=3)
+    p.add_argument("--resident", type=report.count, default=10_000_000,
+                   help="the most rows to have on the device; more are compared with these")
+    p.add_argument("--workloads", nargs="+", choices=tuple(PROBLEM), default=list(PROBLEM))
+    p.add_argument("--processes", type=report.count, default=1)
+    p.add_argument("--process", nargs=2, help=argparse.SUPPRESS)  # number, and address of the first
     p.add_argument("--json", type=report.output(".json"))
     return p
 
@@ -83,6 +101,47 @@ def _files(folder: pathlib.Path, count: int, features: int) -> tuple[np.ndarray,
                                   shape=shape)
     x, y = (np.load(folder / f"{name}{count}.npy", mmap_mode="r") for name in shapes)
     return x, y
+
+
+def _in_memory(files: tuple[Any, ...]) -> None:
+    """Brings all pages of files there, where there is room."""
+    for x in files:
+        x.reshape(-1)[::1024].sum()
+
+
+def _not_in_memory(files: tuple[Any, ...]) -> None:
+    """Takes all pages of files away."""
+    for x in files:
+        x._mmap.madvise(mmap.MADV_DONTNEED)
+        with open(x.filename, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def start(workload: str, features: int) -> Saddle:
+    """Where the runs begin."""
+    if workload == "linear":
+        return jmm.problems.auc_start(jnp.zeros(features, jnp.float32))
+    w = np.random.default_rng(0).normal(size=(features, HIDDEN)).astype(np.float32)
+    return jmm.problems.auc_start({"w": jnp.asarray(w), "b": jnp.zeros(HIDDEN, jnp.float32),
+                                   "v": jnp.full(HIDDEN, HIDDEN**-0.5, jnp.float32)})
+
+
+def seconds(data: Any, n: int, workload: str, args: Any, mesh: Any) -> tuple[float, float]:
+    """Time on the wall, and of the processors of this process, of a run."""
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
+                      population=n, sampling=jmm.Poisson(rate=args.batch / n))
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=args.iterations)
+    z = start(workload, args.features)
+    wall, cpu = time.perf_counter(), time.process_time()
+    state = jmm.fit(jax.random.key(0), z, data, hyper, jmm.sgda, _problem(workload), delta=1e-9,
+                    every=max(1, args.iterations // 4), progress=False, mesh=mesh).state
+    jax.block_until_ready(state)
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+@functools.cache
+def _problem(workload: str) -> jmm.Problem:
+    return jmm.problems.auc(PROBLEM[workload], prior=0.3, radius=Saddle(10.0, 10.0))
 
 
 def draws(count: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -103,46 +162,97 @@ def draws(count: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
     return found
 
 
+def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """All, in turn with as many rows on the device, or `args.resident`."""
+    mesh, alone = None, args.processes == 1
+    if not alone:
+        mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    found = []
+    for n in args.rows:
+        count = n if mesh is None else len(jmm.placement.own_rows(n, mesh))
+        files = _files(folder, count, args.features)
+        resident = min(n, args.resident)
+        there = resident if mesh is None else len(jmm.placement.own_rows(resident, mesh))
+        zeros = tuple(np.zeros((there, *x.shape[1:]), x.dtype) for x in files)
+        device = (tuple(map(jnp.asarray, zeros)) if mesh is None
+                  else jmm.shard(zeros, mesh, population=resident))
+        del zeros
+        host = jmm.HostData(files, population=n)
+        ways: dict[str, Any] = {"device": device, "files": host}
+        if n == max(args.rows):
+            ways["pages"] = host
+            if alone:
+                ways["reader"] = jmm.HostData(Made(n, args.features))
+        for workload in args.workloads:
+            here = [way for way in ways if workload == "linear" or way in ("device", "files")]
+            times: dict[str, list] = {way: [] for way in here}
+            peaks = dict.fromkeys(here, 0)
+            for turn in range(args.repeats + 1):  # the first compiles
+                for way in here:
+                    if way != "reader":
+                        (_not_in_memory if way == "pages" else _in_memory)(files)
+                    with Peak() as peak:
+                        taken = seconds(ways[way], resident if way == "device" else n, workload,
+                                        args, mesh)
+                    if turn:
+                        times[way].append(taken)
+                        peaks[way] = max(peaks[way], peak.bytes)
+            for way in here[int(resident < n):]:
+                wall, cpu = (1e3 * statistics.median(x) / args.iterations
+                             for x in zip(*times[way], strict=True))
+                over = (statistics.median(a[k] / b[k] for a, b in zip(
+                    times[way], times["device"], strict=True)) for k in range(2))
+                found.append({
+                    "workload": workload, "processes": args.processes, "data": way, "rows": n,
+                    "bytes": 4 * n * (args.features + 1), "cpu ms per round": cpu,
+                    "wall ms per round": wall,
+                    **dict(zip(("wall over device", "cpu over device"), over, strict=True)),
+                    "host MB": peaks[way] / 1e6, "load": os.getloadavg()[0]})
+                print("{workload:6s} {data:7s} {rows:12,d} rows  {cpu ms per round:7.3f} ms of "
+                      "processor, {cpu over device:5.2f} of the device's; wall {wall ms per round:"
+                      "7.3f} ms, {wall over device:5.2f}; {host MB:6.1f} MB; load {load:.1f}"
+                      .format(**found[-1]), flush=True)
+        del ways, device
+    return found
+
+
+def _in_processes(args: Any, argv: list[str], folder: pathlib.Path) -> list[dict[str, Any]]:
+    """What the first of several processes on this host measures; each has its part of the rows."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    names = [folder / f"{k}.json" for k in range(args.processes)]
+    command = [sys.executable, "-m", "benchmarks.rows_on_disk", *argv, "--rows",
+               str(max(args.rows))]
+    running = [subprocess.Popen([*command, "--process", str(k), address, "--json", str(name)],
+                                stdout=subprocess.DEVNULL if k else None)
+               for k, name in enumerate(names)]
+    if any([one.wait() for one in running]):
+        raise RuntimeError("a process failed: see above")
+    return json.loads(names[0].read_text())["rows"]
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs all, in turn; 0."""
+    argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
-    problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.3, radius=Saddle(10.0, 10.0))
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        least, most = min(args.rows), max(args.rows)
-        jobs: list[tuple[str, int, Any]] = [
-            ("device", least, (jnp.zeros((least, args.features), jnp.float32),
-                               jnp.zeros(least, jnp.float32)))]
-        jobs += [("files", n, jmm.HostData(_files(pathlib.Path(folder), n, args.features)))
-                 for n in args.rows]
-        jobs.append(("reader", most, jmm.HostData(Made(most, args.features))))
-        times: list[list[tuple[float, float]]] = [[] for _ in jobs]
-        peaks = [0] * len(jobs)
-        for turn in range(args.repeats + 1):  # the first compiles
-            for k, (_, n, data) in enumerate(jobs):
-                query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
-                                  population=n, sampling=jmm.Poisson(rate=args.batch / n))
-                hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1),
-                                       iterations=args.iterations)
-                with Peak() as peak:
-                    wall, cpu, _ = host_data.seconds(data, hyper, problem, args.features)
-                if turn:
-                    times[k].append((wall, cpu))
-                    peaks[k] = max(peaks[k], peak.bytes)
-        for (way, n, _), taken, more in zip(jobs, times, peaks, strict=True):
-            found.append({
-                "data": way, "rows": n, "bytes": 4 * n * (args.features + 1),
-                "cpu ms per round": 1e3 * statistics.median(c for _, c in taken)
-                / args.iterations,
-                "cpu over device": statistics.median(
-                    c / d for (_, c), (_, d) in zip(taken, times[0], strict=True)),
-                "host MB": more / 1e6})
-            print("{data:7s} {rows:12,d} rows  {cpu ms per round:7.3f} ms of processor a round  "
-                  "{cpu over device:5.2f} of the device's  {host MB:6.1f} MB".format(**found[-1]))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        if args.process is not None:
+            number, address = args.process
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+            jax.distributed.initialize(address, args.processes, int(number))
+            found = measured(args, folder)
+            report.write_json(args.json, {"rows": found})
+            return 0
+        alone = argparse.Namespace(**vars(args) | {"processes": 1})
+        found = measured(alone, folder)
+        if args.processes > 1:
+            found += _in_processes(args, argv, folder)
     if args.json is not None:
         report.write_json(args.json, {
             "environment": report.environment(),
-            "arguments": {k: v for k, v in vars(args).items() if k != "json"},
+            "arguments": {k: v for k, v in vars(args).items() if k not in ("json", "process")},
             "rows": found, "draws": draws(10**9, (1024, 8192, 65_536))})
     return 0
 

@@ -8,6 +8,7 @@ a scalar v: rows drawn from N resident ones, per-example gradients of both playe
 
 import ctypes
 import dataclasses
+import functools
 import gc
 import json
 import os
@@ -23,6 +24,25 @@ N = 60_000
 PRIOR = 0.3
 CLIP, NOISE, STEP, RADIUS = (4.0, 1.0), (1.0, 1.0), (0.05, 0.05), (10.0, 10.0)
 TOKENS, WIDTH = 28, 32  # of the attention model
+STEPS = 28  # of the recurrent network
+# of the transformer; its tokens hold 12 numbers each
+LAYERS, LORA, PLACES, HEADS, RANK, INNER = 4, 128, 64, 4, 8, 256
+# of the residual network: channels into a block and out of it, stride; groups of its norms
+STAGES, GROUPS = ((16, 16, 1), (16, 32, 2), (32, 64, 2)), 4
+
+
+
+def _residual() -> dict[str, tuple[int, ...]]:
+    first, last = STAGES[0][0], STAGES[-1][1]
+    made: dict[str, tuple[int, ...]] = {"K0": (3, 3, 1, first), "g0": (first,), "h0": (first,)}
+    for i, (inputs, channels, _) in enumerate(STAGES, 1):
+        for half, into in (("a", inputs), ("b", channels)):
+            made |= {f"K{i}{half}": (3, 3, into, channels), f"g{i}{half}": (channels,),
+                     f"h{i}{half}": (channels,)}
+        if inputs != channels:
+            made[f"K{i}s"] = (1, 1, inputs, channels)
+    return {**made, "W2": (last,)}
+
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "linear 22": {"k": (22,)},
@@ -32,6 +52,10 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
             "W1": (800, 32), "b1": (32,), "W2": (32,)},
     "attention": {"E": (28, WIDTH), "Q": (WIDTH, WIDTH), "K": (WIDTH, WIDTH), "V": (WIDTH, WIDTH),
                   "O": (WIDTH, WIDTH), "W2": (WIDTH,)},
+    "rnn": {"U": (784 // STEPS, 256), "V": (256, 256), "W2": (256,)},
+    "lora": {**{f"A{k}": (LAYERS, LORA, RANK) for k in "qkvo"},
+             **{f"B{k}": (LAYERS, RANK, LORA) for k in "qkvo"}, "W2": (LORA,)},
+    "resnet": _residual(),
 }
 WORKLOADS = tuple(SHAPES)
 
@@ -61,13 +85,18 @@ class Case:
 
     @property
     def model(self) -> str:
-        """Linear, mlp, cnn or attention."""
+        """The first word of the workload: linear, mlp, cnn, ..."""
         return self.workload.split()[0]
 
     @property
     def features(self) -> int:
         """Numbers in a row."""
         return 22 if self.workload == "linear 22" else 784
+
+    @property
+    def resident(self) -> tuple[int, int]:
+        """Shape of the resident rows."""
+        return self.n, self.features
 
     @property
     def size(self) -> int:
@@ -77,10 +106,16 @@ class Case:
 
 def rows(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """The resident rows, float32 `[n, features]` of norm near 1, and labels in {0, 1}."""
+    return rows_like(*case.resident)
+
+
+@functools.lru_cache(maxsize=1)
+def rows_like(n: int, features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Those of a number and a width; kept until another is asked for."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((case.n, case.features), np.float32)
-    x *= np.float32(case.features**-0.5)
-    y = (rng.random(case.n) < PRIOR).astype(np.float32)
+    x = rng.standard_normal((n, features), np.float32)
+    x *= np.float32(features**-0.5)
+    y = (rng.random(n) < PRIOR).astype(np.float32)
     return x, y
 
 
@@ -90,57 +125,28 @@ def start(case: Case) -> dict[str, np.ndarray]:
     last = {"linear": "k"}.get(case.model, "W2")
     theta = {}
     for name, shape in case.shapes.items():
-        inputs = int(np.prod(shape[:-1])) if len(shape) > 1 else shape[0]
+        inputs = int(np.prod(shape[case.model == "lora":-1])) if len(shape) > 1 else shape[0]
         scale = 1.0 if name == last and case.model == "linear" else inputs**-0.5
         if len(shape) == 1 and name != last:
             scale = 0.1
-        theta[name] = (scale * rng.standard_normal(shape)).astype(np.float32)
+        around = 1.0 if name.startswith("g") else 0.0  # factors of a norm
+        theta[name] = (around + scale * rng.standard_normal(shape)).astype(np.float32)
     return theta
 
 
-def norms_and_sums(case: Case, xp: Any, theta: dict, x: Any) -> tuple[Any, Callable, Callable]:
-    """Closed forms, for NumPy, JAX and torch alike: no `[batch, parameters]` array.
-
-    Returns:
-      Scores s `[b]`; `d -> ` the squared norms of d_i ds_i/dtheta, with what `total` needs; and
-      `(kept, d, weight) -> sum_i weight_i d_i ds_i/dtheta`.
-    """
-    def squares(a: Any) -> Any:
-        return xp.einsum("ij,ij->i", a, a)
-
-    if case.model == "linear":
-        s = x @ theta["k"]
-        return (s, lambda d: (d * d * squares(x), None),
-                lambda _, d, weight: {"k": (weight * d) @ x})
-    if case.model != "mlp":
-        raise ValueError(f"no closed form for {case.workload!r}")
-    h = x @ theta["W1"] + theta["b1"]
-    r = h * (h > 0)
-    s = r @ theta["W2"]
-
-    def norms(d: Any) -> tuple[Any, Any]:
-        e = (d[:, None] * (h > 0)) * theta["W2"]
-        return squares(e) * (squares(x) + 1) + d * d * squares(r), e
-
-    def total(e: Any, d: Any, weight: Any) -> dict:
-        e = weight[:, None] * e
-        return {"W1": x.T @ e, "b1": e.sum(0), "W2": (weight * d) @ r}
-
-    return s, norms, total
+@functools.lru_cache(maxsize=1)
+def frozen() -> dict[str, np.ndarray]:
+    """The base of the transformer, which is not trained."""
+    rng = np.random.default_rng(2)
+    shapes = {"E": (12, LORA), "P": (PLACES, LORA), **dict.fromkeys("qkvo", (LAYERS, LORA, LORA)),
+              "up": (LAYERS, LORA, INNER), "down": (LAYERS, INNER, LORA)}
+    return {name: (0.3 if name == "P" else shape[-2] ** -0.5) * rng.standard_normal(
+        shape, np.float32) for name, shape in shapes.items()}
 
 
-def clipped_sums(case: Case, xp: Any, z: dict, x: Any, y: Any) -> dict:
-    """The clipped sums of both players' operators with closed-form norms; z = theta, a, b, v."""
-    s, norms, total = norms_and_sums(case, xp, z["theta"], x)
-    plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)
-    pull_a, pull_b = 2 * plus * (s - z["a"]), 2 * minus * (s - z["b"])
-    d = pull_a + pull_b + 2 * (1 + z["v"]) * (minus - plus)
-    square, kept = norms(d)
-    norm = xp.sqrt(square + pull_a**2 + pull_b**2)
-    weight = CLIP[0] / xp.maximum(norm, xp.full_like(norm, CLIP[0]))
-    g_v = 2 * s * (plus - minus)
-    return {"theta": total(kept, d, weight), "a": -(weight * pull_a).sum(),
-            "b": -(weight * pull_b).sum(), "v": xp.clip(g_v, -CLIP[1], CLIP[1]).sum()}
+def tokens(x: Any) -> Any:
+    """Rows as sequences of the transformer: the last 16 numbers are left out."""
+    return 28 * x[..., :12 * PLACES].reshape(*x.shape[:-1], PLACES, 12)
 
 
 @dataclasses.dataclass
@@ -150,7 +156,7 @@ class Entry:
     Attributes:
       advance: does `steps` steps and waits for them.
       steps: that it does.
-      compile_seconds: what building it took, apart from the steps.
+      compile_seconds: what building it took, in processor time, apart from the steps.
       once: `(x, y) -> ` parameters by name after one noise-free step on exactly these rows.
       allocated: bytes that its programs allocate, where they can tell.
     """
@@ -164,6 +170,11 @@ class Entry:
 
 class Skipped(Exception):
     """Why a peer does not take part in a case."""
+
+
+def building() -> float:
+    """Processor time of this process and of those that it waited for: compilers are some."""
+    return sum(os.times()[:4])
 
 
 def clock(kind: str) -> Callable[[], float]:

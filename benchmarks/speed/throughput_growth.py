@@ -44,7 +44,8 @@ def sampling(name: str, n: int) -> Entry:
         def body(total: jax.Array, t: jax.Array) -> tuple[jax.Array, None]:
             sample = draw(SampleKeys(jax.random.fold_in(key, t), key), query, t)
             assert sample.rows is not None
-            return total + jnp.sum(sample.rows, dtype=jnp.int32), None
+            rows = sample.rows if sample.valid is None else jnp.where(sample.valid, sample.rows, 0)
+            return total + jnp.sum(rows, dtype=jnp.int32), None
 
         return jax.lax.scan(body, total, jnp.arange(SAMPLES))[0], jax.random.fold_in(key, SAMPLES)
 
@@ -107,17 +108,3 @@ def rows(args: argparse.Namespace, largest: int = 10**7) -> list[dict[str, Any]]
         steps: functools.partial(ours.make, "ours", case, data, steps) for steps in ITERATIONS},
         args)
     return found
-
-
-def lines(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each curve, and how far its ends are apart."""
-    said = []
-    for what, over in dict.fromkeys((r["what"], r["over"]) for r in rows):
-        curve = [r for r in rows if (r["what"], r["over"]) == (what, over)]
-        points = ", ".join(f"{r['number']:,}: {1e6 * r['seconds']:.1f} us "
-                           f"(compiled in {r['compile_seconds']:.1f} s)" for r in curve)
-        said.append(f"{what}, by {over}: {points}; last over first "
-                    f"{curve[-1]['seconds'] / curve[0]['seconds']:.2f}")
-    if rows:
-        said.append("over devices: see `python -m benchmarks.scaling`")
-    return said

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import throughput_jax as plain
+from benchmarks import throughput_models as models
 from benchmarks import throughput_special as special
 from benchmarks.throughput_cases import Case, clock
 
@@ -64,7 +65,7 @@ def operations(case: Case) -> float:
     """Float operations of the gradient of the mean loss over a batch, as the compiler counts."""
     x = jax.ShapeDtypeStruct((case.batch, case.features), jnp.float32)
     y = jax.ShapeDtypeStruct((case.batch,), jnp.float32)
-    step = functools.partial(plain.open_step, case)
+    step = functools.partial(plain.open_step, case, scorers=plain.SCORERS | models.UNROLLED)
     lowered = jax.jit(step).lower(plain.point(case), jax.random.key(0), x, y, jnp.float32(0))
     return float((lowered.cost_analysis() or {}).get("flops", 0.0))
 

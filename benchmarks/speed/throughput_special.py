@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 
 from benchmarks import throughput_cases as cases
+from benchmarks import throughput_closed as closed
 from benchmarks import throughput_jax as plain
 from benchmarks.throughput_cases import CLIP, NOISE, PRIOR, Case, Entry
 
@@ -75,10 +76,11 @@ def _noisy(case: Case, total: dict, normals: jax.Array) -> dict:
         for a, std, e in zip(leaves, stds, parts, strict=True)])
 
 
-def sums(case: Case, z: dict, x: jax.Array, y: jax.Array) -> dict:
+def sums(case: Case, z: dict, x: jax.Array, y: jax.Array, square_x: jax.Array | None = None
+         ) -> dict:
     """The clipped sums."""
     if case.model in ("linear", "mlp"):
-        return cases.clipped_sums(case, jnp, z, x, y)
+        return closed.clipped_sums(case, jnp, z, x, y, square_x)
     return _tapped_sums(case, z, x, y)
 
 
@@ -146,8 +148,16 @@ def _tapped_sums(case: Case, z: dict, x: jax.Array, y: jax.Array) -> dict:
             "v": jnp.clip(g_v, -CLIP[1], CLIP[1]).sum()}
 
 
-def make(case: Case, data: tuple, steps: int, words: str = "short") -> Entry:
-    """The scan."""
+def make(case: Case, data: tuple, steps: int, words: str = "short", norms: bool = False) -> Entry:
+    """The scan; with `norms`, the rows' squared norms are computed once and kept.
+
+    Raises:
+      Skipped: for a workload that none was written for.
+    """
+    if case.model not in ("linear", "mlp", "cnn", "attention"):
+        raise cases.Skipped("written for the linear, MLP, CNN and attention scorers only")
+    if norms:
+        data = (*data, closed.squares(jnp, data[0]))
     half, long = (case.size + 1) // 2, words == "long"
     row_words = (3 if long else 1) * case.batch
     number_words = (3 if long else 2) * half
@@ -160,9 +170,9 @@ def make(case: Case, data: tuple, steps: int, words: str = "short") -> Entry:
             picked = below.astype(jnp.int32)
         else:
             picked = _below(bits[:row_words], case.n).astype(jnp.int32)
-        x, y = (a.at[picked].get(mode="promise_in_bounds") for a in data)
+        rows = (a.at[picked].get(mode="promise_in_bounds") for a in data)
         normals = (_long_normals if long else box_muller)(bits[row_words:], case.size)
-        return plain.move(z, _noisy(case, sums(case, z, x, y), normals))
+        return plain.move(z, _noisy(case, sums(case, z, *rows), normals))
 
     def whole(z: dict, mean: dict, key: jax.Array, *data: jax.Array) -> tuple[dict, dict, Any]:
         def body(carry: tuple[dict, dict], t: jax.Array) -> tuple[tuple[dict, dict], None]:
@@ -174,7 +184,8 @@ def make(case: Case, data: tuple, steps: int, words: str = "short") -> Entry:
         return z, mean, jax.random.fold_in(key, 0)
 
     def quiet(z: dict, _: jax.Array, x: jax.Array, y: jax.Array, __: jax.Array) -> dict:
-        return plain.move(z, jax.tree.map(lambda a: a / len(y), sums(case, z, x, y)))
+        total = sums(case, z, x, y, closed.squares(jnp, x) if norms else None)
+        return plain.move(z, jax.tree.map(lambda a: a / len(y), total))
 
     z = plain.point(case)
     return plain.program(whole, (z, z, jax.random.key(0)), data, steps,

@@ -7,10 +7,9 @@ closed-form norms, and `torch.func.vmap(grad)`; both compiled.
 
 import functools
 import os
-import time
+import types
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,14 +27,14 @@ from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClippi
 from torch import nn
 
 from benchmarks import throughput_cases as cases
+from benchmarks import throughput_closed as closed
+from benchmarks import throughput_nets as nets
 from benchmarks.throughput_cases import (
     CLIP,
     NOISE,
     PRIOR,
     RADIUS,
     STEP,
-    TOKENS,
-    WIDTH,
     Case,
     Entry,
     Skipped,
@@ -43,68 +42,6 @@ from benchmarks.throughput_cases import (
 
 warnings.filterwarnings("ignore")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-class Mixer(nn.Module):
-    """The attention model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.e = nn.Linear(784 // TOKENS, WIDTH, bias=False)
-        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-        self.out = nn.Linear(WIDTH, 1, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores `[b, 1]`."""
-        h = self.e(x.reshape(len(x), TOKENS, -1))
-        q, k, v = self.q(h), self.k(h), self.v(h)
-        mixed = torch.softmax(q @ k.transpose(1, 2) * WIDTH**-0.5, -1) @ v
-        return self.out(torch.relu(h + self.o(mixed)).mean(1))
-
-
-class Picture(nn.Module):
-    """Rows as pictures, channels first."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`[b, 1, 28, 28]`."""
-        return x.reshape(len(x), 1, 28, 28)
-
-
-class ChannelsLast(nn.Module):
-    """Flattened in the order of the other environments."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`[b, height * width * channels]`."""
-        return x.permute(0, 2, 3, 1).reshape(len(x), -1)
-
-
-def network(case: Case) -> tuple[nn.Module, list[tuple[str, Callable]]]:
-    """The scorer as layers, and its parameters' names and layouts in the order of the layers."""
-    def turned(a: Any) -> Any:
-        return a.T
-
-    def row(a: Any) -> Any:
-        return a.reshape(1, -1)
-
-    def same(a: Any) -> Any:
-        return a
-
-    def kernel(a: Any) -> Any:
-        return a.transpose(3, 2, 0, 1)
-
-    if case.model == "linear":
-        return nn.Linear(case.features, 1, bias=False), [("k", row)]
-    if case.model == "mlp":
-        hidden = case.shapes["b1"][0]
-        return nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 1, bias=False)
-                             ), [("W1", turned), ("b1", same), ("W2", row)]
-    if case.model == "cnn":
-        return nn.Sequential(
-            Picture(), nn.Conv2d(1, 16, 4, 2), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(),
-            ChannelsLast(), nn.Linear(800, 32), nn.ReLU(), nn.Linear(32, 1, bias=False)), [
-                ("K1", kernel), ("c1", same), ("K2", kernel), ("c2", same), ("W1", turned),
-                ("b1", same), ("W2", row)]
-    return Mixer(), [(k, turned) for k in "EQKVO"] + [("W2", row)]
 
 
 class Head(nn.Module):
@@ -143,12 +80,9 @@ class Whole(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.net, self.layout = network(case)
+        self.net, self.layout = nets.network(case)
         self.head = Head()
-        theta = cases.start(case)
-        with torch.no_grad():
-            for p, (name, shaped) in zip(self.net.parameters(), self.layout, strict=True):
-                p.copy_(torch.from_numpy(np.ascontiguousarray(shaped(theta[name]))))
+        nets.load(self.net, self.layout, cases.start(case))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """`[b]`."""
@@ -156,16 +90,12 @@ class Whole(nn.Module):
 
     def w(self) -> list[nn.Parameter]:
         """Parameters of the first player."""
-        return [*self.net.parameters(), self.head.a, self.head.b]
+        return [*nets.trained(self.net), self.head.a, self.head.b]
 
     def named(self) -> dict[str, np.ndarray]:
         """Parameters by name, in the layout of the other environments."""
-        found = {}
-        for p, (name, _) in zip(self.net.parameters(), self.layout, strict=True):
-            a = p.detach().cpu().numpy()
-            found[name] = (a.transpose(2, 3, 1, 0) if a.ndim == 4 else a.reshape(-1)
-                           if name in ("k", "W2") else a.T)
-        return found | {k: getattr(self.head, k).detach().cpu().numpy()[0] for k in "abv"}
+        return nets.named(self.net, self.layout) | {
+            k: getattr(self.head, k).detach().cpu().numpy()[0] for k in "abv"}
 
 
 @torch.no_grad()
@@ -272,15 +202,20 @@ def _vmap_sums(case: Case, z: dict, x: torch.Tensor, y: torch.Tensor) -> dict:
 
 
 def by_hand(case: Case, mode: str) -> Callable:
-    """`(z, x, y, noise) -> z`, compiled."""
+    """`(z, x, y, noise, squared norms of rows or None) -> z`, compiled."""
     _scorer(case)
 
-    def step(z: dict, x: torch.Tensor, y: torch.Tensor, noise: torch.Tensor) -> dict:
-        sums = _vmap_sums(case, z, x, y) if mode == "vmap" else cases.clipped_sums(
-            case, torch, z, x, y)
+    def step(z: dict, x: torch.Tensor, y: torch.Tensor, noise: torch.Tensor,
+             square_x: torch.Tensor | None) -> dict:
+        sums = _vmap_sums(case, z, x, y) if mode == "vmap" else closed.clipped_sums(
+            case, torch, z, x, y, square_x)
         return _moved(z, sums, noise, case.batch)
 
-    return torch.compile(step)
+    # compiled programs are kept by code object, and become general, then eager, as shapes change:
+    # every case has a code object of its own
+    own = types.FunctionType(step.__code__.replace(), step.__globals__, "step",
+                             closure=step.__closure__)
+    return torch.compile(own, dynamic=False)
 
 
 def _point(case: Case) -> dict:
@@ -289,8 +224,8 @@ def _point(case: Case) -> dict:
 
 
 @functools.lru_cache(maxsize=1)
-def _data(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = cases.rows(case)
+def _data(n: int, features: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = cases.rows_like(n, features)
     return torch.from_numpy(x).to(DEVICE), torch.from_numpy(y).to(DEVICE)
 
 
@@ -301,7 +236,8 @@ def _wait() -> None:
 
 PEERS = {
     "Opacus hooks": "hooks", "Opacus functorch": "functorch", "Opacus ghost": "ghost",
-    "PyTorch by hand, compiled": "closed", "torch.func vmap, compiled": "vmap",
+    "PyTorch by hand, compiled": "closed", "PyTorch by hand, resident norms": "kept",
+    "torch.func vmap, compiled": "vmap",
 }
 
 
@@ -309,23 +245,26 @@ def make(peer: str, case: Case, steps: int) -> Entry:
     """A peer of this module, by its name."""
     if peer not in PEERS:
         raise Skipped(f"unknown peer {peer!r}")
-    mode, (x, y) = PEERS[peer], _data(case)
+    mode, (x, y) = PEERS[peer], _data(*case.resident)
     opacus = mode in ("hooks", "functorch", "ghost")
-    began = time.perf_counter()
+    began = cases.building()
     if opacus:
         _, step = opacus_step(case, mode, 1.0)
     else:
         compiled, z = by_hand(case, mode), _point(case)
+        kept = (closed.squares(torch, x),) if mode == "kept" else ()
 
-        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        def step(x: torch.Tensor, y: torch.Tensor, square_x: torch.Tensor | None = None) -> None:
             nonlocal z
             with torch.no_grad():
-                z = compiled(z, x, y, torch.randn(case.size, device=DEVICE))
+                z = compiled(z, x, y, torch.randn(case.size, device=DEVICE), square_x)
+
+    rows = (x, y) if opacus else (x, y, *kept)
 
     def advance(count: int = steps) -> None:
         for _ in range(count):
             picked = torch.randint(0, case.n, (case.batch,), device=DEVICE)
-            step(x[picked], y[picked])
+            step(*(a[picked] for a in rows))
         _wait()
 
     if not opacus:
@@ -338,8 +277,8 @@ def make(peer: str, case: Case, steps: int) -> Entry:
             whole, quiet = opacus_step(few, mode, 0.0)
             quiet(x, y)
             return whole.named()
-        sums = _vmap_sums(few, _point(few), x, y) if mode == "vmap" else cases.clipped_sums(
-            few, torch, _point(few), x, y)
+        sums = _vmap_sums(few, _point(few), x, y) if mode == "vmap" else closed.clipped_sums(
+            few, torch, _point(few), x, y, closed.squares(torch, x) if mode == "kept" else None)
         after = _moved(_point(few), sums, torch.zeros(few.size, device=DEVICE), len(y))
         return cases.flat({k: {n: a.cpu() for n, a in v.items()} if k == "theta" else v.cpu()
                            for k, v in after.items()})
@@ -350,7 +289,7 @@ def make(peer: str, case: Case, steps: int) -> Entry:
         advance()
         return torch.cuda.max_memory_allocated() - before
 
-    took = 0.0 if opacus else time.perf_counter() - began  # Opacus compiles nothing
+    took = 0.0 if opacus else cases.building() - began  # Opacus compiles nothing
     return Entry(advance, steps, took, once, on_device if DEVICE.type == "cuda" else None)
 
 

@@ -1,9 +1,10 @@
-"""`python -m benchmarks.whole_passes`: rounds of group_sgd over all of many records.
+"""`python -m benchmarks.whole_passes`: rounds of algorithms that read all of many records.
 
-A round reads every record for the losses and one group's for the gradient. The gradient is summed
-with all rows of the group at once, and as "auto" does it, in slices that fit the cache where there
-are many; in turn, so that a busy machine is busy for both. Temporaries are those of the program, by
-the compiler, over the bytes of the data.
+A round of group_sgd or active_groups reads all records for the losses and one group's for the
+gradient; one of gda reads all for the gradient. The library's problem is timed beside the same
+problem as one would write it, which projects every record's features and multiplies them
+afterwards, with gradients of all rows at once and in slices; in turn, so that a busy machine is
+busy for all. Temporaries are those of the program, by the compiler, over the bytes of the data.
 """
 
 import statistics
@@ -19,12 +20,16 @@ import jaxminimax as jmm
 from benchmarks import report
 from jaxminimax import Saddle
 
-WAYS = {"all rows at once": "vmap", "auto": "auto"}
+OURS = "this library"
+WAYS = {"projected, all rows at once": "vmap", "projected, in slices": "auto", OURS: "auto"}
+ALGORITHMS = ("group_sgd", "active_groups", "gda")
+_MOST = 1_000_000  # records that the ways without OURS are given, for they take more memory
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.whole_passes", description=__doc__)
-    p.add_argument("--rows", type=report.count, nargs="+", default=[10_000, 100_000, 1_000_000])
+    p = report.Parser(compiles=True, prog="python -m benchmarks.whole_passes", description=__doc__)
+    p.add_argument("--rows", type=report.count, nargs="+",
+                   default=[10_000, 100_000, 1_000_000, 10_000_000])
     p.add_argument("--features", type=report.count, default=20)
     p.add_argument("--groups", type=report.count, default=5)
     p.add_argument("--iterations", type=report.count, default=10, help="rounds that are timed")
@@ -33,54 +38,93 @@ def parser() -> report.Parser:
     return p
 
 
-def compiled(strategy: str, data: Any, sizes: tuple[int, ...], features: int,
-             iterations: int) -> Any:
-    """A run whose gradients are summed as said, `(key, data) -> state`."""
-    problem = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=5.0)
-    problem = problem._replace(operator=jmm.with_strategy(problem.operator, strategy))
-    hyper = jmm.group_sgd.Hyper(
-        query=jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=sizes),
-        losses=jmm.GroupLosses(bound=6.0, noise_multiplier=1.0, sizes=sizes),
-        step=0.1, weight_step=0.1, iterations=iterations)
-    start = Saddle(jnp.zeros(features, jnp.float32), ())
-    return jax.jit(lambda key, data: jmm.run(key, start, data, hyper, jmm.group_sgd, problem)[0]
+def _projected_losses() -> Any:
+    def loss(w, record):
+        x, y = record
+        return jax.nn.softplus(-jnp.clip(jnp.nan_to_num(y), -1, 1)
+                               * (jmm.problems.sanitise(x, 1.0) @ w))
+
+    return jmm.problems.worst_group(loss, jmm.problems.ball(5.0), lipschitz=1.0, bound=6.0)
+
+
+def _projected_game(like: Any) -> Any:
+    def loss(w, v, record):
+        x, y = jmm.problems.sanitise(record[0], 1.0), jnp.clip(jnp.nan_to_num(record[1]), -1, 1)
+        return (w @ (x + v) - y) ** 2 / 2 - (v @ v) / 2
+
+    return like._replace(operator=jmm.saddle_operator(loss))
+
+
+def problem_of(algorithm: str, way: str) -> Any:
+    """Logistic regression for groups, or least squares against a shift, in the way said."""
+    if algorithm != "gda":
+        made: Any = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=5.0)
+        made = made if way == OURS else _projected_losses()
+    else:
+        made = jmm.problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
+                                              radius=Saddle(1.0, 0.5)).problem
+        made = made if way == OURS else _projected_game(made)
+    return made._replace(operator=jmm.with_strategy(made.operator, WAYS[way]))
+
+
+def compiled(algorithm: str, way: str, data: Any, sizes: tuple[int, ...], args: Any) -> Any:
+    """A run of so many rounds, `(key, data) -> state`."""
+    w = jnp.zeros(args.features, jnp.float32)
+    query = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=sizes)
+    start, common = Saddle(w, ()), {"query": query, "step": 0.1, "iterations": args.iterations}
+    hyper: Any
+    match algorithm:
+        case "group_sgd":
+            losses = jmm.GroupLosses(bound=6.0, noise_multiplier=1.0, sizes=sizes)
+            hyper = jmm.group_sgd.Hyper(losses=losses, weight_step=0.1, **common)
+        case "active_groups":
+            index = jmm.Selection(bound=6.0, noise_multiplier=1.0, sizes=sizes)
+            hyper = jmm.active_groups.Hyper(losses=index, **common)
+        case _:
+            start = Saddle(w, w)
+            mean = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 1.0),
+                             population=sum(sizes))
+            hyper = jmm.gda.Hyper(query=mean, modulus=1.0, offset=3.0,
+                                  iterations=args.iterations)
+    problem, chosen = problem_of(algorithm, way), getattr(jmm, algorithm)
+    return jax.jit(lambda key, data: jmm.run(key, start, data, hyper, chosen, problem)[0]
                    ).lower(jax.random.key(0), data).compile()
 
 
-def rounds(count: int, args: Any) -> list[dict[str, Any]]:
-    """Both ways on so many records."""
+def rounds(algorithm: str, count: int, args: Any) -> list[dict[str, Any]]:
+    """All ways on so many records."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((count, args.features), np.float32) / np.sqrt(args.features)
-    y = np.sign(rng.standard_normal(count)).astype(np.float32)
+    x = rng.standard_normal((count, args.features), np.float32)
+    x /= np.float32(np.sqrt(args.features))
+    y = np.sign(rng.standard_normal(count, np.float32))
     data, sizes = jmm.problems.by_group((x, y), np.arange(count) % args.groups)
-    data = jax.tree.map(jnp.asarray, data)
+    data = jax.tree.map(jnp.asarray, (x, y) if algorithm == "gda" else data)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
-    runs = {way: compiled(how, data, sizes, args.features, args.iterations)
-            for way, how in WAYS.items()}
+    runs = {way: compiled(algorithm, way, data, sizes, args) for way in WAYS
+            if way == OURS or count <= _MOST}
     times: dict[str, list[float]] = {way: [] for way in runs}
     for repeat in range(args.repeats + 1):  # the first warms up
         for way, run in runs.items():
             begun = time.process_time()
             jax.block_until_ready(run(jax.random.key(repeat), data))
             times[way].append(time.process_time() - begun)
-    taken = {way: run.memory_analysis().temp_size_in_bytes for way, run in runs.items()}
-    return [{"rows": count, "gradient": way,
+    return [{"algorithm": algorithm, "rows": count, "way": way,
              "cpu ms per round": 1e3 * statistics.median(times[way][1:]) / args.iterations,
-             "time over all at once": statistics.median(
-                 a / b for a, b in zip(times[way][1:], times["all rows at once"][1:], strict=True)),
-             "temporaries over data": taken[way] / size} for way in runs]
+             "temporaries over data": run.memory_analysis().temp_size_in_bytes / size}
+            for way, run in runs.items()]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the pairs."""
+    """Runs them in turn."""
     args = parser().parse_args(argv)
     found = []
-    for count in args.rows:
-        for row in rounds(count, args):
-            found.append(row)
-            print("{rows:9,d} rows  {gradient:16s}  {cpu ms per round:8.2f} ms a round  "
-                  "{time over all at once:5.2f} of all at once  temporaries "
-                  "{temporaries over data:5.2f} of the data".format(**row), flush=True)
+    for algorithm in ALGORITHMS:
+        for count in args.rows:
+            for row in rounds(algorithm, count, args):
+                found.append(row)
+                print("{algorithm:13s}  {rows:10,d} rows  {way:27s}  {cpu ms per round:8.2f} ms a "
+                      "round  temporaries {temporaries over data:5.3f} of the data".format(**row),
+                      flush=True)
     if args.json is not None:
         report.write_json(args.json, {
             "environment": report.environment(), "device": jax.devices()[0].device_kind,
