@@ -7,15 +7,28 @@ that leaves all arithmetic as it is; the rest of XLA's rewriting of programs sta
 `optimised` are compiled as for users, which takes three times as long: they hold clipping, noise
 and samples against everything that a compiler may do to them, or run longer than they compile.
 `optimised("a", "b")` marks the parameters with an `a` or a `b` in their name alone.
+
+What one worker has compiled, the other loads from a folder of the session, or from that of
+`JAXMINIMAX_TEST_PROGRAMS`, by which sessions share one. Processes that tests start know nothing of
+it: they would find files that are half written.
 """
 
+import atexit
 import functools
+import gc
+import os
+import shutil
+import tempfile
 
 import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+if "JAXMINIMAX_TEST_PROGRAMS" not in os.environ:  # workers are started later, and find it
+    os.environ["JAXMINIMAX_TEST_PROGRAMS"] = tempfile.mkdtemp(prefix="programs")
+    atexit.register(shutil.rmtree, os.environ["JAXMINIMAX_TEST_PROGRAMS"], ignore_errors=True)
 
 QUICK = {
     "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
@@ -62,9 +75,23 @@ class Effort:
 EFFORT = Effort()
 
 
+def put_whole(folder, key, program):
+    """JAX's own `put`, but that a program appears in one piece: the other worker may be reading."""
+    path = folder.path / f"{key}-cache"
+    if not path.exists():
+        part = path.with_name(f"{os.getpid()}.part")
+        part.write_bytes(program)
+        part.replace(path)
+
+
 def pytest_configure(config):
-    """Where a JAX has no such function, everything is compiled as for users."""
-    from jax._src import compiler
+    """Where a JAX has no such functions, everything is compiled, and as for users."""
+    from jax._src import compiler, lru_cache
+
+    if getattr(lru_cache, "_CACHE_SUFFIX", None) == "-cache":
+        lru_cache.LRUCache.put = put_whole
+        jax.config.update("jax_compilation_cache_dir", os.environ["JAXMINIMAX_TEST_PROGRAMS"])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
     tiny = jax.jit(lambda x: x + 1).lower(1.0)
     for name, value in list(QUICK.items()):
@@ -82,6 +109,13 @@ def pytest_collection_modifyitems(items):
         if item.path.stem in DEVICE:
             item.add_marker("gpu")
     items.sort(key=lambda item: (optimised(item), item.path.stem not in FIRST))
+
+
+def pytest_collection_finish():
+    """Garbage is looked for less often, and not among what was imported: an eighth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,8 +13,10 @@ import sys
 from unittest import mock
 
 ALONE = sys.argv[1] == "devices"
+PROCESSES = 1 if ALONE else int(sys.argv[5])
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (f"--xla_force_host_platform_device_count={8 if ALONE else 2} "
+DEVICES = 8 if ALONE else 4 // PROCESSES
+os.environ["XLA_FLAGS"] = (f"--xla_force_host_platform_device_count={DEVICES} "
                            "--xla_backend_optimization_level=0 "
                            "--xla_cpu_parallel_codegen_split_count=1 "
                            "--xla_cpu_use_fusion_emitters=false")
@@ -33,7 +35,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if not ALONE:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", 2, int(sys.argv[3]))
+    jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", PROCESSES, int(sys.argv[3]))
 
 N, D, ROUNDS, DELTA = 203, 4, 6, 1e-5  # 203 is no multiple of 2
 KEY = jax.random.key(3)
@@ -84,6 +86,11 @@ def apart(one, other):
 
 def meshed(count):
     return jax.make_mesh((count,), ("data",), devices=jax.devices()[:count])
+
+
+def told(state):
+    """Every bit of a state."""
+    return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(state)).hex()
 
 
 def refusal(what):

@@ -1,9 +1,13 @@
 """What `test_mesh` runs in processes of their own, for a process has one number of devices.
 
-    python mesh_worker.py devices OUT            one process of 8 devices
-    python mesh_worker.py process OUT ID PORT    process ID of two, with 2 devices each
+    python mesh_worker.py process OUT ID PORT 4    process ID of four, one device each
+    python mesh_worker.py process OUT ID PORT 2    process ID of two, with 2 devices each
+    python mesh_worker.py devices OUT              one process of 8 devices
 
-Results go to OUT, as JSON: numbers and words by name. Data on the hosts are in `mesh_host`.
+Results go to OUT, as JSON: numbers and words by name. The last of the four is killed; of what they
+have saved, a copy lies beside the OUT of the others, who go on. Data on the hosts are in
+`mesh_host`, groups and solutions in `mesh_groups`, what is spread over processes otherwise in
+`mesh_across`.
 """
 
 import contextlib
@@ -16,9 +20,9 @@ import tempfile
 from unittest import mock
 
 from mesh_setup import (  # before JAX
-    ALONE,
     GAME,
     KEY,
+    PROCESSES,
     SAMPLINGS,
     START,
     D,
@@ -34,11 +38,14 @@ from mesh_setup import (  # before JAX
     refusal,
     rows_at_once,
     stop,
+    told,
 )
 
 # isort: split
 import jax
 import jax.numpy as jnp
+import mesh_across
+import mesh_groups
 import mesh_host
 import numpy as np
 from jax.experimental import multihost_utils
@@ -47,9 +54,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import jaxminimax as jmm
 from benchmarks import scaling
 from jaxminimax import Saddle
-from jaxminimax.door import noising, operator_keys, samples, stream, sums
-from jaxminimax.door.groups import release_group_gradient
-from jaxminimax.door.losses import release_group_index, release_group_losses
+from jaxminimax.door import noising, operator_keys, sums
 from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import Grid
@@ -82,16 +87,25 @@ def samplings(found):
 
 
 def runs(found):
-    """Whole runs, with and without noise, on 1 and 8 devices; one moves from 1 to 4 to 8."""
+    """Whole runs, with and without noise, on 1 to 8 devices; one moves from 1 to 4 to 8."""
     data, settings, silent = dataset(), *(hyper(jmm.Poisson(rate=0.1), x) for x in (1.0, 0.0))
     one, quiet = fitted(settings, data), fitted(silent, data)
-    for count in (1, 8):
-        many = fitted(settings, data, meshed(count))
+    for count in (1, 2, 4, 8):
+        many = fitted(settings, data, meshed(count), shards=8)
         found[f"run {count}"] = apart(one.state, many.state)
-        found[f"silent run {count}"] = apart(quiet.state,
-                                             fitted(silent, data, meshed(count)).state)
+        found[f"silent run {count}"] = apart(quiet.state, fitted(
+            silent, data, meshed(count), shards=8).state)
         found[f"statement {count}"] = many.statement == one.statement
         found[f"epsilon {count}"] = [one.statement.epsilon, many.statement.epsilon]
+        found[f"bits {count}"] = told(many.state)
+    # what processes have saved, on two devices and on one
+    saved = pathlib.Path(sys.argv[2]).parent
+    lost = functools.partial(fitted, settings, data, checkpoint=saved / "killed")
+    found["saved of killed"] = sorted(x.name for x in (saved / "killed").iterdir())
+    found["refused shards"] = [refusal(lambda n=n: lost(shards=n)) for n in (4, None)]
+    found["resumed shards"] = told(lost(meshed(2), shards=8).state)
+    found["resumed parameters"] = apart(
+        one.state, fitted(settings, data, every=1, checkpoint=saved / "half").state)
     # two rounds on one device, the third on four and the rest on eight
     with tempfile.TemporaryDirectory() as folder:
         go = functools.partial(fitted, settings, data, every=1, checkpoint=folder)
@@ -264,9 +278,13 @@ def bugs(found):
     def louder(factor):
         return lambda *args: jax.tree.map(lambda x: (factor * x).astype(jnp.int32), noise(*args))
 
+    each, cut = shard_sums._each_shard, jmm.shard(data, meshed(2), shards=count)
+    found["cut"] = apart(one, answers(silent, cut))
     planted = {
-        "no sum": (shard_sums, "_add_up", lambda x, _: x),
-        "sum of sums": (shard_sums, "_add_up",
+        "a shard twice": (shard_sums, "_each_shard",
+                          lambda turn, own: each(lambda k: turn(jnp.minimum(k, 2)), own)),
+        "no sum": (shard_sums, "add_up", lambda x, _: x),
+        "sum of sums": (shard_sums, "add_up",
                         lambda x, _: jax.lax.psum(jax.lax.psum(x, "data"), "data")),
         "padding counts": (sums, "sum_over_shards", uncounted),
         "noise of every device": (noising, "integer_noise", louder(count)),
@@ -276,7 +294,8 @@ def bugs(found):
         forget()
         with mock.patch.object(where, attribute, wrong):
             found[f"bug {name}"] = (min(abs(x - 1) for x in noise_scale(rows)) if "noise" in name
-                                    else apart(one, answers(silent, rows)))
+                                    else apart(one, answers(silent, cut if "shard" in name
+                                                            else rows)))
     forget()
 
 
@@ -292,29 +311,9 @@ def costs(found):
 def refusals(found):
     mesh, data = meshed(8), dataset()
     placed = jmm.shard(data, mesh)
-    point = jmm.Resolvent(bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0, population=N,
-                          noise_multiplier=1.0, assumes="lipschitz")
-    settings = jmm.proximal.Hyper(query=jmm.proximal.certified(point), iterations=1)
-    groups = jmm.mechanism.Repeat(query=jmm.GroupGradients(
-        clip=1.0, noise_multiplier=1.0, sizes=(N,)), times=1)
-    losses = jmm.mechanism.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=(N,), times=1)
-    choice = jmm.Selection(bound=1.0, noise_multiplier=1.0, sizes=(N,))
-    zero = jnp.int32(0)
-    grouped = jmm.GroupProblem(None, None, None, 1.0, 1.0, 1.0)
-    unlike = {
-        "resolvent": lambda: fitted(settings, data, mesh, algorithm=jmm.proximal),
-        "resolvent of the host": lambda: fitted(settings, jmm.HostData(data), mesh,
-                                                algorithm=jmm.proximal),
-        "group gradient": lambda: release_group_gradient(
-            KEY, groups, zero, grouped, START, placed, zero),
-        "group losses": lambda: release_group_losses(
-            KEY, losses, zero, grouped, START, placed),
-        "group index": lambda: release_group_index(
-            KEY, choice, zero, grouped, START, placed),
-        "record": lambda: samples.record_at(placed, (zero,)),
-        "pair": lambda: stream.next_pair(jnp.zeros(1, int), zero, (N,), placed),
-    }
-    found["unlike"] = {name: refusal(call) for name, call in unlike.items()}
+    found["hosts"] = refusal(lambda: fitted(
+        jmm.proximal.Hyper(query=mesh_groups.SAMPLED, iterations=1), jmm.HostData(data), mesh,
+        algorithm=jmm.proximal))
     short = tuple(x[:-1] for x in data)
     wrong = {
         "must have an axis 'data'": lambda: fitted(hyper(jmm.Full()), data, jax.make_mesh(
@@ -330,11 +329,17 @@ def refusals(found):
         "key of threefry2x32": lambda: fitted(hyper(jmm.Full()), data, mesh,
                                               key=jax.random.key(0, impl="rbg")),
         "not over": lambda: fitted(hyper(jmm.Full()), placed, meshed(4)),
+        "share two leading axes": lambda: jmm.shard((np.ones((3, 5)), np.ones(3)), mesh,
+                                                    grouped=True),
+        "described for population=203.": lambda: fitted(hyper(jmm.Full()), mesh_groups.placed(8)),
         "share one leading axis": lambda: jmm.shard((data[0], short[0]), mesh),
         "fewer than 2**31": lambda: jmm.placement.own_rows(2**31 - 4, mesh),
         "shard lays them out": lambda: answers(query(jmm.Full()), dataclasses.replace(
             placed, rows=jax.tree.map(lambda x: x[:200], placed.rows))),
         "at least 1": lambda: jmm.shard((np.zeros((0, 2)),), mesh),
+        "multiple of the 8 devices": lambda: jmm.shard(data, mesh, shards=12),
+        "shards must be": lambda: fitted(hyper(jmm.Full()), data, mesh, shards=0),
+        "spread over shards=None, not over 8": lambda: fitted(hyper(jmm.Full()), placed, shards=8),
     }
     found["refused"] = {words: refusal(call) for words, call in wrong.items()}
 
@@ -345,14 +350,14 @@ def refusals(found):
 def together(found):
     """Each process feeds its own rows, and ends with the same state and statement."""
     mesh, data = jax.make_mesh((4,), ("data",)), dataset()
-    mine = jmm.placement.own_rows(N, mesh)
+    mine = jmm.placement.own_rows(N, mesh, shards=8)
     rows = tuple(x[mine] for x in data)
     found["rows"] = mine.tolist()
-    placed = jmm.shard(rows, mesh, population=N)
+    placed = jmm.shard(rows, mesh, population=N, shards=8)
     spread = NamedSharding(mesh, PartitionSpec("data"))
-    padded = tuple(np.pad(x, ((0, 102 - len(x)), (0, 0))) for x in rows)
+    padded = tuple(np.pad(x, ((0, 104 - len(x)), (0, 0))) for x in rows)
     handed = jmm.shard(tuple(jax.make_array_from_process_local_data(spread, x) for x in padded),
-                       mesh, population=N)
+                       mesh, population=N, shards=8)
     found["marks"] = len({fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
     settings = hyper(SAMPLINGS["poisson"])
     one = fitted(settings, data)
@@ -360,7 +365,9 @@ def together(found):
     found["equal"] = apart(one.state, jax.device_get(many.state))
     found["statement"] = many.statement == one.statement
     found["epsilon"] = many.statement.epsilon
-    found["bytes"] = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(many.state)).hex()
+    found["bytes"] = told(many.state)
+    found["resumed shards"] = told(fitted(
+        settings, placed, checkpoint=pathlib.Path(sys.argv[2]).parent / "killed").state)
     found["equal handed"] = apart(many.state, fitted(settings, handed, mesh).state)
     # a fresh key of one process, and a folder that both see: the second run finds the first's end
     words = multihost_utils.broadcast_one_to_all(jax.random.key_data(jmm.secret_key()))
@@ -370,8 +377,8 @@ def together(found):
     found["saved"] = apart(*ends)
     found["secret"] = np.asarray(ends[0].z.w).tobytes().hex()
     mesh_host.together(found, rows, mesh, many, fingerprint.of_rows(b"secret", data))
+    mesh_across.across(found, one)
     me = jax.process_index()
-    across = jax.make_mesh((2, 2), ("model", "data"))
     wrong = {
         "key must be equal": lambda: fitted(settings, placed, key=jax.random.key(me)),
         "settings must be equal": lambda: fitted(hyper(jmm.Poisson(rate=0.1), 1.0 + me), placed),
@@ -379,23 +386,25 @@ def together(found):
         "the saved state must be equal": lambda: jmm.placement.agree(
             mesh, **{"the saved state": jnp.int32(me)}),
         "population must be given": lambda: fitted(settings, data, mesh),
-        "this process is to hold": lambda: jmm.shard(data, mesh, population=N),
-        "Each row must be held by one process": lambda: jmm.shard(rows, across, population=N),
+        "this process is to hold": lambda: jmm.shard(data, mesh, population=N, shards=8),
+        "population and mesh must": lambda: jmm.shard(
+            rows, mesh, population=N, shards=4 + 4 * me),
         "Global arrays must have": lambda: jmm.shard(jax.make_array_from_process_local_data(
-            spread, np.zeros((104, D))), mesh, population=N),
+            spread, np.zeros((104, D))), mesh, population=N),  # not cut into 8
         # or a row would be held, and counted, by both
-        "population and mesh must be equal": lambda: jmm.shard(rows, mesh, population=N + me),
+        "population and mesh must be equal": lambda: jmm.shard(
+            rows, mesh, population=N + me, shards=8),
         "population and mesh": lambda: jmm.shard(
-            rows, Mesh(mesh.devices[::1 - 2 * me], ("data",)), population=N),
+            rows, Mesh(mesh.devices[::1 - 2 * me], ("data",)), population=N, shards=8),
     }
     found["refused"] = {words: refusal(call) for words, call in wrong.items()}
 
 
 def main():
-    found = {}
-    for check in (runs, mesh_host.runs, samplings, keys_of_rows, slots_of_shards, algorithms,
-                  placements, sensitivity, other_meshes, bugs, costs,
-                  refusals) if ALONE else (together,):
+    found, checks = {}, {4: (mesh_across.killed,), 2: (together, mesh_groups.together), 1: (
+        runs, mesh_host.runs, samplings, keys_of_rows, slots_of_shards, algorithms, placements,
+        sensitivity, other_meshes, bugs, costs, refusals, mesh_groups.alone)}
+    for check in checks[PROCESSES]:
         check(found)
     pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
 

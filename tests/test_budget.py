@@ -149,7 +149,7 @@ def test_few_rows_are_held_at_once_and_many_as_fit_a_cache():
 
 @pytest.mark.parametrize(("size", "most", "rows"), [
     (100, 100, 100), (100, 101, 100), (100, 99, 56), (100, 20, 16), (100, 7, 7), (9, 8, 8),
-    (9, 1, 1), (200_000, 3000, 2992)])
+    (9, 1, 1), (200_000, 3000, 2944), (1000, 200, 128)])
 def test_slices_are_of_equal_length(size, most, rows):
     assert budget.even(size, most) == rows <= most
 

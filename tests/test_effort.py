@@ -1,10 +1,12 @@
 """What is compiled quickly for tests, and what as for users."""
 
 import pathlib
+import types
 
 import conftest
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 
@@ -40,6 +42,26 @@ def test_options_are_changed_while_that_is_wanted_and_those_of_a_program_stay():
     effort.quick = True
     assert options() == conftest.QUICK
     assert options(env_options_overrides=own) == conftest.QUICK | own
+
+
+def test_a_program_on_disk_is_found_by_those_that_compile_it_alike(monkeypatch):
+    """The options of the effort are a part of its name."""
+    from jax._src import cache_key, compiler
+
+    program = jax.jit(lambda x: x + 1).lower(jnp.zeros(2)).compiler_ir()
+    devices, names = np.array(jax.devices()[:1]), []
+    for quick in (False, True, True):
+        monkeypatch.setattr(conftest.EFFORT, "quick", quick)
+        options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        names.append(cache_key.get(program, devices, options, devices[0].client))
+    assert names[0] != names[1] == names[2]
+
+
+def test_a_program_appears_in_one_piece(tmp_path):
+    folder = types.SimpleNamespace(path=tmp_path)
+    for program in (b"first", b"second"):  # one name, one program
+        conftest.put_whole(folder, "name", program)
+    assert [(x.name, x.read_bytes()) for x in tmp_path.iterdir()] == [("name-cache", b"first")]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator, with_strategy
+from jaxminimax.base import programs
 from jaxminimax.gradients import clipping, weights
 
 DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16)
@@ -501,6 +502,36 @@ def test_an_example_that_is_not_finite_takes_no_other_convolution_along(strategy
         others = total(z, x, jnp.arange(5) > 0).w
         np.testing.assert_array_equal(total(z, x.at[0, 0, 0, 0].set(hostile)).w, others)
         assert jnp.linalg.norm(others) > 0.05  # which is lost with them
+
+
+def convolve(w, v, x):
+    return jnp.sum(jnp.tanh(jax.lax.conv_general_dilated(x[None], w, (1, 1), "SAME")))
+
+
+@strategies
+def test_no_convolution_meets_two_examples(strategy):
+    """What is of another group may be multiplied by 0; a record's range of floats is its own."""
+    total = clipped_sum(saddle_operator(convolve), Saddle(1.0, None), strategy=strategy)
+    z, x = Saddle(jnp.ones((4, 2, 3, 3)), jnp.zeros(())), jnp.ones((6, 2, 6, 6))
+    found = [(one.params["feature_group_count"], one.params["batch_group_count"])
+             for one in programs.equations(jax.make_jaxpr(total)(z, x))
+             if one.primitive.name == "conv_general_dilated"]
+    assert found
+    assert set(found) == {(1, 1)}
+
+
+@strategies
+def test_a_record_of_one_run_reaches_no_other_run(strategy):
+    """Runs that are mapped over have kernels of their own, and records that differ."""
+    rng = np.random.default_rng(5)
+    x = jnp.asarray(rng.normal(size=(2, 5, 2, 6, 6)))
+    w = jnp.asarray(rng.normal(size=(2, 4, 2, 3, 3)))
+    total = jax.jit(jax.vmap(lambda w, x: clipped_sum(
+        saddle_operator(convolve), Saddle(1.0, None), strategy=strategy)(
+            Saddle(w, jnp.zeros(())), x).w))
+    plain = total(w, x)
+    for bad in (jnp.nan, 1e308):
+        np.testing.assert_array_equal(total(w, x.at[0, 3].set(bad))[1], plain[1])
 
 
 @strategies

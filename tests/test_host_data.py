@@ -4,6 +4,7 @@ That no bit depends on where the data are is tested with optimised programs, in 
 """
 
 import dataclasses
+import mmap
 import threading
 import tracemalloc
 
@@ -142,8 +143,14 @@ def test_rows_of_another_key_or_release_are_nan(window):
     assert bool(jnp.all(jnp.isnan(released(jax.random.key(4), at, window))))
     shifted = dataclasses.replace(window, first=window.first + 1)
     assert bool(jnp.all(jnp.isnan(released(KEY, at, shifted))))
-    one = dataclasses.replace(window, numbers=window.numbers.at[1, -1].add(-1))
-    assert bool(jnp.all(jnp.isnan(released(KEY, at, one))))  # a single row is another one
+    counts = int(jnp.argmax(window.valid[1]))
+    for one in (window.numbers.at[1, counts].add(1), window.numbers.at[1, counts].add(-1)):
+        one = dataclasses.replace(window, numbers=one)
+        assert bool(jnp.all(jnp.isnan(released(KEY, at, one))))  # a single row is another one
+    for name in ("valid", "fits"):
+        one = getattr(window, name).at[1].set(~getattr(window, name)[1])
+        assert bool(jnp.all(jnp.isnan(released(KEY, at, dataclasses.replace(
+            window, **{name: one})))))
 
 
 @pytest.mark.slow
@@ -173,7 +180,8 @@ def test_nothing_is_sent_beyond_the_budget(window):
 def test_rows_sent_for_another_description_are_refused(window):
     for other, match in ((hyper(population=N + 1), "population"),
                          (hyper(jmm.FixedSize(batch=20)), "another description"),
-                         (hyper(jmm.Full()), "every record")):
+                         (hyper(jmm.Poisson(rate=0.2)), "another description"),
+                         (hyper(jmm.Full()), "another description")):
         with pytest.raises(ValueError, match=match):
             jax.eval_shape(lambda w, h=other: jmm.release(KEY, jmm.sgda.mechanism(h), jnp.int32(4),
                                                           PROBLEM, START, w), window)
@@ -221,6 +229,25 @@ def test_a_mapped_file_is_never_loaded(tmp_path, dtype, order):
     assert found.shape == (2, 2, 256)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found.sum(-1), [[1280, 0], [0, 1280]])
+
+
+def test_files_are_not_read_around_rows_at_random_places(tmp_path):
+    """Told to the system before a run of secret samples, and taken back after it."""
+    class Advised(mmap.mmap):
+        told: list = []  # noqa: RUF012
+
+        def madvise(self, advice):
+            self.told.append(advice)
+
+    rows = np.memmap(tmp_path / "x", np.float32, "w+", shape=(N, 2))
+    with open(tmp_path / "x", "r+b") as file:
+        view = np.frombuffer(Advised(file.fileno(), 0), np.float32).reshape(N, 2)
+    for sampling, told in ((jmm.Disjoint(batch=15), []),
+                           (jmm.Poisson(rate=0.1), [mmap.MADV_RANDOM, mmap.MADV_NORMAL])):
+        with Supply(KEY, jmm.sgda.mechanism(hyper(sampling)), jmm.HostData((view[:], rows)), [2],
+                    0, 10) as supply:
+            assert sum(count for _, count in supply.piece(2)) == 2
+        assert Advised.told == told
 
 
 def test_rows_are_not_printed(window):

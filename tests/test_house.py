@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -39,7 +40,7 @@ ONWARDS = {"update", "run", "_rounds", "_whole", "_compiled", "arrays", "_advanc
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run"}
 # look at kinds and shapes, or pass on
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
-          "rows_each"}
+          "rows_each", "shards_of"}
 
 
 def part_of(path):
@@ -233,10 +234,19 @@ def test_no_function_takes_a_standard_deviation(path):
         assert not taken or (path, function.name) == ("noise/floats.py", "gaussian")
 
 
+def test_commands_alone_keep_programs():
+    callers = {path for path, source in SOURCES.items()
+               if "base.kept_programs" in modules(path, source)}
+    assert callers == {"__main__.py"}
+    named = set(re.findall(r'"(jax_\w+)"', SOURCES["base/kept_programs.py"]))
+    assert named == {"jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"}
+
+
 @every_file
 def test_the_package_leaves_the_configuration_of_jax_alone(path):
-    """But for one inner solve in float64, within a scope."""
-    switches = ("config",) if path == "base/precision.py" else ("config", "enable_x64")
+    """But for one inner solve in float64, within a scope, and where commands keep programs."""
+    switches = {"base/precision.py": ("config",), "base/kept_programs.py": ("enable_x64",)}.get(
+        path, ("config", "enable_x64"))
     for node in ast.walk(ast.parse(SOURCES[path])):
         assert not (isinstance(node, ast.Attribute) and node.attr in switches)
         assert not (isinstance(node, ast.alias) and "config" in node.name.split("."))

@@ -23,7 +23,8 @@ def started(folder, *parts, platform, python=None):
     (tools / "python").write_text(python or f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tools / "python").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}",
-                   "JAX_PLATFORMS": platform}
+                   "JAX_PLATFORMS": platform,
+                   "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiled sooner
     return subprocess.run([str(SCRIPT), str(folder / "out"), *parts], env=environment, text=True,
                           capture_output=True, check=False, cwd=folder)
 

@@ -81,6 +81,19 @@ def test_without_noise_it_is_the_clipped_mean_of_the_groups_own_records(group, p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_a_groups_rows_are_read_where_they_lie_each_once(rows):
+    """In slices: a coordinate a row, and a length a group; padding and other groups are hostile."""
+    own = 1 + 0.25 * jnp.arange(3.0)
+    data = own[:, None, None] * jnp.eye(7)[None]
+    in_slices = LINEAR._replace(operator=jmm.with_strategy(LINEAR.operator, "microbatch", rows))
+    for group, n in enumerate(SIZES):
+        hostile = jnp.full_like(data, jnp.nan).at[group, :n].set(data[group, :n])
+        g = opened(gradients(clip=2.0), hostile, group, w=jnp.ones(7), problem=in_slices)[0]
+        np.testing.assert_allclose(g * n, own[group] * (np.arange(7) < n), rtol=1e-6)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0.0, 1e6, np.nan])
 def test_without_noise_losses_are_clipped_means_of_every_group(padding):
     data = records(padding).at[1, 0, 0].set(50.0).at[2, 0, 0].set(np.nan).at[0, 1, 0].set(-9.0)

@@ -1,14 +1,20 @@
 """What a first call costs: what an import loads, and how large a program is."""
 
 import json
+import stat
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import jaxminimax as jmm
+from benchmarks import report
 from jaxminimax import Saddle
+from jaxminimax.base import kept_programs
 
 HEAVY = {"dp_accounting", "scipy.stats", "scipy.special", "scipy.signal", "scipy.optimize",
          "jax.extend", "sklearn", "pandas", "matplotlib", "orbax", "tqdm", "pyarrow"}
@@ -49,6 +55,90 @@ def program(n, d, rounds, sampling):
 
 
 def test_a_program_is_of_one_size_whatever_the_data_and_the_rounds():
-    sampling = jmm.Poisson(rate=1 / 50, capacity=100)
-    few = program(2000, 24, 8, sampling)
-    assert few == program(4000, 60, 5000, sampling) > 100
+    sampling = jmm.Poisson(rate=1 / 100, capacity=100)  # slots of both are one block of a sum
+    few = program(4000, 24, 8, sampling)
+    assert few == program(8000, 60, 5000, sampling) > 100
+
+
+# --- programs on disk ---
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """What JAX is told of programs on disk is forgotten after a test, and no process's is known."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    compilation_cache.reset_cache()
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def stored(folder):
+    """All that the programs in a folder consist of."""
+    from jax._src.compilation_cache import decompress_executable
+
+    return b"".join(decompress_executable(x.read_bytes()) for x in folder.glob("*-cache"))
+
+
+def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
+    n, d = 40, 16
+    x, y = np.random.default_rng(5).standard_normal((2, n, d), np.float32)
+    key = jax.random.wrap_key_data(np.array([0x1B2C3D4E, 0x5A6B7C8D], np.uint32))
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(2.0, 2.0), population=n)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
+    z = Saddle(*jnp.zeros((2, d), jnp.float32))
+    leak = jnp.asarray(y[0])
+
+    def programs(problem, folder):
+        """What compiling and running leaves in a folder that held nothing."""
+        jax.clear_caches()
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path / folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        compilation_cache.reset_cache()
+        jmm.run(key, z, (jnp.asarray(x), jnp.asarray(y)), hyper, jmm.sgda, problem)
+        found = stored(tmp_path / folder)
+        assert len(found) > 10_000
+        return found
+
+    def loss(w, v, record):
+        return jnp.sum((w - v) * (record[0] + record[1]))
+
+    def leaking(w, v, record):
+        return loss(w, v, record) + jnp.sum(w * leak)
+
+    found = programs(jmm.Problem(jmm.saddle_operator(loss)), "as it should be")
+    secrets = [*x, *y, *x.T[:, :4], *y.T[:, :4], *jax.random.key_data(key)]
+    assert not any(np.ascontiguousarray(one).tobytes() in found for one in secrets)
+    # a program that closes over a row is found out
+    assert y[0].tobytes() in programs(jmm.Problem(jmm.saddle_operator(leaking)), "leaking")
+
+
+def test_programs_are_kept_where_nobody_else_reads_or_writes(kept, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    monkeypatch.setattr(report, "_is_command", lambda: True)
+    report.Parser(compiles=True).parse_args([])
+    assert jax.config.jax_compilation_cache_dir is None  # what times a compiler loads nothing
+    report.Parser().parse_args([])
+    folder = tmp_path / "own" / "jaxminimax" / "programs"
+    assert jax.config.jax_compilation_cache_dir == str(folder)
+    folder.chmod(0o777)  # as somebody else's umask may have left it
+    assert kept_programs.keep() == folder
+    for one in (folder, folder.parent):
+        assert stat.S_IMODE(one.stat().st_mode) == 0o700
+
+    (tmp_path / "linked" / "jaxminimax").mkdir(parents=True)
+    (tmp_path / "linked" / "jaxminimax" / "programs").symlink_to(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "linked"))
+    assert kept_programs.keep() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    assert kept_programs.keep() is None
+
+
+def test_an_import_and_a_call_keep_no_programs(kept):
+    report.Parser().parse_args([])  # here pytest is the command
+    assert jax.config.jax_compilation_cache_dir is None

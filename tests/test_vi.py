@@ -7,6 +7,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle, metrics, problems
+from jaxminimax.problems import _vi
 
 RADIUS = Saddle(0.8, 1.3)
 SKEW = np.array([[0.0, 1.0, -0.5], [-1.0, 0.0, 2.0], [0.5, -2.0, 0.0]])
@@ -90,6 +91,55 @@ def test_a_sanitised_record_is_the_projection(radius):
         np.testing.assert_allclose(y, x if norm <= radius else x / norm * radius, rtol=1e-12)
     for bad in (np.nan, np.inf, -np.inf):
         assert not np.any(problems.sanitise(jnp.array([1.0, bad]), radius))
+
+
+HOSTILE = [np.nan, np.inf, -np.inf, 1e30, -1e38]
+
+
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_a_product_is_that_with_the_projection(radius, dtype):
+    """And so is its derivative by the other vector, whatever the record contains."""
+    rng = np.random.default_rng(0)
+    size = 10.0 ** rng.uniform(-6, 12, (200, 1))
+    x = jnp.asarray(rng.normal(size=(200, 3)) * size, dtype)
+    x = jnp.concatenate([x, jnp.zeros((1, 3), dtype)])
+    w = jnp.asarray(rng.normal(size=3), dtype)
+
+    def both(of):
+        return jax.vmap(jax.value_and_grad(of), (None, 0))(w, x)
+
+    found = both(lambda w, x: _vi.product_with(w, x, radius))
+    expected = both(lambda w, x: problems.sanitise(x, radius) @ w)
+    tolerance = 8 * jnp.finfo(dtype).eps
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * radius)
+    assert np.linalg.norm(found[1], axis=1).max() <= radius * (1 + tolerance)
+    # by the record too, beside the ball's surface
+    of_x = [jax.grad(of, 1)(w, x[0]) for of in (
+        lambda w, x: _vi.product_with(w, x, radius), lambda w, x: problems.sanitise(x, radius) @ w)]
+    np.testing.assert_allclose(*of_x, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16], ids=lambda x: x.__name__)
+def test_a_product_with_a_long_record_of_few_bits_is_bounded(dtype):
+    x, w = jnp.full(20_000, 3e4, dtype), jnp.full(20_000, 0.9, dtype)
+    value, slope = jax.value_and_grad(_vi.product_with)(w, x, 0.3)
+    np.testing.assert_allclose(value, 0.3 * 0.9 * 20_000**0.5, rtol=0.02)
+    assert np.linalg.norm(np.asarray(slope, np.float64)) <= 0.3 * 1.02
+
+
+@pytest.mark.parametrize("bad", HOSTILE)
+def test_a_hostile_record_counts_as_zero_and_moves_no_other(bad):
+    rng = np.random.default_rng(1)
+    x = jnp.asarray(rng.normal(size=(40, 5)), jnp.float32)
+    w = jnp.asarray(rng.normal(size=5), jnp.float32)
+    each = jax.jit(jax.vmap(jax.value_and_grad(lambda w, x: _vi.product_with(w, x, 1.0)),
+                            (None, 0)))
+    plain, hostile = each(w, x), each(w, x.at[7, 2].set(bad))
+    for a, b in zip(plain, hostile, strict=True):
+        np.testing.assert_array_equal(np.delete(a, 7, 0), np.delete(b, 7, 0))
+        assert not np.any(b[7])
 
 
 # --- sets ---

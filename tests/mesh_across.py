@@ -1,0 +1,147 @@
+"""Parameters and copies of rows across processes, and one that is killed, for `mesh_worker`."""
+
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import signal
+import sys
+from unittest import mock
+
+from mesh_setup import (  # before JAX
+    KEY,
+    SAMPLINGS,
+    START,
+    N,
+    answers,
+    apart,
+    dataset,
+    fitted,
+    forget,
+    hyper,
+    query,
+    refusal,
+    stop,
+    told,
+)
+
+# isort: split
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from orbax.checkpoint import checkpoint_manager
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.drivers import fingerprint
+from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.placement import agreement, shard_sums, sharding
+from jaxminimax.placement.host_shards import on_mesh
+
+SETTINGS = hyper(SAMPLINGS["poisson"])
+
+
+def across(found, one):
+    """Two processes hold copies of all rows, and a half of w each; `one` is the run of a device."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2).T, ("data", "model"))
+    data, me = dataset(), jax.process_index()
+    halves = NamedSharding(sharding.automatic(mesh), PartitionSpec("model"))
+
+    def spread(x):
+        return jax.make_array_from_callback(x.shape, halves, np.asarray(x).__getitem__)
+
+    z, held = Saddle(spread(START.w), START.v), jmm.HostData(data)
+    assert len(jmm.placement.own_rows(N, mesh)) == N
+    placed = jmm.shard(data, mesh, population=N)
+    found["marks across"] = [fingerprint.of_rows(b"secret", x) for x in (
+        data, placed, on_mesh(held, mesh))]
+    go = functools.partial(fitted, SETTINGS, mesh=mesh, z=z, every=1)
+    many = go(placed)
+    found["across"] = apart(one.state, sharding.on_host(many.state))
+    found["statement across"] = many.statement == one.statement
+    found["held"] = [x.data.shape for x in many.state.z.w.addressable_shards]
+    saved = pathlib.Path(sys.argv[2]).parent
+    with contextlib.suppress(KeyboardInterrupt):
+        go(held, checkpoint=saved / "parameters", callback=stop(3))
+    last = go(held, checkpoint=saved / "parameters",
+              callback=lambda state: found.update(seen=state.z.w.shape))
+    found["resumed across"] = apart(*map(sharding.on_host, (many.state, last.state)))
+    with contextlib.suppress(KeyboardInterrupt):  # to be gone on with by one process
+        go(held, checkpoint=saved / "half", callback=stop(3))
+    copies(found, mesh, data)
+    found["refused across"] = {words: refusal(call) for words, call in {
+        "z must be equal": lambda: go(held, z=Saddle(spread(START.w), START.v + me)),
+        "the saved state must be equal": lambda: jmm.placement.agree(
+            mesh, **{"the saved state": apart_along(mesh, me)}),
+    }.items()}
+    jmm.placement.agree(mesh, parts=spread(np.arange(4.0)))  # which differ by their places
+
+
+def apart_along(mesh, me):
+    """Spread over "data", of which the two processes should hold copies."""
+    return jax.make_array_from_callback((4,), NamedSharding(
+        sharding.automatic(mesh), PartitionSpec("data")), lambda at: np.full(4, float(me))[at])
+
+
+def copies(found, mesh, rows):
+    """The second process has one bit of one record that the first does not have."""
+    settings = query(jmm.Poisson(rate=0.5))
+    mechanism = jmm.mechanism.Repeat(query=settings, times=3)
+
+    def sent(rows):
+        with Supply(KEY, mechanism, on_mesh(jmm.HostData(rows), mesh), [3], 0, 3) as supply:
+            ((window, _),) = supply.piece(3)
+        return window
+
+    def released(rows):
+        return [bool(np.isnan(g).all()) for g in sharding.on_host(answers(
+            settings, sent(rows))).w]
+
+    samples = sharding.on_host(sent(rows).numbers).reshape(3, -1)
+    read = np.array([(samples == row).any(1) for row in range(N)])
+    row = int(np.flatnonzero(read.sum(1) == 2)[0])
+    found["read"] = [*read[row].tolist(), True]  # the last release is one too many
+    wrong = tuple(x.copy() for x in rows)
+    if jax.process_index() == 1:
+        wrong[0].view(np.uint64)[row, 0] ^= 1
+    found["copies"] = refusal(lambda: jmm.shard(wrong, mesh, population=N))
+    found["sound"], found["wrong"] = released(rows), released(wrong)
+    # were copies not compared, both would be read
+    with mock.patch.object(shard_sums, "has_copies", return_value=False):
+        forget()
+        found["bug no comparison"] = released(wrong)
+    with mock.patch.object(agreement, "_as_neighbours", return_value=True):
+        found["bug copies"] = refusal(lambda: jmm.shard(wrong, mesh, population=N))
+    forget()
+
+
+def killed(found):
+    """A run of four processes; then again, until the last dies in the middle of a save.
+
+    It does when all have written the third state, before that has its name.
+    """
+    mesh = jax.make_mesh((4,), ("data",))
+    rows = tuple(x[jmm.placement.own_rows(N, mesh, shards=8)] for x in dataset())
+    go = functools.partial(fitted, SETTINGS, jmm.shard(rows, mesh, population=N, shards=8), mesh)
+    done, out = go(), pathlib.Path(sys.argv[2])
+    found["shards"] = [told(done.state), done.statement.epsilon]
+    out.write_text(json.dumps(found))
+    save, waits, saves = checkpoint_manager.Checkpointer.save, checkpoint_manager.multihost, []
+    wait = waits.sync_global_processes
+
+    def die(name, *rest, **how):
+        if len(saves) == 3 and name.startswith("Checkpointer:save") and "start" not in name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wait(name, *rest, **how)
+
+    def counted(*args, **how):
+        saves.append(args)
+        return save(*args, **how)
+
+    with contextlib.ExitStack() as patches:
+        if jax.process_index() == 3:
+            for where, name, new in ((checkpoint_manager.Checkpointer, "save", counted),
+                                     (waits, "sync_global_processes", die)):
+                patches.enter_context(mock.patch.object(where, name, new))
+        go(every=1, checkpoint=out.parent / "killed")
