@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
+from benchmarks.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.drivers import long_runs
 from jaxminimax.placement import shard_sums
@@ -46,7 +47,7 @@ SAMPLINGS = {
     "full": jmm.Full(),
     "poisson": jmm.Poisson(rate=0.1),
     "fixed": jmm.FixedSize(batch=40),
-    "overflow": jmm.Poisson(rate=0.1, capacity=22),
+    "narrow": Narrow(rate=0.1, most=22),
     "replacement": jmm.FixedSize(batch=40, replacement=True),
     "disjoint": jmm.Disjoint(batch=30),
 }

@@ -176,7 +176,7 @@ def test_no_noise_is_no_privacy():
     assert jmm.epsilon(repeat(0.0, 1, sampling=jmm.Poisson(rate=0.01)), 1e-5) == math.inf
 
 
-def test_overflow_costs_nothing():
+def test_a_capacity_costs_nothing():
     def at(capacity):
         return jmm.epsilon(repeat(2.0, 100, sampling=jmm.Poisson(rate=0.01, capacity=capacity)),
                            1e-5)

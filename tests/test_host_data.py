@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.door.samples import sample_of_release
 from jaxminimax.drivers.prefetch import Supply
@@ -154,9 +155,9 @@ def test_rows_of_another_key_or_release_are_nan(window):
 
 
 @pytest.mark.slow
-def test_a_sample_beyond_its_capacity_is_nan_wherever_its_rows_are():
+def test_a_sample_that_does_not_fit_is_nan_wherever_its_rows_are():
     count = 12
-    made = jmm.sgda.mechanism(hyper(jmm.Poisson(rate=0.1, capacity=20), iterations=count))
+    made = jmm.sgda.mechanism(hyper(Narrow(rate=0.1, most=20), iterations=count))
     with Supply(KEY, made, jmm.HostData(ROWS, rounds=count), [count], 0, count) as supply:
         ((window, sent),) = supply.piece(count)
     assert sent == count

@@ -21,7 +21,7 @@ ROUNDING = 1e-14  # float64 numbers near 1
 GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 
 pytestmark = pytest.mark.slow  # its workers run for two minutes
-SAMPLINGS = ("full", "poisson", "fixed", "overflow", "replacement", "disjoint")
+SAMPLINGS = ("full", "poisson", "fixed", "narrow", "replacement", "disjoint")
 DEVICES = (1, 2, 4, 8)
 
 
@@ -95,10 +95,10 @@ def test_every_sampling_reads_the_same_rows(found, name):
     """With noise, and without, where nothing but the sample decides."""
     assert found[f"equal {name}"] < GRID
     assert found[f"silent {name}"] < ROUNDING
-    # what one device refuses, eight do: a sample that outgrew its capacity, one release too many
+    # what one device refuses, eight do: a sample that does not fit, one release too many
     refused = found[f"refused {name}"]
     assert refused[-1]
-    assert any(refused[:-1]) == (name == "overflow")
+    assert any(refused[:-1]) == (name == "narrow")
     assert not all(refused)
 
 

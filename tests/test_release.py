@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.narrow import Narrow
 from jaxminimax import (
     Disjoint,
     FixedSize,
@@ -422,8 +423,8 @@ def test_beyond_the_allowed_releases_everything_is_nan(sampling):
 
 
 @pytest.mark.slow
-def test_a_sample_beyond_its_capacity_is_nan():
-    count, q = 4000, query(Poisson(rate=0.5, capacity=4), **NO_V)
+def test_a_sample_that_does_not_fit_is_nan():
+    count, q = 4000, query(Narrow(rate=0.5, most=4), **NO_V)
     nan = np.concatenate([np.isnan(x) for x in opened(q, records(6), split(3, count))], 1)
     np.testing.assert_array_equal(nan.any(1), nan.all(1))
     tail = overflow_probability(q)

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.narrow import Narrow
 from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat
 from jaxminimax.door.groups import release_group_gradient
 from jaxminimax.door.losses import release_group_losses
@@ -146,8 +147,8 @@ def test_a_sample_of_a_whole_group_has_all_of_it():
 
 
 @pytest.mark.slow
-def test_a_sample_beyond_its_capacity_is_no_release():
-    mechanism = gradients(sampling=Poisson(rate=0.4, capacity=2))
+def test_a_sample_that_does_not_fit_is_no_release():
+    mechanism = gradients(sampling=Narrow(rate=0.4, most=2))
     data = jnp.ones((3, 7, 2))
     charged = overflow_probability(in_group(mechanism.query, 7))
     assert charged == pytest.approx(stats.binom.sf(2, 7, 0.4))

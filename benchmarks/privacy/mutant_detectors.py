@@ -14,6 +14,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks import adaptive_attack, group_attack, stream_attack
+from benchmarks.narrow import Narrow
 from jaxminimax import (
     Saddle,
     gda,
@@ -369,7 +370,7 @@ def budget() -> Finding:
 def overflows() -> Finding:
     """Releases that are numbers; the limit: how many samples fit, and five deviations."""
     n, rate, count = 12, 0.5, 20_000
-    described = query(mechanism.Poisson(rate=rate, capacity=6), n, clip=Saddle(1.0, None),
+    described = query(Narrow(rate=rate, most=6), n, clip=Saddle(1.0, None),
                       noise_multiplier=Saddle(0.0, None))
     once = mechanism.Repeat(query=described, times=1)
     data = Saddle(jnp.eye(n, dtype=jnp.float32), jnp.zeros((n, 1), jnp.float32))
@@ -392,7 +393,8 @@ def sizes() -> Finding:
     rate, n = 0.1, 400
     room, most = mechanism.Poisson(rate=rate)._room(n)
     first, table = size_law.limits(rate, n, most)
-    numbers = [t - off for t in table[:: len(table) // 8] for off in (0, 1) if t]
+    # those of sizes that fit
+    numbers = [t - off for t in table[: -1 : len(table) // 8] for off in (0, 1)]
 
     def drawn(number: int) -> int:
         words = np.array([number >> 32 * i & 0xFFFFFFFF for i in (4, 3, 2, 1, 0, 5)], np.uint32)
@@ -408,11 +410,22 @@ def sizes() -> Finding:
     return Finding(sum(drawn(x) != first + sum(x < t for t in table) for x in numbers), 0.0)
 
 
+def cut() -> Finding:
+    """Samples that fill their capacity; the limit: how many of those that fit, five deviations."""
+    n, rate, most, count = 12, 0.5, 6, 2000
+    room, _ = mechanism.Poisson(rate=rate, capacity=most)._room(n)
+    held = jax.jit(jax.vmap(lambda key: poisson.poisson_rows(key, rate, n, room, most)[1]))(
+        jax.random.split(KEY, count))
+    full = stats.binom.pmf(most, n, rate) / stats.binom.cdf(most, n, rate)
+    return Finding(int(jnp.sum(jnp.sum(held, 1) == most)),
+                   count * full + 5 * math.sqrt(count * full * (1 - full)))
+
+
 def _held(count: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the slots of so many samples of about 15 of n rows, and which are held."""
     rate = 15 / n
     room, most = mechanism.Poisson(rate=rate)._room(n)
-    rows, held, _ = jax.jit(jax.vmap(
+    rows, held = jax.jit(jax.vmap(
         lambda key: poisson.poisson_rows(key, rate, n, room, most)))(jax.random.split(KEY, count))
     return np.asarray(rows), np.asarray(held)
 
@@ -434,7 +447,7 @@ def slots() -> Finding:
 def sent_ahead() -> Finding:
     """Releases of rows sent ahead that are numbers; the limit is how many samples fit."""
     n, count = 40, 12
-    described = query(mechanism.Poisson(rate=0.5, capacity=20), n)
+    described = query(Narrow(rate=0.5, most=20), n)
     made = mechanism.Repeat(query=described, times=count)
     rows = Saddle(np.ones((n, 1), np.float32), np.ones((n, 1), np.float32))
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))

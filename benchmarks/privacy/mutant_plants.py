@@ -67,6 +67,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "sample": (samples, "draw"),
     "size of a sample": (poisson, "drawn_size"),
     "slots of a sample": (poisson, "some"),
+    "sample that fits": (poisson, "_fits"),
     "new rows": (distinct, "firsts"),
     "part": (samples, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
@@ -273,7 +274,8 @@ def of_the_noises_words(sample_of_release: Any) -> Any:
     def changed(key: Any, mechanism: Any, spent: Any) -> Any:
         key, _ = sample_of_release(key, mechanism, spent)
         keys = SampleKeys(fold_in(key, noising._NOISE), key)
-        with mock.patch.object(poisson, "fold_in", lambda key, _: key):
+        with mock.patch.object(poisson, "fold_in", lambda key, number: (
+                key if number == poisson._SIZE else fold_in(key, number))):
             return key, samples.draw(keys, mechanism.query, spent % mechanism.times)
 
     return changed
@@ -337,6 +339,11 @@ def first_slots(some: Any) -> Any:
         return some(jnp.arange(words.shape[0], dtype=jnp.uint32) << 12, among, m)
 
     return changed
+
+
+def cut_short(_: Any) -> Any:
+    """Of a sample that does not fit, as many rows as fit are read."""
+    return lambda size, new, most: jnp.ones((), bool)
 
 
 def any_fits(draw: Any) -> Any:

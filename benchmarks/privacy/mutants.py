@@ -180,6 +180,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.repeated_rows, find.repeated, "samples that hold a row twice"),
     ("samples in the first slots", "sensitivity: the slots of others", "slots of a sample",
      plant.first_slots, find.slots, "first against last slots, standard deviations"),
+    ("samples that do not fit are cut", "amplification: the law of sizes", "sample that fits",
+     plant.cut_short, find.cut, "samples that fill their capacity"),
     ("overflow does not fail closed", "amplification: the law of sizes", "sample",
      plant.any_fits, find.overflows, "releases that are numbers"),
     ("overflow of rows sent ahead is released", "uniformity, of data on the host",

@@ -25,7 +25,7 @@ _BOUND = {
 }
 ENFORCED = (
     "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
-    "Releases beyond the allowed number, and samples beyond their capacity, are NaN.",
+    "Releases beyond the allowed number, and samples that cannot be drawn, are NaN.",
 )
 ASSUMED = (
     "n, the initial point, the preprocessing, the projection and every hyper-parameter are public; "

@@ -21,7 +21,7 @@ from jaxminimax.base.types import PyTree
 _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another
 # one would repeat rounds with other noise.
-SCHEME = 4
+SCHEME = 5
 _SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a release is folded with
 
 

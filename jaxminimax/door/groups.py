@@ -52,7 +52,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
 
     Returns:
       A tree like w in at least float32; NaN everywhere if `mechanism.times` releases were made
-      before, a Poisson sample outgrew its capacity, or there is no such group.
+      before, a sample does not fit, or there is no such group.
 
     Raises:
       ValueError: while tracing, if `data` are not those of the described groups, if the noise

@@ -59,7 +59,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
 
     Returns:
       A `Saddle` like z in at least float32; zeros for a player without a clip norm; NaN everywhere
-      if all allowed releases were made before, or if a Poisson sample outgrew its capacity.
+      if all allowed releases were made before, or if a sample does not fit.
 
     Raises:
       ValueError: while tracing, if a leaf of `data` does not have n rows, if the noise

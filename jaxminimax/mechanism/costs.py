@@ -51,9 +51,9 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   (`size_law`, `fixed_size`), and what cannot be said so is a failure.
 * A failure is an event of coins that has the same probability on both data sets, whatever the
   record contains. That is added to delta as it stands, without a factor e^epsilon.
-* That a Poisson sample outgrows its capacity, or one of fixed size cannot be drawn, costs nothing:
-  given which other records are drawn, the release is NaN with one probability on both data sets,
-  and the law of what it is otherwise is no easier to tell apart.
+* That a Poisson sample does not fit its capacity and is drawn again, or that one of fixed size
+  cannot be drawn and is NaN, costs nothing: it has one probability on both data sets, and the law
+  of what is released otherwise is no easier to tell apart (`size_law`, `fixed_size`).
 * A departure tau from a described law costs (1 + e^epsilon) tau of delta: P'(S) <= P(S) + tau and
   Q'(S) >= Q(S) - tau for the realised P', Q'. That is charged of the noise; of samples only where
   several records of a person are compared, for which the rates are not proven.

@@ -14,7 +14,8 @@ of blocks of slots; if rows were in order, or in the first m slots, one record w
 slots others are. As it is, m + 1 slots of T less a random one of them are m random slots of T: the
 slots of the others have the same law whether a record takes part, does not, or is replaced. So for
 a comparison they may be taken to be the same slots. (Therefore no shorter pass for samples of an
-ordinary size, and a second one for larger: one record would send another into that.)
+ordinary size, and a second one for larger: one record would send another into that. `poisson` draws
+a sample again that is larger than that.)
 
 Source of the rows: Lemire, "Fast random integer generation in an interval", TOMACS 2019.
 """
@@ -70,20 +71,22 @@ def lost(slots: int, population: int) -> float:
     return twice - slots * math.log1p(-(2**32 % population) / 2**32)
 
 
-def room(most: int, population: int, short: Callable[[int], float]) -> Room:
-    """The fewest slots that are short of new ones with probability `OVERFLOW` at most.
+def room(most: int, population: int, short: Callable[[int], float],
+         seldom: float = OVERFLOW) -> Room:
+    """The fewest slots that are short of new ones with probability `seldom` at most.
 
     Args:
       most: rows of a sample, and the slots where all rows are put in order.
       population: n.
       short: P[so many slots do not do], falling.
+      seldom: what it may be.
     """
     low = high = most
-    while _DENSE * high <= population and short(high) > OVERFLOW:
+    while _DENSE * high <= population and short(high) > seldom:
         low, high = high + 1, 2 * high
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if short(middle) <= OVERFLOW else (middle + 1, high)
+        low, high = (low, middle) if short(middle) <= seldom else (middle + 1, high)
     return Room(low, False) if _DENSE * low <= population else Room(most, True)
 
 
@@ -105,14 +108,15 @@ def scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
     return high * n1 + (middle >> 16) + (last >> 16)
 
 
-def rows_of_slots(key: jax.Array, room: Room,
-                  population: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def rows_of_slots(key: jax.Array, room: Room, population: int, *,
+                  rolled: bool = False) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The rows of c slots, which of them are new, and 32 further random bits for each.
 
     Args:
       key: that of the sample.
       room: c.
       population: n.
+      rolled: see `random_bits`.
 
     Returns:
       int32 `[c]`, all below n; bool `[c]`; uint32 `[c]`.
@@ -120,10 +124,11 @@ def rows_of_slots(key: jax.Array, room: Room,
     count = room.slots
     if room.whole:
         rows = places(fold_in(key, _PLACES), population)[:count]
-        return rows, jnp.ones(count, bool), materialise(lambda: word_pairs(key, (count,))[0])
+        return rows, jnp.ones(count, bool), materialise(
+            lambda: word_pairs(key, (count,), rolled=rolled)[0])
 
     def draw() -> tuple[jax.Array, ...]:
-        x, y = word_pairs(key, (count,))
+        x, y = word_pairs(key, (count,), rolled=rolled)
         return (scaled(x, population, jnp.uint32(0)).astype(jnp.int32),
                 x * np.uint32(population) >= np.uint32(2**32 % population), y)
 
@@ -144,16 +149,19 @@ def firsts(rows: jax.Array, there: jax.Array) -> jax.Array:
     """
     count = rows.shape[0]
     bits = min(max(10, (8 * count - 1).bit_length()), 31)
-    slot = jnp.arange(count, dtype=jnp.int32)
+    # short numbers are cleared sooner
+    slot = jnp.arange(count, dtype=jnp.int16 if count < 2**15 else jnp.int32)
+    none = slot.dtype.type(count)
 
     def ask(number: jax.typing.ArrayLike, open_: jax.Array,
             new: jax.Array) -> tuple[jax.Array, jax.Array]:
         factor = jnp.asarray(number, jnp.uint32) * np.uint32(0x3C6EF372) + np.uint32(0x9E3779B1)
         place = (rows.astype(jnp.uint32) * factor >> np.uint32(32 - bits)).astype(jnp.int32)
-        table = jnp.full(1 << bits, count, jnp.int32).at[place].min(
-            jnp.where(open_, slot, count), mode="promise_in_bounds")
+        table = jnp.full(1 << bits, none).at[place].min(
+            jnp.where(open_, slot, none), mode="promise_in_bounds")
         first = table.at[place].get(mode="promise_in_bounds")
-        equal = rows.at[jnp.minimum(first, count - 1)].get(mode="promise_in_bounds") == rows
+        found = jnp.minimum(first.astype(jnp.int32), count - 1)
+        equal = rows.at[found].get(mode="promise_in_bounds") == rows
         return open_ & ~equal, new | (open_ & (first == slot))
 
     open_, new = there, jnp.zeros(count, bool)

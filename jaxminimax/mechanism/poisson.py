@@ -4,6 +4,11 @@ A sample's size is drawn, and that many distinct rows in random slots (`distinct
 of binomial size. So a draw costs O(capacity) and never touches the other records. The subset is
 uniform exactly; how far the size, of 160 random bits, is from binomial is charged as a slightly
 larger rate, see `size_law`. (One float32 uniform would leave an error near 1e-7: more than delta.)
+
+A sample that does not fit its slots is drawn again, until one fits. So slots need not be many more
+than the expected records: what is charged is the same (`size_law`), no release is lost, and every
+record is drawn with a probability between q (1 - s) and q, where s is the probability that the
+slots do not hold a sample with it. Unless a capacity is given, s is at most 1/1000.
 """
 
 import functools
@@ -30,7 +35,6 @@ from jaxminimax.mechanism.distinct import (
     some,
 )
 from jaxminimax.mechanism.sampling import (
-    OVERFLOW,
     InGroups,
     Sample,
     SampleKeys,
@@ -40,7 +44,8 @@ from jaxminimax.mechanism.sampling import (
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
 from jaxminimax.mechanism.slots import CROWDED
 
-_SIZE = 0x73697A65  # what a sample's key is folded with for its size
+_SIZE, _AGAIN = 0x73697A65, 0x6761696E  # what a sample's key is folded with
+_AGAIN_AT_MOST = 1e-3  # s, where no capacity is given: a matter of time, and of a step's length
 
 
 @pytree_dataclass
@@ -52,9 +57,10 @@ class Poisson(Sampling):
 
     Attributes:
       rate: q in (0, 1].
-      capacity: most records that a release can hold, at least the expected number. A larger
-        sample makes the release NaN, which costs no privacy (`size_law`) but the release. None:
-        the smallest capacity that overflows with probability at most 1e-17.
+      capacity: most records that a release can hold, at least the expected number. Larger samples
+        are drawn again, which costs no privacy (`size_law`), but records are drawn less often than
+        at that rate: by a part s, which statements say. None: a little more than the expected
+        number, s is at most 1/1000.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
@@ -82,8 +88,8 @@ class Poisson(Sampling):
             if self.capacity < math.floor(self.rate * population):
                 raise ValueError(
                     f"capacity must be at least the expected {self.rate * population:.6g} records "
-                    f"of a sample, got {self.capacity}: about every second release, or more, would "
-                    "be NaN. Leave it None, or give room for a few standard deviations.")
+                    f"of a sample, got {self.capacity}: about every second sample, or more, would "
+                    "be drawn again. Leave it None, or give room for a few standard deviations.")
 
     def batch_size(self, population: int) -> float:
         """The expected size, q n."""
@@ -106,13 +112,15 @@ class Poisson(Sampling):
         if self.rate == 1:
             return Sample(jnp.arange(population, dtype=jnp.int32), jnp.ones(population, bool), True)
         return Sample(*poisson_rows(keys.release, float(self.rate), population,
-                                    *self._room(population)))
+                                    *self._room(population)), True)
 
     def overflow(self, population: int) -> float:
-        """P[a sample does not fit], for one release."""
-        room, most = self._room(population)
-        return _short(float(self.rate), population, most, 0.0 if room.whole
-                      else lost(room.slots, population), room.slots)
+        """0: samples are drawn until one fits."""
+        return 0.0
+
+    def drawn_less(self, population: int) -> float:
+        """s: every record is drawn with a probability between q (1 - s) and q."""
+        return _seldom(float(self.rate), int(population), self.capacity)
 
     def charge(self, times: int, z: float, population: int) -> Charge:
         """As a Poisson-subsampled Gaussian mechanism of the realised rate."""
@@ -120,16 +128,19 @@ class Poisson(Sampling):
         law = charged_law(float(self.rate), int(population), most)
         # samples whose shard takes a second pass, without the record, are charged in full
         crowded = (1 + law.error) * CROWDED
+        # given that a sample fits, what is rare is so many times as likely at most
+        often = times / max(1 - self.drawn_less(population), 1e-300)
         return Charge(losses=((PrivacyLoss("poisson", z, law.rate(float(self.rate))), times),),
-                      failure=times * (law.failure + crowded + room.failure(population)),
-                      sample_error=times * rows_error(float(self.rate), int(population), most))
+                      failure=often * (law.failure + crowded + room.failure(population)),
+                      sample_error=1.5 * often * rows_error(float(self.rate), int(population),
+                                                            most))
 
     def in_words(self, times: int, population: int) -> str:
-        """With the expected size, the capacity, and how often it is too small."""
-        lost = -math.expm1(times * math.log1p(-min(self.overflow(population), 1 - 2.0**-53)))
+        """With the expected size, the capacity, and how much less often records are drawn."""
+        less = self.drawn_less(population)
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
-                f"{self.rate * population:.6g}, capacity {self._room(population)[1]}, outgrown in "
-                f"some release with probability {lost:.2g})")
+                f"{self.rate * population:.6g}; samples beyond {self._room(population)[1]} are "
+                f"drawn again, for which the rate is lower by a part {less:.2g} at most)")
 
     def assumptions(self) -> tuple[str, ...]:
         """Nothing."""
@@ -138,8 +149,8 @@ class Poisson(Sampling):
     def in_groups(self) -> InGroups:
         """Drawn among as many rows as the largest group has.
 
-        Rows beyond the group are dropped, which leaves a Poisson sample of the group: population,
-        capacity and overflow are the largest group's for all.
+        Rows beyond the group are dropped, which leaves a Poisson sample of the group: population
+        and capacity are the largest group's for all.
         """
         def one(keys: SampleKeys, sizes: tuple[int, ...], group: jax.Array) -> Sample:
             size = jnp.asarray(sizes, jnp.int32)[group]
@@ -172,24 +183,43 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
         most = min(capacity, population)
         return room_for(most, population), most
     mean = rate * population
-    sizes = np.arange(int(mean), int(mean + 20 * math.sqrt(mean)) + 40)
-    fits = scipy.special.bdtrc(sizes, population, rate) <= OVERFLOW
-    most = min(population, int(sizes[np.argmax(fits)]))
+    sizes = np.arange(1, int(mean + 20 * math.sqrt(mean)) + 40)
+    seldom = scipy.special.bdtrc(sizes - 1, population - 1, rate) <= _AGAIN_AT_MOST
+    most = min(population, int(sizes[np.argmax(seldom)]))
     found = room(most, population, lambda slots: _short(
-        rate, population, slots, lost(slots, population), slots))
+        rate, population, slots, lost(slots, population), slots), _AGAIN_AT_MOST)
     return found, found.slots
 
 
+@functools.lru_cache(maxsize=256)
+def _seldom(rate: float, population: int, capacity: int | None) -> float:
+    """P[a sample with a given record does not fit], at least as likely as that any does not."""
+    found, most = _slots(rate, population, capacity)
+    return _short(rate, population, most, 0.0 if found.whole else lost(found.slots, population),
+                  found.slots)
+
+
 def _short(rate: float, population: int, most: int, mean: float, slots: int) -> float:
-    """P[a sample is larger than `most`, or than slots but for a Poisson variable of that mean]."""
-    if mean == 0:
-        return 0.0 if most >= population else float(scipy.special.bdtrc(most, population, rate))
+    """P[a record and those drawn of the others do not fit].
+
+    Args:
+      rate: q.
+      population: n.
+      most: records of a sample.
+      mean: slots without a row are as many as a Poisson variable of that mean, at most.
+      slots: how many there are.
+    """
+    if rate == 1 or (mean == 0 and most >= population):
+        return 0.0
     if mean > slots:
         return 1.0
     lost = np.arange(min(slots, int(mean + 20 * math.sqrt(mean)) + 40) + 1)
-    chance = np.exp(lost * math.log(mean) - mean - scipy.special.gammaln(lost + 1))
+    chance = (np.exp(lost * math.log(mean) - mean - scipy.special.gammaln(lost + 1)) if mean
+              else (lost == 0).astype(float))
     fits = np.minimum(most, slots - lost)
-    return float(min(1.0, np.sum(chance * scipy.special.bdtrc(fits, population, rate))
+    beyond = np.where(fits >= population, 0.0, scipy.special.bdtrc(
+        np.minimum(fits, population - 1) - 1, population - 1, rate))
+    return float(min(1.0, np.sum(chance * np.where(fits > 0, beyond, 1.0))
                      + scipy.special.pdtrc(lost[-1], mean)))
 
 
@@ -217,17 +247,33 @@ def drawn_size(key: jax.Array, rate: float, population: int,
 
 
 def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
-                 most: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rows of slots, int32 `[c]`, which of them are the sample, bool `[c]`, and whether it fits."""
+                 most: int) -> tuple[jax.Array, jax.Array]:
+    """Rows of slots, int32 `[c]`, and which of them are the sample, bool `[c]`.
+
+    The first sample that fits, of those that `key` and the keys made from it draw. That it is the
+    first one is told by the first bits of each number, or else all is done anew by all bits.
+    """
     rows, new, words = rows_of_slots(key, room, population)
-    size, open_, exact_size = drawn_size(key, rate, population, most)
+    size, open_, _ = drawn_size(key, rate, population, most)
     held, tie = some(words, new, size)
 
-    def rare() -> tuple[jax.Array, jax.Array]:
-        size = exact_size()
-        return size, exactly_some(key, words, new, size)
+    def attempt(carry: tuple) -> tuple:
+        key = carry[0]
+        rows, new, words = rows_of_slots(key, room, population, rolled=True)
+        size = drawn_size(key, rate, population, most)[2]()
+        return (fold_in(key, _AGAIN), rows, exactly_some(key, words, new, size),
+                _fits(size, new, most))
 
-    size, held = jax.lax.cond(in_any_lane(open_ | tie), rare, lambda: (size, held))
+    def rare() -> tuple[jax.Array, jax.Array]:
+        return jax.lax.while_loop(lambda carry: ~carry[3], attempt, (
+            key, jnp.zeros_like(rows), jnp.zeros_like(held), jnp.zeros((), bool)))[1:3]
+
+    unsure = open_ | tie | ~_fits(size, new, most)
+    rows, held = jax.lax.cond(in_any_lane(unsure), rare, lambda: (rows, held))
     # no record is read but the sample's: what is not in it could change no number, but need not try
-    rows = jnp.where(held, rows, rows[jnp.argmax(held)])
-    return rows, held, size <= jnp.minimum(most, jnp.sum(new, dtype=jnp.int32))
+    return jnp.where(held, rows, rows[jnp.argmax(held)]), held
+
+
+def _fits(size: jax.Array, new: jax.Array, most: int) -> jax.Array:
+    """Whether there are slots for a sample of that size, bool `[]`."""
+    return size <= jnp.minimum(most, jnp.sum(new, dtype=jnp.int32))

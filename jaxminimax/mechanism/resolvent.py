@@ -55,7 +55,7 @@ class Resolvent(OneRelease):
     always reads m. A Poisson sample may read fewer, or none: there it is that of the public terms.
 
     Here s = 1, but for Poisson samples s = capacity / m: a sum over more records than m, divided by
-    m, is as many times steeper. A smaller capacity lowers s, and costs releases.
+    m, is as many times steeper. A smaller capacity lowers s.
 
     Attributes:
       bound: M, on the norm of one record's operator, both players together [gradient units].

@@ -19,7 +19,7 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.mechanism import row_numbers
 from jaxminimax.mechanism.costs import Charge
 
-# P[a Poisson sample outgrows a capacity that was not given], per release: a matter of utility
+# P[a sample of a fixed size cannot be drawn], per release: a matter of utility
 OVERFLOW = 1e-17
 _PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts several releases
 
@@ -274,11 +274,11 @@ def draw_in_group(keys: SampleKeys, query: Any, group: jax.Array) -> Sample:
 
 
 def overflow_probability(query: Any) -> float:
-    """P[a sample does not fit its capacity, or cannot be drawn], for one release.
+    """P[a sample does not fit its capacity, or cannot be drawn], for one release, which is NaN.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
-        ...                   sampling=jmm.Poisson(rate=0.05))
+        ...                   sampling=jmm.FixedSize(batch=50))
         >>> jmm.mechanism.overflow_probability(query) < 1e-6
         True
     """

@@ -10,18 +10,21 @@ with thresholds from exact integers. So the realised mass p~(k) of a size is wit
 drawn with probability P~[S] = p~(|S|) / C(n, |S|). What is not in S is not read.
 
 **Theorem.** A sample of more than c records, or of more than the |T| rows that `distinct` has for
-it, is NaN; T is drawn without looking at the data or at M. Two data sets differ in record i. For
+it, is not used: T and M are drawn again, independently, until the sample fits, which any does with
+probability Z. T is drawn without looking at the data or at M. Two data sets differ in record i. For
 0 <= a <= b <= min(c, n), one release is dominated, for every hockey-stick divergence, by that of
-a Poisson sample of rate q', but for pi:
+a Poisson sample of rate q', but for pi / Z:
 
     q' = o / (1 + o),     o = q/(1-q) (1 + rho) / (1 - rho),     rho = max |p~(k)/p(k) - 1|,
 
 over a <= k <= b, and pi = P~[M < a] + P~[M <= a] + P~[M >= b] + P~[M > b], the first two not if
 a = 0, the last two not if b = min(c, n).
 
-*Proof.* Condition on T and on S, the sample without i, m = |S|. Their law is the same on both data
-sets. If m is min(c, |T|) or more, both releases are NaN where i is drawn, and equal where it is
-not. Else, if a <= m < b,
+*Proof.* What is used has the law of one attempt given that it fits: those before are independent
+of it, and nothing depends on them. Condition on T and on S, the sample without i, m = |S|. Their
+law is the same on both data sets. If m = min(c, |T|), i is not drawn, for the sample would not fit,
+and the releases are equal. Else both S and S + i fit, with probabilities of P~ times one factor; if
+a <= m < b,
 
     odds of i given S = p~(m+1)/p~(m) C(n, m)/C(n, m+1)
                      <= (1+rho)/(1-rho) p(m+1)/p(m) C(n, m)/C(n, m+1) = o,
@@ -29,11 +32,22 @@ not. Else, if a <= m < b,
 since the odds are q/(1-q) under the true law. A smaller rate r is dominated: (1-r) N + r P =
 (1-t) N + t [(1-q') N + q' P] with t = r/q', the same for the other data set, and hockey-stick
 divergences are jointly convex. The remaining S have the same probability on both data sets and are
-charged in full: those of m records, with i or without, have at most p~(m) + p~(m+1). QED
+charged in full: those of m records, with i or without, have at most (p~(m) + p~(m+1)) / Z. QED
 
 So no term grows with e^epsilon, and nothing is charged for the capacity. That holds for adding or
 removing a record as well, because an absent record keeps its number: it is drawn or not, and takes
-a slot. (With several records of one person `rows_error` is charged instead, in total variation.)
+a slot. (Cutting a large sample down to c would be another law: many samples would have c records,
+so that given c - 1 others a record would be drawn with much more than q.)
+
+**Several records of one person.** Given T and S, now the sample without any of k records, the
+described law draws each of the k independently, given that there are at most J = min(c, |T|) - m of
+them. These can be drawn as a subset of a set H of independent coins at rate q, chosen by further
+coins that are the same on both data sets (the condition is on a falling set: Harris' inequality and
+Strassen's theorem). The pair that is charged for k records bounds every assignment of displacements
+of length at most |H| to sets H (`accounting._pairs`), so these as well. The realised law is within
+1.5 `rows_error` / Z of the described one, in total variation, which is charged: given a set A, of
+probability Z by P, P~ and P differ by |P~(x) - P(x)| / Z + P~(x) |1/P~(A) - 1/Z| at x at most; over
+x in A that adds up to three times their total variation, over Z, and half of it counts.
 """
 
 import functools
