@@ -183,10 +183,13 @@ def some(words: jax.Array, among: jax.Array, m: jax.Array) -> tuple[jax.Array, j
       among: bool `[c]`.
       m: int32 `[]`, at most as many as `among` has.
     """
-    half = 5 if words.shape[0] <= 2048 else 7
+    count = words.shape[0]
+    # what is quickest, and seldom does not tell: (half of the bits of a group, groups)
+    half, parts = ((3, 3) if count <= 128 else (4, 2) if count <= 512 else
+                   (5, 2) if count <= 2048 else (7, 2))
     bits, left = 2 * half, m
     inside, limit = among, jnp.uint32(0)
-    for part in (1, 2):
+    for part in range(1, parts + 1):
         digit = (words >> np.uint32(32 - part * bits)) & np.uint32((1 << bits) - 1)
         each = jnp.zeros(1 << bits, jnp.int32).at[digit.astype(jnp.int32)].add(
             inside.astype(jnp.int32), mode="promise_in_bounds").reshape(1 << half, 1 << half)
@@ -194,7 +197,7 @@ def some(words: jax.Array, among: jax.Array, m: jax.Array) -> tuple[jax.Array, j
         low, left = _among(each[high], left)
         value = ((high << half) + low).astype(jnp.uint32)
         inside, limit = inside & (digit == value), limit << np.uint32(bits) | value
-    return among & (words >> np.uint32(32 - 2 * bits) <= limit), each[high, low] != left
+    return among & (words >> np.uint32(32 - parts * bits) <= limit), each[high, low] != left
 
 
 def _among(counts: jax.Array, rank: jax.Array) -> tuple[jax.Array, jax.Array]:
