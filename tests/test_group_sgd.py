@@ -469,3 +469,9 @@ def test_parts_in_turn_with_unequal_counts_are_charged_in_full_once_all_is_spent
     assert [part.times for part in spent_part(made, 2).parts] == [1, 1]
     assert [part.times for part in spent_part(made, 3).parts] == [2, 1]
     assert [part.times for part in spent_part(made, 12).parts] == [11, 1]
+
+
+def test_indices_without_noise_have_no_guarantee_and_say_so():
+    said = jmm.statement(active_groups, hyper_of(active_groups), delta=1e-6)
+    assert str(said).startswith("NO privacy guarantee")
+    assert "NonPrivate" in said.to_json()["event"]

@@ -179,7 +179,8 @@ def event(charge: Charge) -> "dp_accounting.DpEvent":
             case "laplace":
                 one = dp_accounting.LaplaceDpEvent(float(loss.z))
             case "selection":  # there is none for it; this one is what it costs at most
-                one = dp_accounting.ZCDpEvent(float(1 / loss.z**2 / 8))
+                one = (dp_accounting.ZCDpEvent(float(1 / loss.z**2 / 8)) if loss.z
+                       else dp_accounting.NonPrivateDpEvent())
         events.append(dp_accounting.SelfComposedDpEvent(one, int(times)))
     if not events:
         return dp_accounting.NoOpDpEvent()
