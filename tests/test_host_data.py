@@ -7,6 +7,7 @@ import dataclasses
 import mmap
 import threading
 import tracemalloc
+import warnings
 
 import chex
 import jax
@@ -18,8 +19,11 @@ import jaxminimax as jmm
 from benchmarks.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.door.samples import sample_of_release
+from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.placement import shard_sums
 from jaxminimax.placement.host_data import Window
+from jaxminimax.placement.sharding import arrays
 
 N, D = 200, 3
 PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -155,6 +159,21 @@ def test_rows_of_another_key_or_release_are_nan(window):
 
 
 @pytest.mark.slow
+def test_a_record_that_no_device_can_hold_is_not_told_by_a_warning():
+    """It would say in which runs the record was sampled."""
+    rows = tuple(x.copy() for x in ROWS)
+    rows[0][:] = 1e300
+    made = jmm.sgda.mechanism(hyper(iterations=2))
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Supply(KEY, made, jmm.HostData(rows), [2], 0, 2) as supply:
+            ((window, _),) = supply.piece(2)
+        jax.block_until_ready(window)
+        fingerprint.of_rows(b"key", jmm.HostData(rows))
+        arrays(rows)
+
+
+@pytest.mark.slow
 def test_a_sample_that_does_not_fit_is_nan_wherever_its_rows_are():
     count = 12
     made = jmm.sgda.mechanism(hyper(Narrow(rate=0.1, most=20), iterations=count))
@@ -166,6 +185,17 @@ def test_a_sample_that_does_not_fit_is_nan_wherever_its_rows_are():
                        for data in (window, tuple(map(jnp.asarray, ROWS))))
     np.testing.assert_array_equal(np.isnan(ahead), np.isnan(resident))
     assert 0 < np.isnan(resident).all(1).sum() < count
+
+
+def test_numbers_that_count_come_first():
+    """A shard reads as many as count, from the first place on."""
+    def wrong(rows):
+        words = jnp.zeros(2, jnp.uint32)
+        return int(shard_sums._told(jnp.asarray(rows, jnp.int32), jnp.int32(0), 10, words, words,
+                                    jnp.array(True), jnp.array(True))[2])
+
+    assert [wrong(rows) for rows in ([3, 5, -1], [3, -1, 5], [-1, 3, 5], [3, 5, 10], [])] == [
+        0, 1, 1, 1, 0]
 
 
 def test_nothing_is_sent_beyond_the_budget(window):

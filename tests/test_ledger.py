@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -671,10 +672,10 @@ def stop(_):
     raise StoppedError
 
 
-def train(ledger, key=0, data=ROWS, z=0.0, n=N, **how):
+def train(ledger, key=0, data=ROWS, z=0.0, n=N, problem=PROBLEM, **how):
     hyper = settings(4, 300.0, n)
     start = Saddle(jnp.full(2, z), jnp.full(2, z))
-    return jmm.fit(jax.random.key(key), start, data, hyper, jmm.sgda, PROBLEM, delta=1e-6, every=2,
+    return jmm.fit(jax.random.key(key), start, data, hyper, jmm.sgda, problem, delta=1e-6, every=2,
                    progress=False, ledger=ledger, **how)
 
 
@@ -715,7 +716,25 @@ def test_a_run_goes_on_elsewhere_only_from_a_saved_state(path, tmp_path):
     with pytest.raises(ValueError, match="another device, mesh"):
         train(ledger, checkpoint=tmp_path / "lost", mesh=mesh)
     train(ledger, checkpoint=tmp_path / "run", mesh=mesh)
-    train(ledger, checkpoint=tmp_path / "lost")
+    with pytest.raises(ValueError, match="another device, mesh"):
+        train(ledger, checkpoint=tmp_path / "lost")  # it would repeat what the mesh has shown
+    assert len(ledger.statement().runs) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_lost_its_last_state_goes_on_only_where_it_was(path, tmp_path):
+    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    seen = []
+    train(ledger, checkpoint=tmp_path / "run", callback=seen.append)
+    shutil.rmtree(tmp_path / "run" / "4")
+    with pytest.raises(ValueError, match="another device, mesh"):
+        train(ledger, checkpoint=tmp_path / "run", mesh=mesh)
+    slices = PROBLEM._replace(operator=jmm.with_strategy(PROBLEM.operator, "microbatch", 5))
+    with pytest.raises(ValueError, match="strategy"):
+        train(ledger, checkpoint=tmp_path / "run", problem=slices)
+    again = train(ledger, checkpoint=tmp_path / "run")
+    np.testing.assert_array_equal(again.state.z.w, seen[-1].z.w)
     assert len(ledger.statement().runs) == 1
 
 

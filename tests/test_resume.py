@@ -121,6 +121,37 @@ def test_a_lambda_is_told_from_another_by_its_code_and_what_it_closes_over(tmp_p
     assert int(gone_on(tmp_path / "a", settings=hyper(times(2.0))).state.spent) == 4
 
 
+class Steps:
+    """A rule that keeps its numbers in itself."""
+
+    def __init__(self, factor):
+        self.factor, self.itself = factor, self
+
+    def __call__(self, step):
+        return optax.sgd(self.factor * step)
+
+    def made(self, step):
+        return self(step)
+
+
+FACTOR = 2.0
+
+
+def test_a_rule_is_told_from_another_by_its_numbers_wherever_it_keeps_them(monkeypatch):
+    def mark(rule):
+        return fingerprint.of_run(KEY, START, ROWS, hyper(rule), problem())
+
+    def of_global(step):
+        return optax.sgd(FACTOR * step)
+
+    for made in (Steps, lambda x: Steps(x).made, lambda x: lambda step: Steps(x)(step)):
+        assert mark(made(2.0)) == mark(made(2.0)) != mark(made(3.0))
+    before = mark(of_global)
+    assert mark(of_global) == before
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    assert mark(of_global) != before
+
+
 @pytest.mark.slow
 def test_the_same_things_made_anew_go_on_wherever_the_rows_are(folder, tmp_path):
     one = fingerprint.of_run(KEY, START, ROWS, hyper(), problem())

@@ -299,13 +299,15 @@ class Ledger:
             self._books.write(content)
         return name
 
-    def bind(self, entry: Entry, marks: dict[str, str], kept: Mapping[str, str] = _NONE) -> None:
+    def bind(self, entry: Entry, marks: dict[str, str], kept: Mapping[str, str] = _NONE, *,
+             several: bool = False) -> None:
         """Writes down what a run reads and computes, or compares it with what was written before.
 
         Args:
           entry: of the run.
           marks: keyed hashes by what they are of, before its first release.
           kept: further ones, which are written down with them, but not compared yet.
+          several: whether another one is allowed, and none is from then on where it is not.
 
         Raises:
           ValueError: naming what is another one.
@@ -317,9 +319,23 @@ class Ledger:
                 run["of"] = {**marks, **kept}
                 self._books.write(content)
             for name, value in marks.items():
-                if run["of"].get(name) != value:
+                if run["of"].get(name) == value:
+                    continue
+                if not several:
                     raise ValueError(f"{entry.name!r} was begun with another {name}: the same key "
                                      "would give the data away. Begin anew with another key.")
+                run["of"][name] = "several"
+                self._books.write(content)
+
+    def shown(self, entry: Entry, rounds: int) -> int:
+        """Writes down that a run's state after so many rounds may be seen; the most of any."""
+        with self._books.locked():
+            content = self._read()
+            run = entries.named(content, entry.name)["run"]
+            if run is not None and rounds > run.get("shown", 0):
+                run["shown"] = rounds
+                self._books.write(content)
+            return 0 if run is None else int(run.get("shown", 0))
 
     def _enter(self, name: str | None, entry: dict[str, Any]) -> str:
         """Adds a charge under the lock, if there is room for it; the name it got."""

@@ -5,13 +5,19 @@ key with everything that decides what is released, but for the data. The charge 
 data are read. Then, before the first release, keyed hashes of the rows, the problem and the initial
 point are written down too. A run that goes on must agree with all of them, so that it repeats what
 it had released, bit for bit, also where its checkpoint was lost: nothing new is released, and
-nothing is charged. Another device, mesh or version of JAX rounds otherwise, so a run may go on
-there from a saved state, but not begin anew: equal noise at other points would give the data away.
+nothing is charged. Another device, mesh, strategy or version of JAX rounds otherwise, so a run may
+go on there from the last state that was shown, but not from an earlier one, nor begin anew: equal
+noise at other points would give the data away.
 Without a checkpoint the rows are not hashed, and a key is good for one start.
 """
 
 import contextlib
+import functools
+import importlib.metadata
 import json
+import os
+import pathlib
+import platform
 from typing import Any
 
 import jax
@@ -20,9 +26,20 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Entry, Ledger, RunMark
-from jaxminimax.base.types import PyTree
+from jaxminimax.base.types import GroupProblem, Problem, PyTree
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism import Mechanism
+
+
+@functools.cache
+def _instructions() -> tuple[str, str]:
+    """What a processor can do: compilers round as its instructions do."""
+    try:
+        told = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        told = ""
+    return platform.machine(), next((line for line in told.splitlines()
+                                     if line.lower().startswith(("flags", "features"))), "")
 
 
 class Booking:
@@ -71,12 +88,14 @@ class Booking:
         self._entry = ledger.reserve(described, name=name, run=marks,
                                      delta=stated["delta"] if own_delta else None)
 
-    def bind(self, z: PyTree, marks: dict[str, str], mesh: Mesh | None = None) -> None:
+    def bind(self, z: PyTree, marks: dict[str, str], problem: Problem | GroupProblem,
+             mesh: Mesh | None = None) -> None:
         """Writes down what a run reads and computes, or compares it with what it began with.
 
         Args:
           z: initial point.
           marks: of `fingerprint.of_run`.
+          problem: how its sums are computed.
           mesh: where it runs.
 
         Raises:
@@ -88,29 +107,38 @@ class Booking:
         told = [part for x in start for part in (repr((x.shape, x.dtype.name)).encode(),
                                                  x.tobytes())]
         self._entry.ledger.bind(self._entry, {**marks, "initial point": fingerprint.mark(
-            fingerprint.secret(self._key), *told)}, self._place(mesh))
+            fingerprint.secret(self._key), *told)}, self._place(problem, mesh))
 
-    def bind_place(self, mesh: Mesh | None) -> None:
-        """Compares where a run begins, of which no state is saved, with where it began before.
+    def bind_place(self, done: int, problem: Problem | GroupProblem, mesh: Mesh | None) -> None:
+        """Compares where a run goes on with where it began, if it repeats what was shown before.
+
+        A run that went on elsewhere repeats nothing any more.
 
         Raises:
           ValueError: if it is another place.
         """
         if self._entry is not None:
-            self._entry.ledger.bind(self._entry, self._place(mesh))
+            ledger, place = self._entry.ledger, self._place(problem, mesh)
+            anew = not done or done < ledger.shown(self._entry, done)
+            ledger.bind(self._entry, place, several=not anew)
 
-    def _place(self, mesh: Mesh | None) -> dict[str, str]:
+    def _place(self, problem: Problem | GroupProblem, mesh: Mesh | None) -> dict[str, str]:
         """What decides how numbers are rounded."""
         device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
         widest = jnp.result_type(float).name
-        told = (jax.__version__, device.platform, device.device_kind, widest,
-                None if mesh is None else dict(mesh.shape))
-        return {"device, mesh or version of JAX": fingerprint.mark(
+        how = [getattr(problem.operator, name, None)
+               for name in ("strategy", "microbatch", "memory", "precision")]
+        told = (jax.__version__, importlib.metadata.version("jaxlib"), device.platform,
+                device.device_kind, widest, None if mesh is None else dict(mesh.shape), how,
+                os.environ.get("XLA_FLAGS"), _instructions() if device.platform == "cpu" else None)
+        return {"device, mesh, strategy or version of JAX": fingerprint.mark(
             fingerprint.secret(self._key), repr(told).encode())}
 
-    def begin(self) -> None:
-        """From here on others may see a state."""
+    def begin(self, done: int) -> None:
+        """From here on others may see the state after so many rounds."""
         self._begun = True
+        if self._entry is not None:
+            self._entry.ledger.shown(self._entry, done)
 
     def __enter__(self) -> "Booking":
         return self

@@ -37,6 +37,7 @@ from jaxminimax.placement.sharding import Sharded
 
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
 _ROWS = 2**14  # that are worked on together, at most
+_LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
 _WIDE = 2**12  # words of a row that are summed together
 
 
@@ -100,7 +101,8 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
         known.append((x.dtype, np.array(factors, np.uint64).reshape(-1, 2), start))
     for number, first, piece in _pieces(data, grouped):
         dtype, each, start = known[number]
-        total += _sums(piece.astype(dtype, copy=False), first, each, start)
+        with np.errstate(all="ignore"):  # what does not fit a narrower type is not told
+            total += _sums(piece.astype(dtype, copy=False), first, each, start)
     if isinstance(data, Sharded | HostShards):
         total = _over_processes(data.mesh, total)
     return mark(own, total.tobytes(), *(x.encode() for x in told))
@@ -275,7 +277,8 @@ def _told(x: Any, seen: set[int]) -> str:
     if isinstance(x, np.ndarray | np.generic | jax.Array):
         array = np.asarray(x)
         return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    if callable(x) and not isinstance(x, type):
+    plain = type(x).__repr__ is object.__repr__ and hasattr(x, "__dict__")
+    if plain or (callable(x) and not isinstance(x, type)):
         if id(x) in seen:  # a function that closes over itself
             return "again"
         seen = seen | {id(x)}
@@ -285,7 +288,8 @@ def _told(x: Any, seen: set[int]) -> str:
             return "partial" + told(x.func, x.args, x.keywords)
         case types.FunctionType():
             cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
-            return name + told(x.__code__, x.__defaults__, x.__kwdefaults__, cells)
+            return name + told(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
+                               *_globals_of(x))
         case types.MethodType():
             return name + told(x.__func__, x.__self__)
         case types.CodeType():
@@ -303,7 +307,24 @@ def _told(x: Any, seen: set[int]) -> str:
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return name + told(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
                            *_own_methods(type(x)))
+    if plain or (callable(x) and hasattr(x, "__dict__") and not isinstance(x, type)):
+        return name + told(_plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
+                           *_own_methods(type(x)))
     return _plain(repr(x))
+
+
+def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """What a user's function reads of its module, by name; other libraries have versions."""
+    if (function.__module__ or "").split(".")[0] in _LIBRARIES:
+        return []
+    return [(name, function.__globals__[name]) for name in sorted(_names(function.__code__))
+            if not isinstance(function.__globals__.get(name), types.ModuleType | type | None)]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names of globals and attributes that code, or code within it, reads."""
+    return set(code.co_names).union(*(
+        _names(x) for x in code.co_consts if isinstance(x, types.CodeType)))
 
 
 def _own_methods(kind: type) -> list[tuple[str, Any]]:

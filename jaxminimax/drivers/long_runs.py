@@ -169,7 +169,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
             places = tuple(x.sharding for x in jax.tree.leaves(state))
         if checkpoint is not None:
             marks = fingerprint.of_run(key, sharding.arrays(z), placed, hyper, problem)
-            booking.bind(z, marks, mesh)
+            booking.bind(z, marks, problem, mesh)
             promise |= marks
             if mesh is not None:
                 agree(mesh, problem=json.dumps(promise).encode())
@@ -180,8 +180,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
                 agree(mesh, **{"the saved state": state})
             # of rounds that do not all make as many releases, the state counts itself
             done = int(getattr(state, "rounds", int(state.spent) // per_round))
-            if checkpoint is not None and done == 0:
-                booking.bind_place(mesh)
+            if checkpoint is not None:
+                booking.bind_place(done, problem, mesh)
             pieces = [min(every, total - start) for start in range(done, total, every)]
             with (progress_bar.Bar(total, done, progress and jax.process_index() == 0) as bar,
                   Supply(key, described, placed, pieces, done, total) as supply):
@@ -191,7 +191,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
                         state = _advance(state, key, share, hyper, jnp.int32(count), algorithm,
                                          problem, places)
                     done += rounds
-                    booking.begin()
+                    booking.begin(done)
                     folder.save(done, state)
                     bar.update(rounds)
                     if callback is not None:

@@ -98,6 +98,8 @@ class Supply:
         if self._pool is not None:
             jax.block_until_ready(state)
 
+    # NumPy would warn, or raise, where a record does not fit a narrower type: of sampled ones only
+    @np.errstate(all="ignore")
     def _gather(self, drawn: Sent) -> tuple[Sent, PyTree]:
         """Samples on the host, and their rows; on a mesh, by shards."""
         sent = jax.tree.map(np.asarray, drawn)
@@ -106,6 +108,7 @@ class Supply:
             return sent._replace(rows=numbers, valid=None), rows
         return sent, self._ahead.take(joined(sent.rows, sent.high))
 
+    @np.errstate(all="ignore")
     def _window(self, found: tuple[Sent, PyTree], first: int) -> Window:
         (sent, rows), told = found, described(self._repeated)
         if isinstance(self._ahead, HostShards):

@@ -36,7 +36,7 @@ from jaxminimax.mechanism.sampling import (
     WorstCase,
     check_batch,
 )
-from jaxminimax.mechanism.slots import CROWDED
+from jaxminimax.mechanism.slots import CROWDED, tied
 
 
 @pytree_dataclass
@@ -184,7 +184,8 @@ def _crowded(reads: float) -> float:
 def _one_draw(batch: int, population: int) -> tuple[float, float, float]:
     """Rate, failure and total variation of a release on rows that are drawn independently."""
     rate = (1 + population * 2.0**-96) / population * (1 + 2.0**-50)
-    return min(1.0, rate), _crowded(batch * rate), batch * population * 2.0**-96
+    # on a mesh its slots are put in order, by numbers that may be equal
+    return min(1.0, rate), _crowded(batch * rate) + tied(batch), batch * population * 2.0**-96
 
 
 def _one_subset(batch: int, population: int) -> tuple[float, float, float]:

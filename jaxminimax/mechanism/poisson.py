@@ -42,7 +42,7 @@ from jaxminimax.mechanism.sampling import (
     WorstCase,
 )
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
-from jaxminimax.mechanism.slots import CROWDED
+from jaxminimax.mechanism.slots import CROWDED, tied
 
 _SIZE, _AGAIN = 0x73697A65, 0x6761696E  # what a sample's key is folded with
 _AGAIN_AT_MOST = 1e-3  # s, where no capacity is given: a matter of time, and of a step's length
@@ -126,12 +126,14 @@ class Poisson(Sampling):
         """As a Poisson-subsampled Gaussian mechanism of the realised rate."""
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
-        # samples whose shard takes a second pass, without the record, are charged in full
+        # samples whose shard takes a second pass, without the record, are charged in full, and so
+        # are orders of a shard's slots that are not told by their numbers
         crowded = (1 + law.error) * CROWDED
         # given that a sample fits, what is rare is so many times as likely at most
         often = times / max(1 - self.drawn_less(population), 1e-300)
         return Charge(losses=((PrivacyLoss("poisson", z, law.rate(float(self.rate))), times),),
-                      failure=often * (law.failure + crowded + room.failure(population)),
+                      failure=often * (law.failure + crowded + room.failure(population)
+                                       + tied(room.slots)),
                       sample_error=1.5 * often * rows_error(float(self.rate), int(population),
                                                             most))
 

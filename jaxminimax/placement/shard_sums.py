@@ -208,8 +208,9 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         sent = at, marked, data.marks[at], data.fits[at], inside
         if has_copies(mesh):
             copies = [*jax.tree.leaves(data.rows), numbers]
-            copied = same_copies(mesh, [*copies, data.marks, data.fits],
-                                 [*[spread] * len(copies), everywhere, everywhere], at)
+            first = jnp.broadcast_to(data.first, data.fits.shape)
+            copied = same_copies(mesh, [*copies, data.marks, data.fits, first],
+                                 [*[spread] * len(copies), *[everywhere] * 3], at)
     one_sum = jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=everywhere,
                             in_specs=(everywhere, spread, spread, PartitionSpec(AXIS),
                                       *[everywhere] * 6), check_vma=False)
@@ -238,6 +239,7 @@ def _told(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks:
     """
     there = rows >= 0
     wrong = jnp.any(there & ((rows < first) | (rows >= first + size))) | ~inside | ~fits
+    wrong |= jnp.any(there[1:] & ~there[:-1])  # those that count come first
     return jnp.concatenate([mark(words, rows, there), wrong.astype(jnp.uint32)[None],
                             jnp.where(first == 0, marks, np.uint32(0))])
 

@@ -229,7 +229,8 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
 
         return jax.make_array_from_callback((*lead, whole, *rest), spread, part)
 
-    rows = jax.tree.map(leaf, data)
+    with np.errstate(all="ignore"):  # as in `arrays`
+        rows = jax.tree.map(leaf, data)
     check_copies(mesh, rows)
     return Sharded(rows=rows, population=population, mesh=mesh, grouped=grouped, shards=shards)
 
@@ -251,7 +252,8 @@ def arrays(data: PyTree) -> PyTree:
     Raises:
       ValueError: for `HostData`, which `fit` alone reads.
     """
-    return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
+    with np.errstate(all="ignore"):  # what records do not fit a narrower type is not told
+        return data if isinstance(data, Sharded) else jax.tree.map(jnp.asarray, data)
 
 
 def is_spread(data: PyTree) -> TypeGuard[Sharded | Window]:
