@@ -535,6 +535,32 @@ def test_a_record_of_one_run_reaches_no_other_run(strategy):
 
 
 @strategies
+def test_numbers_of_a_run_that_an_operator_closes_over_are_mapped_like_others(strategy):
+    x = jnp.asarray(np.random.default_rng(6).normal(size=(5, 2, 6, 6)))
+    z = Saddle(jnp.ones((4, 2, 3, 3)), jnp.zeros(()))
+
+    def one(factor):
+        operator = saddle_operator(lambda w, v, x: factor * convolve(w, v, x))
+        return clipped_sum(operator, Saddle(0.1, None), strategy=strategy)(z, x).w
+
+    found = jax.jit(jax.vmap(jax.vmap(one)))(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_allclose(found[1, 0], jax.jit(one)(3.0), rtol=1e-12)
+
+
+@strategies
+def test_a_loop_that_ends_for_all_together_is_run_for_each_record_alone(strategy):
+    """The incomplete beta integral of a record that converges late goes on for the others."""
+    row, w = [1.53, 1.447e-4, 0.728], jnp.zeros((), jnp.float32)
+    operator = saddle_operator(lambda w, v, x: 3000.0 * w * jax.scipy.special.betainc(*x))
+    total = clipped_sum(operator, Saddle(1.0, None), strategy=strategy)
+    x = jnp.asarray([row] * 1000, jnp.float32)
+    one, other = (total(Saddle(w, w), x.at[0].set(jnp.array(first, jnp.float32))).w
+                  for first in ([1.0, 1.0, 0.1], [1e6, 1e6, 0.5]))
+    assert 10 < abs(other) < 999  # records that are not clipped
+    assert abs(one - other) <= 2
+
+
+@strategies
 def test_a_player_without_a_clip_norm_makes_no_example_absent(strategy):
     x = draw(np.random.default_rng(10))
     before = summed(strategy, x, Saddle(0.5, None))

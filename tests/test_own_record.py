@@ -101,6 +101,18 @@ def test_collectives_are_found_wherever_they_are(inside):
             jax.vmap(lambda _, f=f: go(f), axis_name="lanes")(jnp.arange(2))
 
 
+@INSIDE
+@pytest.mark.parametrize("key", [
+    lambda y: jax.random.fold_in(jax.random.key(3, impl="rbg"), y.astype(jnp.int32)),
+    lambda y: jax.random.key(y.astype(jnp.int32), impl="unsafe_rbg")])
+def test_keys_that_draw_for_all_records_at_once_are_found_wherever_they_are(inside, key):
+    with pytest.raises(ValueError, match="first one's key: use impl='threefry2x32'"):
+        go(of(inside(lambda y: y + jax.random.normal(key(y), dtype=y.dtype))))
+    at_threefry = of(inside(lambda y: y + jax.random.normal(
+        jax.random.key(y.astype(jnp.int32), impl="threefry2x32"), dtype=y.dtype)))
+    assert np.isfinite(go(at_threefry))
+
+
 def test_a_host_that_is_handed_a_batch_is_found():
     for method in ("expand_dims", "broadcast_all"):
         with pytest.raises(ValueError, match="vmap_method"):

@@ -158,6 +158,30 @@ def test_a_sample_that_does_not_fit_is_no_release():
         assert abs(lost.mean() - charged) < SIGMAS * np.sqrt(charged / 2000)
 
 
+@pytest.mark.slow
+def test_a_record_moves_no_other_ones_loss():
+    """A loss with a step of its own by a kernel is a convolution of many groups, if mapped."""
+    def step(w, record):
+        def loss(w):
+            image, target = record
+            return jnp.mean((jax.lax.conv(image[None, None], w[None, None], (1, 1), "SAME")[0, 0]
+                             - target) ** 2)
+        return 0.05 * loss(w - 0.1 * jax.grad(loss)(w))
+
+    n, rng = 50, np.random.default_rng(0)
+    data = jnp.asarray(rng.normal(size=(2, 2, n, 8, 8)))
+    problem = worst_group(step, ball(1.0), lipschitz=1.0, bound=1.0)
+    mechanism = GroupLosses(bound=1.0, sizes=(n, n), noise_multiplier=0.0)
+
+    def means(data):
+        return release_group_losses(jax.random.key(0), mechanism, jnp.int32(0), problem,
+                                    jnp.full((3, 3), 0.1), tuple(data))
+
+    one, other = means(data), means(data.at[0, 0, 0].set(jnp.nan))
+    assert abs(one[0] - other[0]) <= 1 / n + 1e-6
+    assert one[1] == other[1]
+
+
 # --- noise ---
 
 

@@ -15,6 +15,7 @@ from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.door import core, noising, operator_keys, own_record
 from jaxminimax.door.samples import Place, check_groups, record_at
+from jaxminimax.gradients import apart
 from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
@@ -178,7 +179,7 @@ def _losses(key: jax.Array, kind: core.Kind, spent: jax.Array, mechanism: GroupL
     else:
         if words is not None:
             data = operator_keys.with_words_of_groups(data, words)
-        each = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(w, data)
+        each = apart.each_of_groups(loss, w, data)
     if each.ndim != 2:
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
     refuse_complex(each, "the loss")

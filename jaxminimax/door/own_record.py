@@ -23,6 +23,7 @@ from jaxminimax.placement.sharding import Sharded
 
 _TELLING = 16  # an axis as long as the data means something from this length on
 _HOST = ("pure_callback", "io_callback", "ffi_call")
+_OF_ALL = ("rng_bit_generator", "rng_uniform")  # that draw for a batch from one key
 _ONE_BY_ONE = (None, "sequential", "sequential_unrolled")  # how a vmap may call the host
 
 
@@ -33,7 +34,8 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     One trace on the shapes of one record. Refused are
 
     * functions with a batching rule of their own (`custom_vmap`), calls of the host that get a
-      whole batch, and collectives over named axes: under the vmap over records they see all;
+      whole batch, keys of a device's own generator, and collectives over named axes: under the vmap
+      over records they see all;
     * arrays that the function closes over and that are one of the data's, or have a leading axis as
       long as the data. Lengths below 16 are not compared, nor those of an axis of the point or of a
       record: matrices that act on these are the likelier explanation.
@@ -141,6 +143,11 @@ def _check_equation(equation: Any) -> None:
         raise ValueError(f"The operator calls the host ({name}) with vmap_method="
                          f"{params['vmap_method']!r}, which hands it all records of a batch at "
                          "once: use vmap_method='sequential'.")
+    if name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", "")) for x in (
+            *equation.invars, *equation.outvars)):
+        raise ValueError("The operator draws from a key of a device's own generator (rbg), which "
+                         "draws for all records of a batch at once, from the first one's key: use "
+                         "impl='threefry2x32', or a problem with random=True.")
     named = [x for key in ("axes", "axis_name") for x in _each(params.get(key, ()))
              if not isinstance(x, int | np.integer)]
     if named:

@@ -10,6 +10,10 @@ records are done one after another there, each by a program that reads nothing e
 by a kernel that is the same for all have no more groups, and so are the factors of ghost clipping
 ("auto" takes it) computed at once. Runs that are mapped over, as in a sweep, have kernels of their
 own: they are done one after another as well, or a record of one would reach those of others.
+
+Of JAX's special functions, that of the incomplete beta integral is a loop over all numbers at once,
+which goes on for all until the last one has converged: so the others' last digits, or more, tell of
+that one. Records that it is computed of are done one after another too.
 """
 
 from collections.abc import Callable
@@ -20,6 +24,8 @@ import jax
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree
 
+_JOINT = ("regularized_incomplete_beta",)  # loops that end for all numbers together
+
 
 def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> PyTree:
     """`of_one(z, example)` of every example, leaves `[b, ...]`.
@@ -29,18 +35,35 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
       z: shared.
       examples: leaves `[b, ...]`.
     """
-    def together(z: Any, examples: PyTree) -> PyTree:
+    met = jax.make_jaxpr(jax.vmap(of_one, (None, 0)))(z, examples)
+    groups, joint = _groups(met), any(
+        equation.primitive.name in _JOINT for equation in programs.equations(met))
+    if not groups and not joint:
         return jax.vmap(of_one, (None, 0))(z, examples)
-
-    def in_turn(z: Any, examples: PyTree) -> PyTree:
-        return jax.lax.map(lambda x: of_one(z, x), examples)
-
-    groups = _groups(jax.make_jaxpr(together)(z, examples))
-    if not groups:
-        return together(z, examples)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
-    apart = groups == _groups(jax.make_jaxpr(of_one)(z, one))
-    return jax.custom_batching.sequential_vmap(together if apart else in_turn)(z, examples)
+    alone, told = jax.make_jaxpr(of_one, return_shape=True)(z, one)
+
+    # a rule of vmap sees arguments alone: what a run closes over, as another may, becomes one
+    def of(held: list[jax.Array], z: Any, example: PyTree) -> PyTree:
+        return jax.tree.unflatten(jax.tree.structure(told), jax.core.eval_jaxpr(
+            alone.jaxpr, held, *jax.tree.leaves((z, example))))
+
+    def together(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
+        return jax.vmap(of, (None, None, 0))(held, z, examples)
+
+    def in_turn(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
+        return jax.lax.map(lambda x: of(held, z, x), examples)
+
+    apart = groups == _groups(alone) and not joint
+    return jax.custom_batching.sequential_vmap(together if apart else in_turn)(
+        list(alone.consts), z, examples)
+
+
+def each_of_groups(of_one: Callable[[Any, PyTree], PyTree], z: Any, data: PyTree) -> PyTree:
+    """`each` of records in groups, leaves `[p, n, ...]`."""
+    p, n = jax.tree.leaves(data)[0].shape[:2]
+    rows = jax.tree.map(lambda x: x.reshape(p * n, *x.shape[2:]), data)
+    return jax.tree.map(lambda x: x.reshape(p, n, *x.shape[1:]), each(of_one, z, rows))
 
 
 def _groups(program: Any) -> list[tuple[int, int]]:

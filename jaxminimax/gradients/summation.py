@@ -194,7 +194,8 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
     count = mask.shape[0]
     reshaped = not count % size and not isinstance(examples, Part)
     if reshaped:
-        slices = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), (examples, mask))
+        slices = jax.tree.map(lambda x: x.reshape(count // size, size, *x.shape[1:]),
+                              (examples, mask))
     else:  # the last slice begins early, to be whole
         slices = jnp.arange(-(-count // size)) * size
         whole = examples if isinstance(examples, Part) else Part(examples, jnp.int32(0), count)
