@@ -344,13 +344,61 @@ def test_a_sample_that_does_not_fit_is_drawn_again_from_another_key(lanes):
         np.testing.assert_array_equal(found[large], expected[large])
 
 
+@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize(("rate", "n", "room", "most"), [
+    (0.3, 40, distinct.Room(20, False), 13), (0.3, 40, distinct.Room(14, False), 14),
+    (0.3, 12, distinct.Room(4, True), 4)], ids=str)
+def test_what_first_bits_do_not_tell_is_told_by_all(rate, n, room, most, lanes, bug):
+    """Of words with few bits most draws need more; each is that of all bits, of the first key."""
+    words, tables = distinct.word_pairs, poisson.thresholds
+
+    def few(key, shape, *how, **more):
+        x, y = words(key, shape, *how, **more)
+        return x, y & np.uint32(0xF8000000) if len(shape) == 1 else y
+
+    def coarse(*of):
+        first, table = tables(*of)
+        return first, np.concatenate([table[:, :1] & np.uint32(0xFFC00000), table[:, 1:]], 1)
+
+    bug.setattr(distinct, "word_pairs", few)
+    bug.setattr(poisson, "thresholds", coarse)
+    bug.setattr(poisson, "word_pairs", lambda key, shape, **how: (
+        words(key, shape)[0] & np.uint32(0xFFC00000), words(key, shape)[1]))
+    keys = jax.random.split(jax.random.key(7), 40)
+
+    @jax.jit
+    def attempt(key):
+        rows, new, last = distinct.rows_of_slots(key, room, n)
+        size = poisson.drawn_size(key, rate, n, most)[2]()
+        return (poisson.fold_in(key, poisson._AGAIN), rows, size, jnp.sum(new),
+                distinct.exactly_some(key, last, new, size))
+
+    one = jax.jit(lambda key: poisson.poisson_rows(key, rate, n, room, most))
+    found = jax.jit(jax.vmap(one))(keys) if lanes else [
+        np.stack(x) for x in zip(*map(one, keys), strict=True)]
+    again = 0
+    for key, rows, held in zip(keys, *found, strict=True):
+        while True:
+            key, expected, size, new, which = attempt(key)
+            if size <= min(most, new):
+                break
+            again += 1
+        np.testing.assert_array_equal(held, which)
+        assert held.sum() == size == len(np.unique(rows[np.asarray(held)]))
+        np.testing.assert_array_equal(rows[np.asarray(held)], expected[which])
+    assert again
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "population", "capacity"), CUT)
 def test_a_record_is_drawn_as_often_as_is_said(rate, population, capacity):
-    q = query(rate, population, capacity)
+    q, trials = query(rate, population, capacity), 20_000
     fits = stats.binom.cdf(capacity, population, rate)
     hit = stats.binom.cdf(capacity - 1, population - 1, rate) / fits
+    inside = members(samples(q, trials), population).sum()
     less = q.sampling.drawn_less(population)
-    assert 1 - less <= hit <= 1
+    assert (1 - less) * rate <= inside / (trials * population) <= rate
+    assert abs(inside / (trials * population) / (rate * hit) - 1) < 0.02
     assert less == pytest.approx(stats.binom.sf(capacity - 1, population - 1, rate))
     assert f"lower by a part {less:.2g} at most" in q.sampling.in_words(1, population)
     assert overflow_probability(q) == 0
@@ -377,6 +425,14 @@ def test_slots_are_hardly_more_than_hold_all_but_a_thousandth_of_samples(rate, p
     assert slots >= rate * population
     fewer = int(slots * 0.97) - 1
     assert fewer < max(1, rate * population) or law(fewer) > 1e-3
+
+
+@pytest.mark.parametrize(("rate", "population", "capacity"), [
+    (0.9999999, 3, 2), (0.9999999, 1000, 999), (1 - 2**-53, 2, 1)])
+def test_a_capacity_that_hardly_any_sample_fits_is_refused(rate, population, capacity):
+    with pytest.raises(ValueError, match=f"capacity={capacity} is too little"):
+        query(rate, population, capacity).sampling.check(population)
+    query(0.6, 3, 1).sampling.check(3)
 
 
 @pytest.mark.parametrize(("capacity", "read"), [(1, 1), (12, 12), (100, 100), (101, 100)])

@@ -13,7 +13,9 @@ from scipy import stats
 
 import jaxminimax as jmm
 from jaxminimax.base.random_bits import word_pairs
+from jaxminimax.accounting._pairs import _Mixtures
 from jaxminimax.mechanism import costs, distinct, poisson, size_law
+from jaxminimax.mechanism.slots import CROWDED
 
 N = 7
 FEW = [(rate, bits) for rate in (1 / 3, 1 / 8, 0.7) for bits in (6, 8, 10, 13, 16)]  # of a size
@@ -173,28 +175,28 @@ def test_a_tight_capacity_tells_nothing_about_people(room, present):
     """Three records differ, room is left for that many: larger samples are drawn again.
 
     `present` of them contribute 1 on one data set, the others -1 on the other, or (3) all are
-    replaced by their opposite. With room for all no release is harder to tell apart.
+    replaced by their opposite. It is below the charged pair.
     """
     q, k = 0.35, 3
-    fits, whole = [], []
+    fits = []
     for hits in itertools.product((0, 1), repeat=k):
-        weight = q ** sum(hits) * (1 - q) ** (k - sum(hits))
         left = sum(hits[:present])
         right = -left if present == k else -sum(hits[present:])
-        whole.append((weight * normal(left), weight * normal(right)))
         if sum(hits) <= room:
-            fits.append(whole[-1])
+            weight = q ** sum(hits) * (1 - q) ** (k - sum(hits))
+            fits.append((weight * normal(left), weight * normal(right)))
     share = stats.binom.cdf(room, k, q)
-    for a in FACTORS:
-        cut = hockey(*(sum(x) / share for x in zip(*fits, strict=True)), a)
-        free = hockey(*(sum(x) for x in zip(*whole, strict=True)), a)
-        assert cut <= free + 1e-9
+    charged = _Mixtures(present, k if present == k else k - present, q, 1.0)
+    for a in (x for x in FACTORS if x >= 1):
+        assert hockey(*(sum(x) / share for x in zip(*fits, strict=True)), a) <= charged(
+            np.array([math.log(a)]))[0] + 1e-9
 
 
 @pytest.mark.parametrize("capacity", range(1, 6))
 def test_a_tight_capacity_is_no_worse_than_the_charged_pair(capacity):
     """Who else is drawn is not known here: their sum moves what is released."""
     q, n, rng = 0.4, 5, np.random.default_rng(capacity)
+    charged = _Mixtures(1, 1, q, 1.0)
     for _ in range(3):
         others = rng.uniform(-1, 1, n)
         p, p2, fits = np.zeros_like(GRID), np.zeros_like(GRID), 0.0
@@ -206,8 +208,17 @@ def test_a_tight_capacity_is_no_worse_than_the_charged_pair(capacity):
             rest = float(np.dot(others, drawn[1:]))
             p += weight * normal(rest + drawn[0])
             p2 += weight * normal(rest - drawn[0])
-        for a in FACTORS:
-            assert hockey(p / fits, p2 / fits, a) <= hockey(*pair([1 - q, q]), a) + 1e-9
+        for a in (x for x in FACTORS if x >= 1):
+            assert hockey(p / fits, p2 / fits, a) <= charged(np.array([math.log(a)]))[0] + 1e-9
+
+
+def test_what_is_rare_is_charged_as_often_as_it_is_given_that_a_sample_fits():
+    tight, roomy = (jmm.Poisson(rate=0.5, capacity=c).charge(1, 1.0, 33) for c in (16, 33))
+    fits = stats.binom.cdf(16, 33, 0.5)
+    law = size_law.charged_law(0.5, 33, 16)
+    assert tight.failure >= law.failure / fits + CROWDED / fits
+    assert roomy.failure < 1.1 * CROWDED
+    assert tight.sample_error >= 1.5 * size_law.rows_error(0.5, 33, 16) / fits
 
 
 def test_a_tight_capacity_costs_no_epsilon_and_is_told():

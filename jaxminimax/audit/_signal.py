@@ -189,7 +189,7 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     known = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
     if known.sum() < 4:
         raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
-                         "beyond their capacity, or solutions without a certificate.")
+                         "that cannot be drawn, or solutions without a certificate.")
     noise, gap = noise[known], gap[known]
     if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)

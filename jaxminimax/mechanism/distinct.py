@@ -185,8 +185,7 @@ def some(words: jax.Array, among: jax.Array, m: jax.Array) -> tuple[jax.Array, j
     """
     count = words.shape[0]
     # what is quickest, and seldom does not tell: (half of the bits of a group, groups)
-    half, parts = ((3, 3) if count <= 128 else (4, 2) if count <= 512 else
-                   (5, 2) if count <= 2048 else (7, 2))
+    half, parts = (3, 3) if count <= 128 else (5, 2) if count <= 2048 else (7, 2)
     bits, left = 2 * half, m
     inside, limit = among, jnp.uint32(0)
     for part in range(1, parts + 1):

@@ -22,7 +22,6 @@ import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in, word_pairs
-from jaxminimax.base.tree import in_any_lane
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
 from jaxminimax.mechanism.distinct import (
@@ -45,6 +44,7 @@ from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresh
 from jaxminimax.mechanism.slots import CROWDED, tied
 
 _SIZE, _AGAIN = 0x73697A65, 0x6761696E  # what a sample's key is folded with
+_HARDLY = 0.9  # s, at most: or draws would take long, and hardly follow the rate
 _AGAIN_AT_MOST = 1e-3  # s, where no capacity is given: a matter of time, and of a step's length
 
 
@@ -90,6 +90,11 @@ class Poisson(Sampling):
                     f"capacity must be at least the expected {self.rate * population:.6g} records "
                     f"of a sample, got {self.capacity}: about every second sample, or more, would "
                     "be drawn again. Leave it None, or give room for a few standard deviations.")
+            if self.drawn_less(population) > _HARDLY:
+                raise ValueError(
+                    f"capacity={self.capacity} is too little for samples at rate {self.rate!r} of "
+                    f"{population} records: more than nine in ten would be drawn again. Leave it "
+                    "None, or give room for a few standard deviations.")
 
     def batch_size(self, population: int) -> float:
         """The expected size, q n."""
@@ -165,7 +170,7 @@ class Poisson(Sampling):
                         lambda size, largest: largest, one)
 
     def spread(self) -> float | None:
-        """Of draws that are independent from release to release."""
+        """Of draws that are independent from release to release, but for the part `drawn_less`."""
         return 1 - concrete(self.rate)
 
     def worst_case(self, population: int) -> WorstCase:
@@ -266,12 +271,17 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
         return (fold_in(key, _AGAIN), rows, exactly_some(key, words, new, size),
                 _fits(size, new, most))
 
-    def rare() -> tuple[jax.Array, jax.Array]:
+    def rare(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.lax.while_loop(lambda carry: ~carry[3], attempt, (
             key, jnp.zeros_like(rows), jnp.zeros_like(held), jnp.zeros((), bool)))[1:3]
 
-    unsure = open_ | tie | ~_fits(size, new, most)
-    rows, held = jax.lax.cond(in_any_lane(unsure), rare, lambda: (rows, held))
+    # of a vmap, only the lanes that are unsure
+    @jax.custom_batching.sequential_vmap
+    def sure(unsure: jax.Array, key: jax.Array, rows: jax.Array,
+             held: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.lax.cond(unsure, lambda: rare(key), lambda: (rows, held))
+
+    rows, held = sure(open_ | tie | ~_fits(size, new, most), key, rows, held)
     # no record is read but the sample's: what is not in it could change no number, but need not try
     return jnp.where(held, rows, rows[jnp.argmax(held)]), held
 

@@ -54,7 +54,7 @@ class Resolvent(OneRelease):
     samples have m records: their mean has it then, and one of the two problems that are compared
     always reads m. A Poisson sample may read fewer, or none: there it is that of the public terms.
 
-    Here s = 1, but for Poisson samples s = capacity / m: a sum over more records than m, divided by
+    Here s = 1, but for Poisson samples s = slots / m: a sum over more records than m, divided by
     m, is as many times steeper. A smaller capacity lowers s.
 
     Attributes:

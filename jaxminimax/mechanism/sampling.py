@@ -31,7 +31,7 @@ class Sample(NamedTuple):
       rows: rows to read, int32 `[c]`, in an order that the sampling's `ordered` tells; None for
         all.
       valid: which of them take part, bool `[c]`; None for all.
-      fits: whether the sample fitted the capacity, bool `[]`.
+      fits: whether it could be drawn, bool `[]`.
       high: of 2^30 records or more, the second words of `rows`, int32 `[c]`; see `row_numbers`.
     """
 
