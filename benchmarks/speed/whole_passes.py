@@ -5,7 +5,8 @@ gradient; one of gda reads all for the gradient. The library's problem is timed 
 problem as one would write it, which projects every record's features and multiplies them
 afterwards, with gradients of all rows at once and in slices; in turn, so that a busy machine is
 busy for all. Beside gda stands what any such round takes at least: the features times a vector, and
-a vector times the features, without clip, noise or projection. Temporaries are those of the program, by the compiler, over the bytes of the data.
+a vector times the features, without clip, noise or projection. Temporaries are those of the
+program, by the compiler, over the bytes of the data.
 """
 
 import statistics
