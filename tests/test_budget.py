@@ -10,6 +10,7 @@ import pytest
 from jaxminimax import Saddle, clipped_sum, saddle_operator, with_strategy
 from jaxminimax.gradients import budget, summation
 from jaxminimax.gradients.integer_sums import Grid, parts
+from jaxminimax.mechanism import BLOCK
 
 S = jax.ShapeDtypeStruct
 
@@ -106,7 +107,8 @@ def test_one_record_moves_slices_by_its_clip_norm_wherever_it_stands():
 def test_a_compiled_sum_takes_no_more_than_its_budget(model, monkeypatch):
     """By what the compiler says; without a budget it would."""
     z, x = drawn(model, np.float32, layers=6, width=96, side=24, channels=16, records=1500)
-    monkeypatch.setattr(budget, "_LARGE", 2**60)  # slices for memory alone
+    for name in ("_LARGE", "_HELD"):  # slices for memory alone
+        monkeypatch.setattr(budget, name, 2**60)
     taken = {}
     for memory in (6 * 2**20, 2**40):
         total = clipped_sum(saddle_operator(model), Saddle(1.0, 1.0), memory=memory)
@@ -145,6 +147,17 @@ def test_few_rows_are_held_at_once_and_many_as_fit_a_cache():
         z, S((n, 20), jnp.float32)).splitlines()[-1] for n in (4096, 200_000)]
     assert said[0].startswith("all rows at once of 4,096")
     assert said[1].startswith("slices of ")
+
+
+def test_whole_gradients_are_held_in_slices_earlier_than_factors_and_in_whole_blocks():
+    whole, factors = (budget.Need(800, 500, whole=k) for k in (True, False))
+    assert factors.rows(20_000, 2**30) == 20_000
+    assert whole.rows(20_000, 2**30) <= 2**20 // 800
+    assert whole.rows(20_000, 2**30) % BLOCK == 0
+    assert whole.rows(5_000, 2**30) == 5_000
+    for record, sums, size in ((800_000, 500, 20), (160_000, 480_000, 100)):
+        large = budget.Need(record, sums, whole=True)
+        assert large.rows(size, 2**30) == size  # slices would cut blocks
 
 
 @pytest.mark.parametrize(("size", "most", "rows"), [

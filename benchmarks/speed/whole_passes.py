@@ -4,7 +4,9 @@ A round of group_sgd or active_groups reads all records for the losses and one g
 gradient; one of gda reads all for the gradient. The library's problem is timed beside the same
 problem as one would write it, which projects every record's features and multiplies them
 afterwards, with gradients of all rows at once and in slices; in turn, so that a busy machine is
-busy for all. Temporaries are those of the program, by the compiler, over the bytes of the data.
+busy for all. Beside gda stands what any such round takes at least: the features times a vector, and
+a vector times the features, without clip, noise or projection. Temporaries are those of the
+program, by the compiler, over the bytes of the data.
 """
 
 import statistics
@@ -21,6 +23,7 @@ from benchmarks import report
 from jaxminimax import Saddle
 
 OURS = "this library"
+LEAST = "two products by hand"
 WAYS = {"projected, all rows at once": "vmap", "projected, in slices": "auto", OURS: "auto"}
 ALGORITHMS = ("group_sgd", "active_groups", "gda")
 _MOST = 1_000_000  # records that the ways without OURS are given, for they take more memory
@@ -67,6 +70,16 @@ def problem_of(algorithm: str, way: str) -> Any:
     return made._replace(operator=jmm.with_strategy(made.operator, WAYS[way]))
 
 
+def products(data: Any, iterations: int) -> Any:
+    """Rounds of least squares without privacy, `(key, data) -> w`: two products each."""
+    def rounds(_: Any, data: Any) -> jax.Array:
+        x, y = data
+        return jax.lax.fori_loop(0, iterations, lambda _, w: w - (x @ w - y) @ x / len(y),
+                                 jnp.zeros(x.shape[1], x.dtype))
+
+    return jax.jit(rounds).lower(jax.random.key(0), data).compile()
+
+
 def compiled(algorithm: str, way: str, data: Any, sizes: tuple[int, ...], args: Any) -> Any:
     """A run of so many rounds, `(key, data) -> state`."""
     w = jnp.zeros(args.features, jnp.float32)
@@ -102,6 +115,8 @@ def rounds(algorithm: str, count: int, args: Any) -> list[dict[str, Any]]:
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
     runs = {way: compiled(algorithm, way, data, sizes, args) for way in WAYS
             if way == OURS or count <= _MOST}
+    if algorithm == "gda":
+        runs[LEAST] = products(data, args.iterations)
     times: dict[str, list[float]] = {way: [] for way in runs}
     for repeat in range(args.repeats + 1):  # the first warms up
         for way, run in runs.items():

@@ -25,7 +25,8 @@ from jaxminimax.mechanism import BLOCK
 
 BUDGET = 2**30  # bytes, where none is said
 _ROWS = 8  # that slices are a multiple of
-_LARGE = 2**25  # bytes of a pass that are no longer in a cache
+_LARGE = 2**25  # bytes of a pass over factors that are no longer in a cache
+_HELD = 2**23  # bytes of one over whole gradients; slices of blocks are as fast, and hold less
 _SLICE = 2**20  # bytes of a slice that are
 _PASSES = 8  # times the bytes of the sums that a slice works on at least, or it is slower
 
@@ -36,10 +37,12 @@ class Need(NamedTuple):
     Attributes:
       record: bytes for each example that is held.
       sums: bytes however many are held.
+      whole: whether they are whole gradients, and no factors.
     """
 
     record: int
     sums: int
+    whole: bool = False
 
     def bytes(self, rows: int) -> int:
         """Of a pass over so many examples."""
@@ -48,8 +51,9 @@ class Need(NamedTuple):
     def rows(self, size: int, budget: int) -> int:
         """How many of `size` examples are held at a time; 0 if not one fits into the budget."""
         fits = (budget - self.sums) // max(self.record, 1)
-        if size * self.record > _LARGE:
-            fits = min(fits, max(_ROWS, max(_SLICE, _PASSES * self.sums) // self.record))
+        slices = max(_ROWS, max(_SLICE, _PASSES * self.sums) // max(self.record, 1))
+        if size * self.record > (_HELD if self.whole and slices >= BLOCK else _LARGE):
+            fits = min(fits, slices)
         return even(size, fits) if fits > 0 else 0
 
     def refuse(self, budget: int) -> None:
@@ -95,7 +99,8 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree) -> Need:
         live = 2 * results(jax.make_jaxpr(operator.loss)(z.w, z.v, one))
     else:
         live = results(jax.make_jaxpr(operator)(z, one))
-    return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted))
+    return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted),
+                whole=True)
 
 
 def of_plan(plan: ghost.Plan, wanted: PyTree, one: PyTree) -> Need:

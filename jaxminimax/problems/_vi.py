@@ -80,21 +80,22 @@ def product_with(w: jax.Array, x: jax.Array, radius: float) -> jax.Array:
     squares = squares_in(x, radius)
     short = jnp.isfinite(squares)
     factor = jnp.where(short, 1 / jnp.sqrt(jnp.maximum(squares, 1)), 0)
-    return jnp.where(short, factor * _inner(w, x), 0).astype(dtype)
+    return jnp.where(short, factor * _inner(w, x, short), 0).astype(dtype)
 
 
 @jax.custom_jvp
-def _inner(w: jax.Array, x: jax.Array) -> jax.Array:
-    """<x, w>, whose derivative by w is finite."""
+def _inner(w: jax.Array, x: jax.Array, short: jax.Array) -> jax.Array:
+    """<x, w>, whose derivative by w is x, or 0 where x is not `short`: finite for every x."""
     return x @ w
 
 
 def _inner_slope(points: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    (w, x), (dw, dx) = points, tangents
+    (w, x, short), (dw, dx, _) = points, tangents
     moved = jnp.zeros((), w.dtype)
     if not isinstance(dw, SymbolicZero):
-        # nothing comes back to an x that counts as 0; but 0 times what is not finite is NaN
-        moved += jnp.where(jnp.isfinite(x), x, 0) @ dw
+        # nothing comes back to an x that counts as 0; but 0 times what is not finite is NaN. One
+        # choice a record: whatever makes an entry not finite makes its square so, and their sum
+        moved += jnp.where(short, x, 0) @ dw
     if not isinstance(dx, SymbolicZero):
         moved += w @ dx
     return x @ w, moved
