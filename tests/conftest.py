@@ -8,27 +8,21 @@ that leaves all arithmetic as it is; the rest of XLA's rewriting of programs sta
 and samples against everything that a compiler may do to them, or run longer than they compile.
 `optimised("a", "b")` marks the parameters with an `a` or a `b` in their name alone.
 
-What one worker has compiled, the other loads from a folder of the session, or from that of
-`JAXMINIMAX_TEST_PROGRAMS`, by which sessions share one. Processes that tests start know nothing of
-it: they would find files that are half written.
+With `JAXMINIMAX_TEST_PROGRAMS=FOLDER` programs are kept for the next session, which loads them. For
+one session that costs more than it gives: few programs are in two tests, and to write all of them
+takes a twentieth of the time. Processes that tests start know nothing of the folder: they would
+find files that are half written.
 """
 
-import atexit
 import functools
 import gc
 import os
-import shutil
-import tempfile
 
 import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-if "JAXMINIMAX_TEST_PROGRAMS" not in os.environ:  # workers are started later, and find it
-    os.environ["JAXMINIMAX_TEST_PROGRAMS"] = tempfile.mkdtemp(prefix="programs")
-    atexit.register(shutil.rmtree, os.environ["JAXMINIMAX_TEST_PROGRAMS"], ignore_errors=True)
 
 QUICK = {
     "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
@@ -88,9 +82,10 @@ def pytest_configure(config):
     """Where a JAX has no such functions, everything is compiled, and as for users."""
     from jax._src import compiler, lru_cache
 
-    if getattr(lru_cache, "_CACHE_SUFFIX", None) == "-cache":
+    folder = os.environ.get("JAXMINIMAX_TEST_PROGRAMS")
+    if folder and getattr(lru_cache, "_CACHE_SUFFIX", None) == "-cache":
         lru_cache.LRUCache.put = put_whole
-        jax.config.update("jax_compilation_cache_dir", os.environ["JAXMINIMAX_TEST_PROGRAMS"])
+        jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
     tiny = jax.jit(lambda x: x + 1).lower(1.0)

@@ -162,6 +162,8 @@ def test_links_lead_somewhere(page):
         path, _, anchor = target.partition("#")
         file = base / path if path else ROOT / page
         assert file.exists(), target
+        # the site has no other files
+        assert file.suffix != ".py", f"{target}: name it in `backquotes`"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-")

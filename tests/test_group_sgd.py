@@ -361,9 +361,9 @@ def excess(algorithm, n, runs, rounds=None):
     hyper = jmm.calibrate(algorithm, uncalibrated(algorithm, sizes=sizes, rounds=rounds), 1.0, 1e-6)
     hyper = algorithm.scheduled(hyper, dim=dim, diameter=MEANS.diameter)
     keys = jax.random.split(jax.random.key(1), runs)
-    average = jax.lax.map(lambda key: RUN(
+    average = jax.vmap(lambda key: RUN(
         key, Saddle(jnp.zeros(dim, jnp.float32), ()), jnp.asarray(data, jnp.float32), hyper,
-        algorithm, MEANS)[0].average, keys)
+        algorithm, MEANS)[0].average)(keys)
     means, spreads = moments(data, sizes)
     w = np.asarray(average.w, np.float64)
     risk = np.max(np.sum((w[:, None] - means) ** 2, 2) / 2 + spreads, 1)

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import conftest
 import pytest
 
 from benchmarks import device, noise_law, table2, throughput
@@ -22,9 +23,10 @@ def started(folder, *parts, platform, python=None):
     tools.mkdir()
     (tools / "python").write_text(python or f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tools / "python").chmod(0o755)
+    quick = " ".join(f"--{name}={value}" for name, value in conftest.QUICK.items()).lower()
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}",
                    "JAX_PLATFORMS": platform,
-                   "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiled sooner
+                   "XLA_FLAGS": quick}
     return subprocess.run([str(SCRIPT), str(folder / "out"), *parts], env=environment, text=True,
                           capture_output=True, check=False, cwd=folder)
 

@@ -347,8 +347,10 @@ def test_releases_beyond_the_allowed_number_are_nan():
     q = query()
     hyper = hyper_of(q, 2)
     state = proximal.init(AT, hyper)
+    update = jax.jit(lambda state: proximal.update(
+        jax.random.key(0), state, jnp.zeros((6, 2)), hyper, ROTATION))
     for allowed in (True, True, False):
-        state = proximal.update(jax.random.key(0), state, jnp.zeros((6, 2)), hyper, ROTATION)
+        state = update(state)
         assert bool(jnp.all(jnp.isfinite(state.z.w))) == allowed
 
 

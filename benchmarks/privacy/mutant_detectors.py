@@ -360,9 +360,11 @@ def budget() -> Finding:
     hyper = hyper_of(sgda, 3, query(FULL))
     data = Saddle(*(x[0] for x in auditor.worst_pair(hyper.query, "replace_one")))
     state = sgda.init(Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32)), hyper)
+    update = jax.jit(lambda state: sgda.update(jax.random.key(2), state, data, hyper,
+                                               auditor.PROBLEM))
     finite = 0
     for _ in range(5):
-        state = sgda.update(jax.random.key(2), state, data, hyper, auditor.PROBLEM)
+        state = update(state)
         finite += int(jnp.isfinite(state.z.w[0]))
     return Finding(finite, hyper.iterations)
 
