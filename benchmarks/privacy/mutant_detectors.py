@@ -398,16 +398,19 @@ def sizes() -> Finding:
     # those of sizes that fit
     numbers = [t - off for t in table[: -1 : len(table) // 8] for off in (0, 1)]
 
-    def drawn(number: int) -> int:
-        words = np.array([number >> 32 * i & 0xFFFFFFFF for i in (4, 3, 2, 1, 0, 5)], np.uint32)
-
+    @jax.jit
+    def size(words: jax.Array) -> jax.Array:
         def pairs(key: Any, shape: Any, **how: Any) -> Any:
             if shape == (3,):  # of the size
-                return jnp.asarray(words[::2]), jnp.asarray(words[1::2])
+                return words[::2], words[1::2]
             return word_pairs(key, shape, **how)
 
         with mock.patch.object(poisson, "word_pairs", pairs):
-            return int(jnp.sum(poisson.poisson_rows(KEY, rate, n, room, most)[1]))
+            return jnp.sum(poisson.poisson_rows(KEY, rate, n, room, most)[1])
+
+    def drawn(number: int) -> int:
+        return int(size(jnp.asarray(np.array(
+            [number >> 32 * i & 0xFFFFFFFF for i in (4, 3, 2, 1, 0, 5)], np.uint32))))
 
     return Finding(sum(drawn(x) != first + sum(x < t for t in table) for x in numbers), 0.0)
 
