@@ -499,3 +499,23 @@ def test_an_operator_that_does_more_than_its_loss_is_called():
     np.testing.assert_allclose(auto.w, 20 * np.ones((32, 32)), rtol=1e-6)
     with pytest.raises(ValueError, match="looks inside a loss"):
         clipped_sum(Pulled(loss), Saddle(1.0, 1.0), strategy="ghost")
+
+
+@pytest.mark.parametrize(("clip", "size"), [(1e-21, 3e17), (1e-20, 3e17), (1e-27, 1e10),
+                                            (1e-15, 3e17), (1e-12, 1.0)])
+def test_a_tiny_clip_norm_is_not_exceeded_by_pieces_that_cancel(clip, size):
+    """Of weighted factors entries would vanish that cancel others."""
+    rng, k, o, b = np.random.default_rng(0), 30, 40, 50
+    x = rng.normal(size=(b, 1, k)) * 10.0 ** rng.uniform(-1, 1, (b, 1, k))
+    d = rng.normal(size=(b, 1, o)) * size
+    x = np.concatenate([x, x * (1 + 0.01 * rng.normal(size=(b, 1, k)))], 1)
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    records = Saddle(*(jnp.asarray(a, jnp.float32) for a in (x, np.concatenate([d, -d], 1))))
+    total = clipped_sum(saddle_operator(lambda w, v, x: jnp.sum((x.w @ w) * x.v)),
+                        Saddle(clip, None), strategy="ghost")
+    z = Saddle(jnp.zeros((k, o), jnp.float32), jnp.zeros((), jnp.float32))
+    alone = jax.jit(lambda records: jax.lax.map(lambda record: total(
+        z, jax.tree.map(lambda a: a[None], record)).w, records))(records)
+    longest = np.linalg.norm(np.asarray(alone, float) / clip, axis=(1, 2)).max()
+    assert longest <= 1
+    assert (longest > 0.1) == (size / clip < 1e26)

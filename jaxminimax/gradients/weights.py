@@ -9,6 +9,9 @@ from jaxminimax.base.tree import at_least_float32, squared, sum_rows, unit
 from jaxminimax.base.types import PyTree, Saddle
 
 
+_LONGEST = 2.0**88  # examples that count, in clip norms
+
+
 def norm(g: PyTree) -> jax.Array:
     """Norm of each example, rounded up where squares vanish, `[b]`.
 
@@ -50,10 +53,12 @@ def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
 def weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
     """min(1, clip / norm) of each example, 0 for absent ones.
 
-    A margin of 32 rounding errors keeps the clipped norm at or below the clip norm.
+    A margin of 32 rounding errors keeps the clipped norm at or below the clip norm. Examples longer
+    than 2^88 clip norms count as absent: entries of one of their factors, times so small a weight,
+    would be subnormal and vanish one by one, and what they cancel would stay.
     """
     margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
-    known = present & (ratio >= 0)  # not for a NaN clip norm
+    known = present & (ratio >= 0) & (ratio < _LONGEST)  # not for a NaN clip norm
     return jnp.where(known, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
 
 
