@@ -14,12 +14,8 @@ pass over the data, a chunk at a time. Of records in groups, row j of group i ha
 i n_max + j, wherever it is.
 """
 
-import dataclasses
-import functools
 import hashlib
 import math
-import re
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +26,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.base import programs
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.drivers.in_words import in_words, plain
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards
 from jaxminimax.placement.readers import Reader
@@ -37,7 +34,6 @@ from jaxminimax.placement.sharding import Sharded
 
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
 _ROWS = 2**14  # that are worked on together, at most
-_LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
 _WIDE = 2**12  # words of a row that are summed together
 
 
@@ -65,8 +61,8 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
     grouped = isinstance(problem, GroupProblem) and not isinstance(data, HostData | HostShards)
     return {"data set, or order of its rows": of_rows(own, data, grouped=grouped),
             **_of_problem(own, z, data, problem),
-            "optimiser, schedule or other function": mark(own, _told(
-                jax.tree.map(lambda _: None, hyper), set()).encode())}
+            "optimiser, schedule or other function": mark(own, in_words(
+                jax.tree.map(lambda _: None, hyper)).encode())}
 
 
 def mark(own: bytes, *parts: bytes) -> str:
@@ -259,77 +255,5 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
 def _program(own: bytes, function: Callable, *arguments: Any) -> str:
     """Of a traced function: its equations, and the values of what it closes over."""
     traced = jax.make_jaxpr(function)(*arguments)
-    return mark(own, _plain(str(traced)).encode(), *(
-        _told(x, set()).encode() for x in programs.constants(traced)))
-
-
-def _plain(text: str) -> str:
-    """Without addresses, colours and line breaks, which are other ones in every process."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())
-
-
-def _told(x: Any, seen: set[int]) -> str:
-    """A static value in words: functions by their code, and by what they close over."""
-    def told(*parts: Any) -> str:
-        return "(" + ", ".join(_told(part, seen) for part in parts) + ")"
-
-    if isinstance(x, np.ndarray | np.generic | jax.Array):
-        array = np.asarray(x)
-        return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    plain = type(x).__repr__ is object.__repr__ and hasattr(x, "__dict__")
-    if plain or (callable(x) and not isinstance(x, type)):
-        if id(x) in seen:  # a function that closes over itself
-            return "again"
-        seen = seen | {id(x)}
-    name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', type(x).__qualname__)}"
-    match x:
-        case functools.partial():
-            return "partial" + told(x.func, x.args, x.keywords)
-        case types.FunctionType():
-            cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
-            return name + told(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
-                               *_globals_of(x))
-        case types.MethodType():
-            return name + told(x.__func__, x.__self__)
-        case types.CodeType():
-            return f"{x.co_code.hex()} {x.co_names}" + told(*x.co_consts)
-        case types.ModuleType():
-            return x.__name__
-        case dict():
-            return "dict" + told(*x.items())
-        case frozenset() | set():
-            return "set" + str(sorted(_told(one, seen) for one in x))
-        case tuple() | list():
-            return type(x).__qualname__ + told(*x)
-    if callable(getattr(x, "__wrapped__", None)):  # jitted, or decorated otherwise
-        return name + told(x.__wrapped__)
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return name + told(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
-                           *_own_methods(type(x)))
-    if plain or (callable(x) and hasattr(x, "__dict__") and not isinstance(x, type)):
-        return name + told(_plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
-                           *_own_methods(type(x)))
-    return _plain(repr(x))
-
-
-def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """What a user's function reads of its module, by name; other libraries have versions."""
-    if (function.__module__ or "").split(".")[0] in _LIBRARIES:
-        return []
-    return [(name, function.__globals__[name]) for name in sorted(_names(function.__code__))
-            if not isinstance(function.__globals__.get(name), types.ModuleType | type | None)]
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Names of globals and attributes that code, or code within it, reads."""
-    return set(code.co_names).union(*(
-        _names(x) for x in code.co_consts if isinstance(x, types.CodeType)))
-
-
-def _own_methods(kind: type) -> list[tuple[str, Any]]:
-    """The methods of a sampling or a description that is not of this library, by name."""
-    own = [base for base in kind.__mro__
-           if base is not object and not base.__module__.startswith(("jaxminimax.", "abc"))]
-    return [(name, value) for base in own for name, value in sorted(vars(base).items())
-            if isinstance(value, types.FunctionType) and not name.startswith("__")]
+    return mark(own, plain(str(traced)).encode(), *(
+        in_words(x).encode() for x in programs.constants(traced)))

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxminimax.base.tree import at_least_float32, squared, sum_rows, unit
 from jaxminimax.base.types import PyTree, Saddle
 
-
 _LONGEST = 2.0**88  # examples that count, in clip norms
 
 
