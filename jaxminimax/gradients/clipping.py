@@ -42,8 +42,9 @@ class ClippedSum:
     of player p (two examples swapped move it by at most twice that, up to the rounding of the sum
     itself, a few units in its last place), and with `joint` a pair of vectors whose norms in units
     of the clip norms have squares that sum to at most 1; an example whose operator is not finite,
-    or so long that its square is not (1e19 in float32), or longer than 2^88 clip norms, counts as
-    absent; an empty batch gives zeros. Sums are at least float32 whatever the parameters are.
+    or so long that its square is not (1e19 in float32), or longer than 2^88 clip norms there,
+    counts as absent; an empty batch gives zeros. Sums are at least float32 whatever the parameters
+    are.
 
     Examples:
         >>> def loss(w, v, record):

@@ -8,7 +8,10 @@ import jax.numpy as jnp
 from jaxminimax.base.tree import at_least_float32, squared, sum_rows, unit
 from jaxminimax.base.types import PyTree, Saddle
 
-_LONGEST = 2.0**88  # examples that count, in clip norms
+
+def _longest(dtype: jnp.dtype) -> float:
+    """Examples that count are shorter, in clip norms: 2^88 in float32, 2^984 in float64."""
+    return 2.0**-38 / float(jnp.finfo(dtype).tiny)
 
 
 def norm(g: PyTree) -> jax.Array:
@@ -42,22 +45,24 @@ def joint_ratio(ratio: Saddle) -> Saddle:
 def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
     """`ratio`, made larger by the rounding of leaves that are narrower than it.
 
-    `weight` allows for the rounding of its own type only.
+    `weight` allows for the rounding, and the range, of its own type only.
     """
     types = [at_least_float32(x.dtype) for x in jax.tree.leaves(g)]
     coarse = max((float(jnp.finfo(t).eps) for t in types), default=0.0)
-    return ratio * (1.0 + 32 * coarse) if coarse > jnp.finfo(ratio.dtype).eps else ratio
+    if coarse <= jnp.finfo(ratio.dtype).eps:
+        return ratio
+    return jnp.where(ratio < min(map(_longest, types)), ratio * (1.0 + 32 * coarse), jnp.inf)
 
 
 def weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
     """min(1, clip / norm) of each example, 0 for absent ones.
 
     A margin of 32 rounding errors keeps the clipped norm at or below the clip norm. Examples longer
-    than 2^88 clip norms count as absent: entries of one of their factors, times so small a weight,
-    would be subnormal and vanish one by one, and what they cancel would stay.
+    than 2^88 clip norms (`_longest`) count as absent: entries of one of their factors, times so
+    small a weight, would be subnormal and vanish one by one, and what they cancel would stay.
     """
     margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
-    known = present & (ratio >= 0) & (ratio < _LONGEST)  # not for a NaN clip norm
+    known = present & (ratio >= 0) & (ratio < _longest(ratio.dtype))  # not for a NaN clip norm
     return jnp.where(known, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
 
 
