@@ -7,7 +7,9 @@ both, per-head and per-expert weights, static slices, convolutions in groups, no
 products and sums of parameters, low rank, weight norm, standardised kernels, spectral scaling,
 tables, tied tables, and uses that are not understood. Its parameters belong to one player or the
 other at random. The records' features and losses have magnitudes from 1e-30 to 1e30, and the clip
-norms lie among the gradients' norms. Two statements are checked for each model:
+norms lie among the gradients' norms. Functions between the layers are smooth at every magnitude: a
+sine of 1e28 would be another one after a single rounding. Two statements are checked for each
+model:
 
 * in float64, every record's own clipped gradient, and the sum, differ between the strategies
   "ghost" and "vmap" by rounding;
@@ -61,7 +63,7 @@ def _stacked(p: dict, h: Array, ids: Array, **how: Any) -> Array:
 
 
 def _rematerialised(p: dict, h: Array, ids: Array) -> Array:
-    body = jax.checkpoint(lambda h, m: (h + jnp.sin(h @ (2.0 * m)), jnp.sum(h)))
+    body = jax.checkpoint(lambda h, m: (h + jnp.arcsinh(h @ (2.0 * m)), jnp.sum(h)))
     h, sums = jax.lax.scan(body, h, p["m"])
     return h + jnp.sum(sums)
 
@@ -87,7 +89,7 @@ def _heads(p: dict, h: Array, ids: Array) -> Array:
 
 
 def _experts(p: dict, h: Array, ids: Array) -> Array:
-    parts = jnp.sin(h).reshape(h.shape[0], 2, -1)
+    parts = jnp.arcsinh(h).reshape(h.shape[0], 2, -1)
     return jax.vmap(jnp.matmul, (1, 0), 1)(parts, p["m"]).reshape(h.shape)
 
 
@@ -97,7 +99,7 @@ def _sliced(p: dict, h: Array, ids: Array) -> Array:
 
 
 def _overlapping(p: dict, h: Array, ids: Array) -> Array:
-    parts = [jnp.einsum("tc,gcd->tgd", jnp.sin(h), p["m"][i: i + 2]) for i in (0, 1)]
+    parts = [jnp.einsum("tc,gcd->tgd", jnp.arcsinh(h), p["m"][i: i + 2]) for i in (0, 1)]
     return h + jnp.sum(jnp.tanh(parts[0]) * parts[1], 1)
 
 
@@ -140,12 +142,12 @@ def _weight_normed(p: dict, h: Array, ids: Array) -> Array:
 
 def _standardised(p: dict, h: Array, ids: Array) -> Array:
     k = (p["k"] - jnp.mean(p["k"], (0, 1))) / jnp.sqrt(0.1 + jnp.var(p["k"], (0, 1)))
-    return _convolution({"k": k}, h, ids) + h @ (p["m"] * np.tri(h.shape[1]))
+    return _convolution({"k": k}, h, ids) + h @ (p["m"] * np.tri(h.shape[1], dtype=np.float32))
 
 
 def _spectral(p: dict, h: Array, ids: Array) -> Array:
     m = p["m"] / jnp.sqrt(0.1 + jnp.sum(p["m"] ** 2))
-    return h @ m + jnp.sin(h) @ m.T + jnp.tanh(h @ p["m"])
+    return h @ m + jnp.arcsinh(h) @ m.T + jnp.tanh(h @ p["m"])
 
 
 def _table(p: dict, h: Array, ids: Array) -> Array:
@@ -157,21 +159,21 @@ def _table_in_loop(p: dict, h: Array, ids: Array) -> Array:
 
 
 def _tied(p: dict, h: Array, ids: Array) -> Array:
-    scores = jnp.sin(h + p["table"][ids]) @ p["table"].T
+    scores = jnp.arcsinh(h + p["table"][ids]) @ p["table"].T
     return jax.nn.softmax(scores) @ p["table"]
 
 
 def _tied_logits(p: dict, h: Array, ids: Array) -> Array:
     table = p["table"]
-    rows = jnp.sin(h) + table[3 * ids] - table[3 * ids[:1]]
+    rows = jnp.arcsinh(h) + table[3 * ids] - table[3 * ids[:1]]
     return h + (rows @ table.T)[:, :h.shape[1]]
 
 
 def _unknown(p: dict, h: Array, ids: Array) -> Array:
     h = jax.lax.cond(jnp.sum(h) > 0, lambda: h @ p["branch"], lambda: h)
-    (h, _), _ = jax.lax.scan(lambda c, _: ((jnp.sin(c[0] @ c[1]), -c[1]), None), (h, p["carry"]),
+    (h, _), _ = jax.lax.scan(lambda c, _: ((jnp.arcsinh(c[0] @ c[1]), -c[1]), None), (h, p["carry"]),
                              None, length=2)
-    return h * jnp.linalg.norm(p["masked"]) + h @ (p["masked"] * np.tri(h.shape[1]))
+    return h * jnp.linalg.norm(p["masked"]) + h @ (p["masked"] * np.tri(h.shape[1], dtype=np.float32))
 
 
 LAYERS = {
@@ -261,7 +263,7 @@ def draw(seed: int, dtype: Any) -> Model:
                  if at == place}
             out = LAYERS[name].apply(p, h, x["ids"])
             h = h + out if linear[place] else out
-        return x["size"] * jnp.sum(jnp.sin(h) if len(names) % 2 else h * h[..., ::-1])
+        return x["size"] * jnp.sum(jnp.arcsinh(h) if len(names) % 2 else h * h[..., ::-1])
 
     features, size = (10.0 ** rng.uniform(-30, 30, RECORDS) for _ in range(2))
     features[: RECORDS // 2], size[:2] = 1.0, 1.0
