@@ -171,9 +171,10 @@ def _tied_logits(p: dict, h: Array, ids: Array) -> Array:
 
 def _unknown(p: dict, h: Array, ids: Array) -> Array:
     h = jax.lax.cond(jnp.sum(h) > 0, lambda: h @ p["branch"], lambda: h)
-    (h, _), _ = jax.lax.scan(lambda c, _: ((jnp.arcsinh(c[0] @ c[1]), -c[1]), None), (h, p["carry"]),
-                             None, length=2)
-    return h * jnp.linalg.norm(p["masked"]) + h @ (p["masked"] * np.tri(h.shape[1], dtype=np.float32))
+    (h, _), _ = jax.lax.scan(lambda c, _: ((jnp.arcsinh(c[0] @ c[1]), -c[1]), None),
+                             (h, p["carry"]), None, length=2)
+    lower = np.tri(h.shape[1], dtype=np.float32)
+    return h * jnp.linalg.norm(p["masked"]) + h @ (p["masked"] * lower)
 
 
 LAYERS = {
