@@ -311,7 +311,7 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
             lambda x: x[:, :data.population] if data.grouped else x[:data.population], data.rows)
     some = jax.tree.map(lambda x: jnp.asarray(x[:_LOOKED] if axes == 1 else np.reshape(
         x, (-1, *np.shape(x)[axes:]))[:_LOOKED]), rows)
-    key = (jax.random.key(0),) if getattr(problem, "random", False) else ()
+    key = (jax.random.key(0, impl="threefry2x32"),) if getattr(problem, "random", False) else ()
 
     def lengths_of(record: PyTree) -> Saddle:
         g = problem.operator(z, record, *key)

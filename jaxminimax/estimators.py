@@ -124,7 +124,8 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         """A secret, or for experiments one that `random_state` makes."""
         if self.random_state is None:
             return secret_key()
-        return jax.random.key(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return jax.random.key(seed, impl="threefry2x32")
 
     def _table(self, X: Any, y: Any) -> tuple[Mapping[str, Any] | Any, Any]:
         """Columns by name, and checked labels."""

@@ -144,8 +144,15 @@ def test_a_rule_is_told_from_another_by_its_numbers_wherever_it_keeps_them(monke
     def of_global(step):
         return optax.sgd(FACTOR * step)
 
-    for made in (Steps, lambda x: Steps(x).made, lambda x: lambda step: Steps(x)(step)):
+    class Slower(Steps):
+        half = 0.5
+
+    keyed = lambda x: functools.partial(optax.sgd, jax.random.key(int(x)))  # noqa: E731
+    for made in (Steps, lambda x: Steps(x).made, lambda x: lambda step: Steps(x)(step), keyed):
         assert mark(made(2.0)) == mark(made(2.0)) != mark(made(3.0))
+    slower = mark(Slower(2.0))
+    monkeypatch.setattr(Slower, "half", 0.25)
+    assert mark(Slower(2.0)) != slower
     before = mark(of_global)
     assert mark(of_global) == before
     monkeypatch.setitem(globals(), "FACTOR", 3.0)

@@ -30,6 +30,9 @@ from jaxminimax.base.types import GroupProblem, Problem, PyTree
 from jaxminimax.drivers import fingerprint
 from jaxminimax.mechanism import Mechanism
 
+# that compilers read
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
+
 
 @functools.cache
 def _instructions() -> tuple[str, str]:
@@ -124,13 +127,16 @@ class Booking:
 
     def _place(self, problem: Problem | GroupProblem, mesh: Mesh | None) -> dict[str, str]:
         """What decides how numbers are rounded."""
-        device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+        # where arrays are made that nobody placed
+        device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (
+            mesh.devices.flat[0])
         widest = jnp.result_type(float).name
         how = [getattr(problem.operator, name, None)
                for name in ("strategy", "microbatch", "memory", "precision")]
         told = (jax.__version__, importlib.metadata.version("jaxlib"), device.platform,
                 device.device_kind, widest, None if mesh is None else dict(mesh.shape), how,
-                os.environ.get("XLA_FLAGS"), _instructions() if device.platform == "cpu" else None)
+                [os.environ.get(name) or "" for name in _VARIABLES],
+                _instructions() if device.platform == "cpu" else None)
         return {"device, mesh, strategy or version of JAX": fingerprint.mark(
             fingerprint.secret(self._key), repr(told).encode())}
 

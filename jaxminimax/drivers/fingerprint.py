@@ -239,7 +239,7 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
     grouped = isinstance(problem, GroupProblem)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
                           _shapes(data))
-    key = (jax.random.key(0),) if problem.random else ()
+    key = (jax.random.key(0, impl="threefry2x32"),) if problem.random else ()
     if isinstance(problem, GroupProblem):
         known = {name: x for name, x in problem._asdict().items()
                  if not callable(x) and name != "random"}  # which the programs show

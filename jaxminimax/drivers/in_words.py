@@ -25,7 +25,7 @@ def in_words(x: Any) -> str:
 def plain(text: str) -> str:
     """Without addresses, colours and line breaks, which are other ones in every process."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())
+    return " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
 
 
 def _told(x: Any, seen: set[int]) -> str:
@@ -34,6 +34,8 @@ def _told(x: Any, seen: set[int]) -> str:
         return "(" + ", ".join(_told(part, seen) for part in parts) + ")"
 
     if isinstance(x, np.ndarray | np.generic | jax.Array):
+        if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return f"key of {jax.random.key_impl(x)}" + told(jax.random.key_data(x))
         array = np.asarray(x)
         return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
     bare = type(x).__repr__ is object.__repr__ and hasattr(x, "__dict__")
@@ -73,7 +75,11 @@ def _told(x: Any, seen: set[int]) -> str:
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """What a user's function reads of its module, by name; other libraries have versions."""
+    """What a user's function reads of its module, by name; other libraries have versions.
+
+    Of modules that it reads, what is told are their names: keep rules, and their numbers, in the
+    module that uses them.
+    """
     if (function.__module__ or "").split(".")[0] in _LIBRARIES:
         return []
     return [(name, function.__globals__[name]) for name in sorted(_names(function.__code__))
@@ -87,8 +93,11 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _own_methods(kind: type) -> list[tuple[str, Any]]:
-    """The methods of a sampling or a description that is not of this library, by name."""
-    own = [base for base in kind.__mro__
-           if base is not object and not base.__module__.startswith(("jaxminimax.", "abc"))]
-    return [(name, value) for base in own for name, value in sorted(vars(base).items())
-            if isinstance(value, types.FunctionType) and not name.startswith("__")]
+    """Methods, properties and plain numbers of a class that is not of a library, by name."""
+    own = [base for base in kind.__mro__ if base is not object and
+           base.__module__.split(".")[0] not in (*_LIBRARIES, "abc", "flax", "equinox", "haiku")]
+    found = [(name, getattr(value, "__func__", getattr(value, "fget", value)))
+             for base in own for name, value in sorted(vars(base).items())
+             if not name.startswith("__")]
+    return [(name, value) for name, value in found
+            if isinstance(value, types.FunctionType | int | float | str | tuple)]

@@ -93,7 +93,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
     """The scorer, those of the curve, and what is said of them."""
     made = []
     for k, target in enumerate((args.epsilon, *args.curve)):
-        key = None if args.seed is None else jax.random.key(args.seed)
+        key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
         made.append(train(rows, schema, epsilon=target, delta=args.delta, key=key,
