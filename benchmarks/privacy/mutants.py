@@ -4,8 +4,8 @@
 
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
 no file is edited (`mutant_plants`, and `mutant_charges` of the accountant). A detector returns a
-number and the largest value that the number may have (`mutant_detectors`); one that breaks has
-caught nothing.
+number and the largest value that the number may have (`mutant_detectors`, and `mutant_samples` of
+samples); one that breaks has caught nothing.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import jaxminimax as jmm
 from benchmarks import mutant_charges as charges
 from benchmarks import mutant_detectors as find
 from benchmarks import mutant_plants as plant
+from benchmarks import mutant_samples as samples
 from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
@@ -174,20 +175,20 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("sampling rate a tenth high", "amplification", "sample", plant.times_the_rate(1.1), SAMPLED,
      SIGNAL),
     ("ties of a size's first bits not extended", "amplification: the law of sizes",
-     "size of a sample", plant.ties_not_extended, find.sizes,
+     "size of a sample", plant.ties_not_extended, samples.sizes,
      "samples whose size is not that of their words"),
     ("rows that are drawn twice count twice", "clipping: a record is added once", "new rows",
-     plant.repeated_rows, find.repeated, "samples that hold a row twice"),
+     plant.repeated_rows, samples.repeated, "samples that hold a row twice"),
     ("samples in the first slots", "sensitivity: the slots of others", "slots of a sample",
-     plant.first_slots, find.slots, "first against last slots, standard deviations"),
+     plant.first_slots, samples.slots, "first against last slots, standard deviations"),
     ("samples that do not fit are cut", "amplification: the law of sizes", "sample that fits",
-     plant.cut_short, find.cut, "samples that fill their capacity"),
+     plant.cut_short, samples.cut, "samples that fill their capacity"),
     ("overflow does not fail closed", "amplification: the law of sizes", "sample",
-     plant.any_fits, find.overflows, "releases that are numbers"),
+     plant.any_fits, samples.overflows, "releases that are numbers"),
     ("overflow of rows sent ahead is released", "uniformity, of data on the host",
-     "rows sent ahead", plant.fits_if_sent, find.sent_ahead, "releases that are numbers"),
+     "rows sent ahead", plant.fits_if_sent, samples.sent_ahead, "releases that are numbers"),
     ("rows sent for another release are read", "uniformity, of data on the host",
-     "words of samples sent ahead", plant.of_number_0, find.sent_for_another,
+     "words of samples sent ahead", plant.of_number_0, samples.sent_for_another,
      "releases that are numbers"),
     ("batches not disjoint", "one read a pass", "sample", plant.first_batch_only, BATCHES, SIGNAL),
     ("rows in another order in every pass", "distance of a record's releases, of correlated noise",
