@@ -7,6 +7,7 @@ from typing import Any
 from jaxminimax.accounting import _search
 from jaxminimax.accounting._charge import beside, charges, of_run
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon, warn_of
+from jaxminimax.accounting._limits import limits, refuse
 from jaxminimax.accounting._people import dearest, together
 from jaxminimax.base import checks
 from jaxminimax.mechanism import (
@@ -22,7 +23,6 @@ from jaxminimax.mechanism import (
 from jaxminimax.mechanism.costs import silent
 
 _CACHE: dict[tuple, float] = {}  # answers, by what is charged
-_EXACT = 1e-12  # relative, on a noise multiplier without sampling
 
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
@@ -53,12 +53,10 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
         raise ValueError("There is nothing to calibrate: the mechanism releases nothing.")
     if alongside:
         _leave_room(alongside, epsilon, delta, neighbours, people)
-    if any(cost.losses for cost in (*alone, *charges(fixed, neighbours))):
-        scale = _search.root(value, lambda scale: value(scale, True), epsilon)
-    else:  # exact and quick
-        scale = _search.secant(value, *_search.bracket(value, epsilon, 1.0, 4.0), epsilon, _EXACT)
-    if not value(scale) <= epsilon:
-        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    limit = limits(Sequence(parts=(fixed, describe(1.0))), delta, neighbours, people)
+    refuse(epsilon, delta, limit)
+    slow = any(cost.losses for cost in (*alone, *charges(fixed, neighbours)))
+    scale = _search.find(value, epsilon, (lambda scale: value(scale, True)) if slow else None)
     if len(_CACHE) > 4096:
         _CACHE.clear()
     _CACHE[known] = scale

@@ -76,7 +76,7 @@ def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
     return [[(pairs[i % len(pairs)], times) for pairs, times in parts] for i in range(count)]
 
 
-def _apart(cost: Charge, people: int) -> tuple[float, float, float]:
+def apart(cost: Charge, people: int) -> tuple[float, float, float]:
     """Ratio, failures and departure from the described law, for k records."""
     return people * cost.ratio, cost.failures(people), people * cost.departure(people)
 
@@ -90,7 +90,7 @@ def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> 
       neighbours: the relation.
       people: k, how many records of one person may differ.
     """
-    r, o, tau = _apart(cost, people)
+    r, o, tau = apart(cost, people)
     described = 1.0
     if not silent(cost):
         # below 0, H at e^x is at most H at 1, and 1 - e^x more
@@ -123,7 +123,7 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
 
     With `rough` it is a quick guess of the same number, and no bound.
     """
-    r, o, tau = _apart(cost, people)
+    r, o, tau = apart(cost, people)
 
     def paid(epsilon: float) -> float:  # by the described releases, at epsilon - r
         return math.exp(-min(r, 500.0)) * (

@@ -26,7 +26,7 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
     epsilons = np.asarray(epsilons, np.float64)
     if silent(cost):
         return [(np.ones_like(epsilons), np.ones_like(epsilons))]
-    r, o, tau = _curves._apart(cost, people)
+    r, o, tau = _curves.apart(cost, people)
     asked = epsilons - r
     below = -np.expm1(np.minimum(asked, 0.0))
     with np.errstate(over="ignore"):

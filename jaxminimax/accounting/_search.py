@@ -1,4 +1,7 @@
-"""Roots of falling functions of a scale, in logarithms, ending on the side where they are below."""
+"""Roots of falling functions of a scale, in logarithms, ending on the side where they are below.
+
+`find` is what calibrations call: whatever the search, it ends with one check of the target.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,8 +10,37 @@ _LEAST_SCALE = 1e-4
 _NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
 _FAR = 50.0  # of the logarithm of epsilon: as good as infinite
 _MISSED = 2e-3  # how far at most, or calibration has failed
+_EXACT = 1e-12  # relative, on a scale whose value is quick
+_LESS = 1 - 1e-3  # of the noise: what it costs there is named where a target is missed
 
 Falling = Callable[[float], float]
+
+
+def find(value: Falling, target: float, guess: Falling | None = None) -> float:
+    """The scale at which `value` falls to just below `target`.
+
+    Args:
+      value: falls with the scale; may jump.
+      target: positive.
+      guess: like `value` and quick, where that costs much; None where `value` itself is quick.
+
+    Raises:
+      ValueError: if no scale within reason reaches the target, or none comes near it.
+    """
+    if guess is None:
+        scale = secant(value, *bracket(value, target, 1.0, 4.0), target, _EXACT)
+    else:
+        scale = _root(value, guess, target)
+    found = value(scale)
+    if not found <= target:
+        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    if found < target * (1 - _MISSED):
+        raise ValueError(
+            f"epsilon = {target:g} cannot be met closely: with the noise multiplier that reaches "
+            f"it, it is {found:.6g}, and with a little less of it {value(scale * _LESS):.6g}, as "
+            "delta must pay for what samplers and noise depart from their laws by, too. Choose a "
+            "smaller epsilon or a larger delta.")
+    return scale
 
 
 def bracket(value: Falling, target: float, start: float, factor: float) -> tuple[float, float]:
@@ -72,12 +104,8 @@ def secant(value: Falling, low: float, high: float, target: float, tolerance: fl
     return high
 
 
-def root(value: Falling, guess: Falling, target: float) -> float:
-    """Where `value`, which costs much, falls to just below `target`; `guess` is like it and quick.
-
-    Raises:
-      ValueError: if the value ends further below than calibration promises.
-    """
+def _root(value: Falling, guess: Falling, target: float) -> float:
+    """The private end of the last bracket of a value that costs much; `guess` is quick."""
     start = secant(guess, *bracket(guess, target, 1.0, 4.0), target, 1e-3)
     slope = -max(abs(math.log(max(guess(start * 1.01), 1e-300) / max(guess(start), 1e-300)))
                  / math.log(1.01), 0.1)
@@ -109,11 +137,4 @@ def root(value: Falling, guess: Falling, target: float) -> float:
         at = new
     if high is None:
         raise ValueError(f"No noise multiplier was found that reaches epsilon = {target:g}.")
-    if high[1] < -_MISSED:
-        raise ValueError(
-            f"epsilon = {target:g} cannot be met closely: with the noise multiplier that reaches "
-            f"it, it is {target * math.exp(high[1]):.6g}, and with a little less of it "
-            f"{target * math.exp(low[1]) if low and low[1] < _FAR else math.inf:.6g}, as delta "
-            "must pay for what samplers and noise depart from their laws by, too. Choose a "
-            "smaller epsilon or a larger delta.")
     return math.exp(high[0])
