@@ -52,7 +52,7 @@ def test_between_what_noise_reaches_and_the_limit_a_target_is_refused(kind):
     """Just below the limit delta is spent on the error of the noise, whatever the noise is."""
     made = KINDS[kind]
     target = 0.9999 * limits(made.with_noise(1.0), 1e-6).epsilon
-    with pytest.raises(ValueError, match="cannot be met closely.*smaller epsilon"):
+    with pytest.raises(ValueError, match=r"cannot be met closely.*smaller epsilon"):
         jmm.calibrate_noise(made, target, 1e-6)
 
 

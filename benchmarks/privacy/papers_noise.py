@@ -75,9 +75,8 @@ def factor(mechanism: Any, epsilon: float, delta: float) -> float:
         return max(_curves.named_epsilon(cost, delta, "replace_one", rough=True)[0]
                    for cost in louder)
 
-    if not any(cost.losses for cost in charges(mechanism)):  # exact and quick
-        return _search.secant(at, *_search.bracket(at, epsilon, 1.0, 1.5), epsilon, 1e-9)
-    return _search.root(at, guess, epsilon)
+    slow = any(cost.losses for cost in charges(mechanism))
+    return _search.find(at, epsilon, guess if slow else None)
 
 
 def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement: bool = False,

@@ -52,9 +52,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
     import dp_accounting
 
-    # the root is found to 1e-12 from either side
     with np.errstate(divide="ignore"):  # ln(1 - 1) far from it
-        return float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta)) + 2e-12
+        found = float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta))
+    # The root is found to 1e-12, or 4 units in the last place, from either side. The arguments of
+    # the tails, mu / 2 -+ epsilon / mu, are rounded by two more of epsilon / mu.
+    return found * (1 + 2.0**-48) + 2e-12
 
 
 def _gaussian_delta(mu: float, epsilon: float) -> float:

@@ -41,6 +41,8 @@ import math
 import numpy as np
 import scipy
 
+from jaxminimax.base import masses
+
 _MULTIPLICITY_TAIL = 1e-30  # probability of multiplicities left out, charged in full
 _ROUNDING = 32 * 2.0**-53
 _TABLE = 2000  # places at which the water level is solved from afar; between them from nearby
@@ -59,27 +61,24 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
                    ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """How many slots k records take: j and P[j] for j >= 1, P[0], and at most `tail` left out.
 
+    All are rounded so that the bound is one: P[0] down, the others up. For what is feasible with
+    more mass on j >= 1 and less to share is feasible with the true masses, and costs no less.
     `rate` is of a sampler, `PrivacyLoss.rate`; None: as described, m / n or, a draw, 1 / n. Without
     replacement it is for one record.
     """
-    if replacement:
-        one = 1.0 / population if rate is None else rate
-        law, most = scipy.stats.binom(batch, min(1.0, people * one)), batch
-    elif people == 1:
-        law, most = scipy.stats.binom(1, batch / population if rate is None else rate), 1
+    if not replacement and people > 1:
+        law = masses.hypergeometric(population, people, batch)
     else:
-        law, most = scipy.stats.hypergeom(population, people, batch), min(people, batch)
-    j = np.arange(1, most + 1)
-    if most > 4096:
-        j = j[: max(4096, int(8 * batch * people / population) + 100)]
-    w, beyond = law.pmf(j), law.sf(j)
-    last = int(np.argmax(beyond <= tail)) + 1 if np.any(beyond <= tail) else len(j)
-    none, left_out = float(law.pmf(0)), float(beyond[last - 1])
-    j, w = j[:last].astype(float), w[:last]
-    j, w = j[w > 0], w[w > 0]
-    if not abs(w.sum() + none + left_out - 1) < 1e-9:
-        raise ArithmeticError("the law of multiplicities does not add up")
-    return j, w, none, left_out
+        one = (1 if replacement else batch) / population if rate is None else rate
+        hit, both = float(one).as_integer_ratio()
+        law = masses.binomial(batch if replacement else 1, people * hit, both)
+    start = max(1 - law.first, 0)  # P[0] is apart
+    w = np.array(law.upper[start:])
+    j = np.arange(len(w), dtype=float) + max(law.first, 1)
+    # at least the probability of all beyond each, and of those not listed
+    beyond = (np.append(np.cumsum(w[:0:-1])[::-1], 0.0) + law.rest) * (1 + len(w) * 2.0**-50)
+    last = int(np.argmax(beyond <= tail)) + 1
+    return j[:last], w[:last], law.none, float(beyond[last - 1])
 
 
 class Profile:

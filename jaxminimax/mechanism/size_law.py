@@ -56,6 +56,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxminimax.base.masses import binomial_masses
+
 WORDS = 5  # of 32 bits that decide a size
 BITS = 32 * WORDS
 FAILURE = 1e-28  # pi, at most, if rounding were exact
@@ -66,29 +68,15 @@ _FINER = 128  # bits of the masses beyond those of the thresholds
 def masses(rate: float, population: int, bits: int = BITS) -> tuple[int, tuple[int, ...]]:
     """The least size that is not negligible, and the masses from there on, up to one factor.
 
-    By the ratios of neighbours, outwards from the likeliest size, in integers that are rounded
-    down. Ratios are at most 1, so of N numbers none is off by N or more. Those left out would be
-    0; as the masses are log-concave, they add up to less than N. So for N < 2^32 probabilities are
-    off by less than 2^-63 of 2^-bits.
+    None of N masses is off by N or more, and those left out add up to less than N^2, see
+    `base.masses`. So for N < 2^32 probabilities are off by less than 2^-63 of 2^-bits.
 
     Args:
       rate: q in (0, 1).
       population: n.
       bits: B.
     """
-    hit, both = float(rate).as_integer_ratio()
-    miss = both - hit
-    middle = min(population, (population + 1) * hit // both)
-    down, up = [], [1 << (bits + _FINER)]
-    while up[-1] and middle + len(up) <= population:
-        k = middle + len(up)
-        up.append(up[-1] * (population - k + 1) * hit // (k * miss))
-    mass, k = up[0], middle
-    while mass and k:
-        mass = mass * k * miss // ((population - k + 1) * hit)
-        down.append(mass)
-        k -= 1
-    return k, (*reversed(down), *up)
+    return binomial_masses(population, *float(rate).as_integer_ratio(), bits + _FINER)
 
 
 @functools.lru_cache(maxsize=64)
