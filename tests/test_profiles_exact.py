@@ -99,6 +99,16 @@ def test_poisson(log_rate, z, eps, people, replaced):
             holds(value, exactly_mixed(binomial(r, rate), binomial(s, rate), z, eps))
 
 
+def test_poisson_samples_of_nearly_all_records_have_no_floor_beyond_the_table():
+    """One record absent: losses end at -ln(1 - q), far beyond what a normal law reaches."""
+    loss = PrivacyLoss("poisson", 18.0, 0.999)
+    for eps in (2.04, 2.1, 3.0, 6.0):
+        found = of_kind(loss, eps, 1, "add_or_remove_one")[0]
+        with mp.workdps(DIGITS):
+            exact = exactly_mixed([Fraction(1)], binomial(1, Fraction(0.999)), 18.0, eps)
+        assert exact <= found < 1e-290
+
+
 @exactly
 @given(st.integers(0, 30), st.floats(0, 1), st.integers(1, 60), st.integers(1, 4), noises, epsilons)
 def test_a_fixed_size_without_replacement(log_n, part, most, people, z, eps):

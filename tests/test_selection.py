@@ -7,17 +7,20 @@ import math
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
+from mpmath import mpf
 from scipy import special, stats
 
 import jaxminimax as jmm
 from benchmarks import selection_bounds
 from jaxminimax import GroupLosses, Selection, active_groups, noise, problems
-from jaxminimax.accounting import _selection
+from jaxminimax.accounting import _fixed_order, _selection
 from jaxminimax.audit import index_signal
 from jaxminimax.door import losses as door
 from jaxminimax.door.groups import release_group_gradient
+from jaxminimax.mechanism import PrivacyLoss
 from jaxminimax.noise import _chosen
 
 LINEAR = problems.worst_group(lambda w, x: w @ x, problems.ball(10.0), lipschitz=1.0, bound=1.0)
@@ -83,7 +86,7 @@ def test_what_is_far_below_never_comes_up_and_no_draw_is_lost():
 
 def test_the_proof_of_the_drawn_law_adds_up():
     """The clocks' rings of `chosen`, with the constants that it states."""
-    from mpmath import mp, mpf
+    from mpmath import mp
 
     with mp.workprec(400):
         for p in (1, 2, 100, noise.MOST_INDICES):
@@ -486,3 +489,27 @@ def test_an_attack_on_the_door_sees_halved_noise_and_nothing_else(bug, seen, mon
     jax.clear_caches()
     assert signal.violated == seen
     assert signal.attained == pytest.approx(1.0 / (bug or 1.0), rel=0.2)
+
+
+@pytest.mark.parametrize("order", [1.01, 1.5, 3.0, 20.0, 300.0])
+@pytest.mark.parametrize("t", [1e-4, 0.02, 0.3, 1.0, 12.0, 600.0])
+def test_the_filter_charges_the_largest_divergence_of_the_family_at_its_order(t, order):
+    """Over every loss c at which the index can be told; releases add up, chosen as they may be."""
+    with mpmath.workdps(40):
+        a, far = mpf(order), mpf(t)
+
+        def log_mean(c):
+            p = mpmath.expm1(c) / mpmath.expm1(far)
+            return mpmath.log((1 - p) * mpmath.exp((a - 1) * c)
+                              + p * mpmath.exp((a - 1) * (c - far))) / (a - 1)
+
+        low, high = mpf(0), far  # one maximum
+        for _ in range(120):
+            one, two = low + (high - low) / 3, high - (high - low) / 3
+            low, high = (one, high) if log_mean(one) < log_mean(two) else (low, two)
+        exact = log_mean(low)
+    for times, people in ((1, 1), (50, 1), (50, 4)):
+        found, failure = _fixed_order.of_losses(
+            PrivacyLoss("selection", people / t), times, order, "replace_one", people=people)
+        assert failure == 0
+        assert times * exact <= found <= times * exact * (1 + 1e-6) + 1e-12

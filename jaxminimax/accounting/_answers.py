@@ -125,15 +125,18 @@ def _asked(mechanism: Description, spent: int | None, neighbours: str, people: i
 
 
 def curves(asked: Asked, at: np.ndarray) -> list[_deltas.Ways]:
-    """Of each pair that dominates, at each epsilon, both ways round; by the lemma where needed."""
+    """Of each pair that dominates, at each epsilon, both ways round; by the lemma where smaller."""
+    direct = [(np.ones_like(at), np.ones_like(at))]
     if asked.together:
-        return [pair for cost in asked.costs
-                for pair in _deltas.both_ways(cost, at, asked.neighbours, asked.people)]
+        direct = [pair for cost in _people.anywhere(asked.costs)
+                  for pair in _deltas.both_ways(cost, at, asked.neighbours, asked.people)]
+    if asked.people == 1:
+        return direct
     one = np.max([way for cost in asked.costs for pair in _deltas.both_ways(
         cost, at / asked.people, asked.neighbours) for way in pair], axis=0)
     grown = np.array([_people.factor(e, asked.people) for e in at / asked.people])
     value = np.minimum(1.0, np.where(one > 0, one * grown, 0.0))
-    return [(value, value)]
+    return [(np.minimum(right, value), np.minimum(left, value)) for right, left in direct]
 
 
 def _range(asked: Asked) -> np.ndarray:

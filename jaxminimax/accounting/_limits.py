@@ -50,8 +50,9 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
     found = [Limits(people * _largest(costs, delta, people),
                     people * max(_floor(cost) for cost in costs))]
     if _people.together(mechanism, costs, people):
-        found.append(Limits(min(_ceiling(cost, delta, people) for cost in costs),
-                            max(_floor(cost, people) for cost in costs)))
+        places = _people.anywhere(costs)
+        found.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
+                            max(_floor(cost, people) for cost in places)))
     return Limits(max(one.epsilon for one in found), min(one.delta for one in found))
 
 

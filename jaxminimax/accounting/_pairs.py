@@ -156,8 +156,10 @@ class _Mixtures:
                         between = between + math.exp(logs[j]) * np.minimum(
                             scipy.special.ndtr((j - least) / z), most)
         value = np.maximum(value, 0.0) + ROUNDING * size + np.expm1(residual) * between
-        # beyond the reach a normal law has next to nothing, but near the edge losses are all alike
-        value = np.where(far, _NOTHING if self.r else residual, value)
+        # beyond the reach a normal law has next to nothing, unless that cannot be told from nearby,
+        # as near the edge losses are all alike
+        beyond_reach = asked - eps > residual if self.r == 0 else True
+        value = np.where(far, np.where(beyond_reach, _NOTHING, residual), value)
         return np.where(asked > self.edge * (1 + 1e-14), 0.0, value)
 
     def _unhit(self, eps: np.ndarray, beyond: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,13 +3,18 @@
 Descriptions whose proof covers k records at once say so (`Description.together`): then the pairs of
 a charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
 its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
-Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). For all others, of which
-the records may be in places that cost separately, the curve of one record bounds that of k,
+Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). Where the records may be
+in places that cost differently, failures and departures are the largest of any place, k times each,
+as not all of the records need be where epsilon is largest.
+
+In any case the curve of one record bounds that of k,
 
     delta_k(k e) <= delta(e) sum_{j < k} e^(j e),
 
 step by step along data sets that differ in one record each. It is used on the whole curve, largest
-over the places, realised noise and failures of samplers included.
+over the places, realised noise and failures of samplers included. Where both bounds hold the
+smaller one counts. Mostly that is the first, which is attained: the second is searched for only if,
+at the epsilon of the first, it holds too.
 """
 
 import math
@@ -17,7 +22,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxminimax.accounting._charge import charges
-from jaxminimax.accounting._curves import named_epsilon
+from jaxminimax.accounting._curves import delta_of, named_epsilon
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Charge, Description
 
@@ -73,18 +78,34 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     """
     costs = charges(mechanism, neighbours)
     check_people(mechanism, people)
-    whole = together(mechanism, costs, people)
 
-    def one(share: float, k: int) -> Dearest:
+    def one(share: float, k: int, of: tuple[Charge, ...] = costs) -> Dearest:
         found = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
-                 for cost in costs]
+                 for cost in of]
         return max(found, key=lambda place: place.epsilon)
 
-    if whole:
-        largest = one(delta, people)
-        if people == 1 or rough or math.isfinite(largest.epsilon):
-            return largest
-    return _by_lemma(lambda share: one(share, 1), delta, people)
+    def lemma() -> Dearest:
+        return _by_lemma(lambda share: one(share, 1), delta, people)
+
+    if people == 1:
+        return one(delta, 1)
+    if not together(mechanism, costs, people):
+        return lemma()
+    direct = one(delta, people, anywhere(costs))
+    e = direct.epsilon / people
+    if math.isfinite(e) and (rough or factor(e, people) * max(
+            delta_of(cost, e, neighbours) for cost in costs) > delta):
+        return direct
+    return min(direct, lemma(), key=lambda found: found.epsilon)
+
+
+def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
+    """The charges of all places, each with the largest failures and departures of any."""
+    if len(costs) == 1:
+        return costs
+    most = {name: max(getattr(cost, name) for cost in costs)
+            for name in ("failure", "law_error", "ratio", "sample_error")}
+    return tuple(cost._replace(**most) for cost in costs)
 
 
 def factor(epsilon: float, people: int) -> float:

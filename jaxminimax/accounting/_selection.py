@@ -25,6 +25,11 @@ V that is a mixture of shifted V_0, as it is sublinear. So this pair, composed a
 blocks, bounds everything that they release, among other releases or not. It is its own mirror
 image, as the family is: V_k(y) = 1 - e^-y + e^-y V_k(-y).
 
+Families A_1, A_2, ... of several scales need not commute, and need no order either. Let G_i(m) be
+the mean over the losses of the pair whose profile is that of A_i^m, so that G_i(m) V_0 = A_i^m V_0;
+means commute. After m_i steps of each the bound is G_1(m_1) G_2(m_2) ... V_0, by induction: with G
+the product of the others, one more step of A_i makes it A_i G A_i^m_i V_0 <= G A_i^(m_i + 1) V_0.
+
 Between points of a grid. c is taken on multiples of h = t / M, and y too, so that every shift stays
 on the grid. For c = c_j + r in between, with V and W the values at y + c and y + c - t at both ends
 of the interval, dV, dW and dp their growth,

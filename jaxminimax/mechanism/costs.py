@@ -59,6 +59,7 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   several records of a person are compared, for which the rates are not proven.
 """
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -67,7 +68,7 @@ import jax
 import numpy as np
 
 from jaxminimax import noise
-from jaxminimax.base import checks
+from jaxminimax.base import checks, masses
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism._grid import (
     DITHER_FAILURE,
@@ -128,7 +129,7 @@ class Charge(NamedTuple):
       losses: (loss, T) of the other releases, merged and sorted.
       failure: total probability of what has one probability on both data sets and is charged in
         full: that rounding to the grid moves a sum by more than is charged, or that a sample is
-        one of those for which the rates do not hold. For k records of a person, k times that.
+        one of those for which the rates do not hold. For k records see `failures`.
       law_error: total variation tau between the realised noise and the described one.
       ratio: what the realised noise costs beyond the described one, of epsilon.
       sample_error: total variation between the realised samples and the described ones.
@@ -150,13 +151,54 @@ class Charge(NamedTuple):
         return self.law_error if people == 1 else self.law_error + self.sample_error
 
     def failures(self, people: int = 1) -> float:
-        """What is added to delta, if that many records differ.
+        """What is added to delta, if k = `people` records differ.
 
-        The pairs for k records of a sample compare the sums of all choices of them, each with that
-        of one record less: 2^k - 1 pairs where there is one. Without samples k in a chain will do.
+        k times `failure`, for k events of one record each, or k steps of a chain of sums. Where k
+        records are compared on Poisson samples, add for each release
+
+            sum_j P[Binomial(k, q) = j] min{1, 2 (2^j - 1) d},       d = DITHER_FAILURE,      (1)
+
+        at most 2 d ((1 + q)^k - 1): sums are compared of those records only that are in the sample.
+
+        *Proof of (1).* Fix the sample of the other records, and its slots. S is the set of those of
+        the k records that are in the sample; it has one law on both data sets: independent coins of
+        rate q, given a falling family of sets (`size_law`: subsets of what fits do fit). I_S is the
+        sum on the grid of the others and S. The pair for k records needs displacements from I_0 of
+        length |S| D at most, D what one record is charged to move a sum by. Let U be the dither.
+        The *step* of a set A that is not empty is the difference of the sums of A and of A less its
+        last record; it is longer than D with probability d at most, over U, on either data set.
+        Call S *bad*, given U, if the step of some A in S is too long on one data set or the other.
+        U is independent of S, a set of j records has 2^j - 1 subsets that are not empty, and |S| is
+        stochastically at most Binomial(k, q), so S is bad with probability (1) at most. That is an
+        event of S and U, the same one for both data sets. It is charged in full; let S not be bad.
+        All of I_S - I_0 is a sum of |S| steps of subsets of S, so it has length |S| D at most, on
+        both data sets. A subset of a set that is not bad is not bad: given U, S has the law of the
+        coins given a falling family. By Harris' inequality and Strassen's theorem, S is then a
+        subset f(H, V) of a set H of independent coins of rate q, V a coin independent of H. Given U
+        and V the releases are mixtures over H, displaced by |f(H, V)| D at most, which is |H| D at
+        most: the pair for k records dominates them, see `accounting._pairs`, and divergences are
+        jointly convex over U and V. QED
+
+        Samples of a fixed size need no more than a chain: their bound compares the sum of one set
+        of hit slots with that of the same slots on the other data set, and with their substitutes
+        (`accounting.subsampling`), in as many steps each as there are hits, k at most. So does a
+        rate of 1.
         """
-        pairs = 2.0 ** min(people, 1000) - 1 if self.losses else people
-        return pairs * self.failure
+        found = people * self.failure
+        if people > 1:
+            found += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
+                         if loss.kind == "poisson" and loss.rate < 1)
+        return found
+
+
+@functools.lru_cache(maxsize=256)
+def _bad_sets(people: int, rate: float) -> float:
+    """(1) of `Charge.failures`."""
+    law = masses.binomial(people, *float(rate).as_integer_ratio())
+    each = (min(1.0, 2 * DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
+            for j in range(law.first, law.first + len(law.upper)))
+    return (math.fsum(p * bad for p, bad in zip(law.upper, each, strict=True))
+            + law.rest) * (1 + 2.0**-50)
 
 
 def concrete(x: Any) -> float:

@@ -65,8 +65,11 @@ class FixedSize(Sampling):
 
     @property
     def compared_pairs(self) -> int:
-        """One; with replacement one copy after the other is replaced."""
-        return self.batch if self.replacement else 1
+        """Of a hit slot, that on the other data set, and that with the substitute.
+
+        With replacement one copy after the other is replaced, of m at most and 2 m / n on average.
+        """
+        return self.batch if self.replacement else 2
 
     def _everything(self, population: int) -> bool:
         return self.batch == population and not self.replacement

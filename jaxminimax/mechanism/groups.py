@@ -18,6 +18,7 @@ from jaxminimax.mechanism.description import (
     replace_one_only,
     scaled,
 )
+from jaxminimax.mechanism.fixed_size import FixedSize
 from jaxminimax.mechanism.passes import Full
 from jaxminimax.mechanism.query import Query, check_relation, check_sampling, compares_absent
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
@@ -103,13 +104,24 @@ class GroupGradients(OneRelease):
         return (sum(self.sizes),) if self.groups == "all" else tuple(sorted(set(self.sizes)))
 
     def together(self, repeat: Repeat) -> bool:
-        """Where all groups cost the same: a release then reads at most k of the k records.
+        """Yes, where places of other costs are samples of a fixed size; or else there is one place.
 
-        Those in other groups are not read, so they move nothing: a displacement of 0, which the
-        pairs for k records cover. Of all groups at once, each moves the sum by 2 C r_i at most.
-        Groups of which samples have other laws are places that cost separately.
+        A release reads at most k of the k records; those in other groups move nothing, a
+        displacement of 0, which the pairs for k records cover. Of all groups at once, each moves
+        the sum by 2 C r_i at most.
+
+        Samples of m in groups of several sizes: j <= k records in a group of n_i take
+        Hypergeometric(n_i, j, m) slots, or Binomial(m, j / n_i) with replacement. Both laws are
+        stochastically at most that of k records in the smallest group: hit by hit, the chance of
+        another one, (j - h) / (n_i - s) after s slots and h hits, grows with j and falls with n_i.
+        So the hits may be drawn as a part of J ones of that law, chosen by further coins, and the
+        release then moves by at most J slots: all that the bound of `accounting.subsampling` asks
+        of J hits. With all hit for sure in the smallest group, nothing is more. So each release,
+        whichever group it reads, is dominated by one on the smallest group with all k in it. That
+        is one of the places, and the largest epsilon of these is charged.
         """
-        return len(self.charges(repeat, costs.REPLACE_ONE)) == 1
+        return (isinstance(self.sampling, FixedSize)
+                or len(self.charges(repeat, costs.REPLACE_ONE)) == 1)
 
     def multiplier(self) -> float:
         """One vector, and one multiplier."""
