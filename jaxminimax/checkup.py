@@ -24,11 +24,13 @@ from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
 from jaxminimax.mechanism import Full, leaves
 from jaxminimax.mechanism import check as check_description
+from jaxminimax.mechanism.costs import REPLACE_ONE
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
+_LOSS = 0.01  # of the noise, to rounding of numbers that there are not, that is pointed out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +256,10 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
         if each > getattr(query, "parameters", each):
             found.append(f"query.parameters = {query.parameters} is below the {each} numbers of a "
                          "release, which would be refused.")
+        elif (more := _lost(query, each)) > _LOSS:
+            found.append(f"query.parameters = {query.parameters} is charged for, and a release has "
+                         f"{each} numbers: parameters={each} needs {100 * more:.1f} % less noise "
+                         "for the same epsilon, as less rounding is charged.")
     for name, c, x in zip(Saddle._fields, clip, z, strict=True):
         if c is not None and not jax.tree.leaves(x):
             found.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
@@ -262,6 +268,14 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
         found.append("Adam divides by the size of the noise where that is larger than the "
                      "operator: its steps are then no smaller for a smaller operator.")
     return tuple(found)
+
+
+def _lost(query: Any, each: int) -> float:
+    """The share of the noise that is for rounding of numbers that a release has not."""
+    if not hasattr(query, "parameters") or query.noise_multiplier is None:
+        return 0.0
+    needed = dataclasses.replace(query, parameters=each).charged(REPLACE_ONE)
+    return 1 - query.charged(REPLACE_ONE) / needed if needed else 0.0
 
 
 # --- on synthetic data ---
