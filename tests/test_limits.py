@@ -7,8 +7,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _curves, _search
+from jaxminimax.accounting import _curves, _search, _tuning, _tuning_noise
 from jaxminimax.accounting._limits import limits
+from jaxminimax.drivers import tuning
 
 
 def repeat(sampling, times):
@@ -68,7 +69,7 @@ def test_every_search_ends_with_the_check_of_its_target():
         return math.inf if scale < 3 else 10 / scale
 
     for guess in (None, jump):
-        with pytest.raises(ValueError, match=r"epsilon = 5 cannot be met.* 3.33.* less of it inf"):
+        with pytest.raises(ValueError, match=r"epsilon = 5 cannot be met.* 3.33.*smaller"):
             _search.find(jump, 5.0, guess)
         assert 3.3 * (1 - 2e-3) < jump(_search.find(jump, 3.3, guess)) <= 3.3
 
@@ -85,3 +86,20 @@ def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
     # (noise that costs nothing reaches both)
     assert jmm.epsilon(quiet, 1.01 * found.delta, people=people) < 1
     assert jmm.epsilon(quiet, found.delta, people=people) == math.inf
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_search_among_candidates_meets_its_target_or_refuses_it(apart):
+    def searched(epsilon):
+        target = _tuning_noise.Target(epsilon, 1e-6, jmm.Repetitions(), "replace_one")
+        hyper = jmm.sgda.Hyper(query=repeat(jmm.Full(), 1).query, step=Saddle(0.1, 0.1),
+                               iterations=10)
+        made, score = _tuning_noise.calibrate_search(
+            jmm.sgda, [hyper], tuning.score_mechanism((0.0, 1.0), 100_000), target, apart=apart,
+            share=0.2)
+        run = _tuning_noise.one_run(jmm.sgda, made[0], score, apart)
+        return _tuning.epsilon_of_best(target.cost(run), 1e-6, jmm.Repetitions(), "replace_one")
+
+    assert 0.998 * 30 < searched(30.0) <= 30 * (1 + 1e-9)
+    with pytest.raises(ValueError, match=r"cannot be met closely|No noise makes the search"):
+        searched(150.0)

@@ -110,6 +110,15 @@ def rate_over_groups(one: Any) -> Any:
     return changed
 
 
+def in_the_largest_group(one: Any) -> Any:
+    """Charges samples of a fixed size as if every group had as many records as the largest."""
+    def changed(leaf: Any, neighbours: str) -> Any:
+        return one(dataclasses.replace(leaf, query=dataclasses.replace(
+            leaf.query, population=max(group_attack.SIZES))), neighbours)
+
+    return changed
+
+
 def rate_charged(factor: float) -> Callable[[Any], Any]:
     def make(one: Any) -> Any:
         def changed(leaf: Any, neighbours: str) -> Any:

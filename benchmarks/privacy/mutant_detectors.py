@@ -423,6 +423,23 @@ def one_group() -> Finding:
     return _of_a_sample(mechanism.Repeat(query=described, times=1), rate, 1 / z)
 
 
+def several_in_a_group(people: int = 2, batch: int = 2, z: float = 1.5) -> Finding:
+    """True delta at the claimed epsilon of records of one person, all in the smallest group.
+
+    On one data set they are opposite to all others, on the other data set they are like them.
+    """
+    described = mechanism.GroupGradients(
+        clip=1.0, noise_multiplier=z, sampling=mechanism.FixedSize(batch=batch),
+        sizes=group_attack.SIZES)
+    claimed = jmm.epsilon(mechanism.Repeat(query=described, times=1), DELTA, people=people)
+    hits = stats.hypergeom(min(group_attack.SIZES), people, batch).pmf(np.arange(people + 1))
+
+    def moved(x: np.ndarray) -> np.ndarray:
+        return np.asarray(sum(w * stats.norm.pdf(x, 2 * j / z) for j, w in enumerate(hits)))
+
+    return Finding(_mass(moved, stats.norm.pdf, claimed) / DELTA, 1.0 + 1e-6)
+
+
 def _of_a_sample(once: mechanism.Repeat, rate: float, far: float) -> Finding:
     """True delta at the claimed epsilon of a release at distance `far` from 0, over the claimed."""
     claimed = jmm.epsilon(once, DELTA)

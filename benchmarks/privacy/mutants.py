@@ -287,6 +287,9 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      charges.one_pass_alone, PASSES, SIGNAL),
     ("group charged at its rate over the number of groups", "accountant: adaptive groups",
      "charge", charges.rate_over_groups, find.one_group, "true delta over the claimed one"),
+    ("several records charged as in the largest group", "accountant: groups of several sizes",
+     "charge", charges.in_the_largest_group, find.several_in_a_group,
+     "true delta over the claimed one"),
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)

@@ -95,8 +95,7 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
                   for part in disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
     whole = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
-    if not dearest(whole, float(delta), neighbours).epsilon <= epsilon:
-        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    _search.check_met(dearest(whole, float(delta), neighbours).epsilon, epsilon)
     return hyper
 
 

@@ -1,6 +1,6 @@
 """Roots of falling functions of a scale, in logarithms, ending on the side where they are below.
 
-`find` is what calibrations call: whatever the search, it ends with one check of the target.
+Whatever the search, calibrations end with one check of their target, `check_met`.
 """
 
 import math
@@ -11,7 +11,6 @@ _NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
 _FAR = 50.0  # of the logarithm of epsilon: as good as infinite
 _MISSED = 2e-3  # how far at most, or calibration has failed
 _EXACT = 1e-12  # relative, on a scale whose value is quick
-_LESS = 1 - 1e-3  # of the noise: what it costs there is named where a target is missed
 
 Falling = Callable[[float], float]
 
@@ -31,16 +30,24 @@ def find(value: Falling, target: float, guess: Falling | None = None) -> float:
         scale = secant(value, *bracket(value, target, 1.0, 4.0), target, _EXACT)
     else:
         scale = _root(value, guess, target)
-    found = value(scale)
-    if not found <= target:
-        raise ArithmeticError("calibration ended on the wrong side of the target.")
-    if found < target * (1 - _MISSED):
-        raise ValueError(
-            f"epsilon = {target:g} cannot be met closely: with the noise multiplier that reaches "
-            f"it, it is {found:.6g}, and with a little less of it {value(scale * _LESS):.6g}, as "
-            "delta must pay for what samplers and noise depart from their laws by, too. Choose a "
-            "smaller epsilon or a larger delta.")
+    check_met(value(scale), target)
     return scale
+
+
+def check_met(epsilon: float, target: float) -> None:
+    """Refuses an answer that is not just below its target.
+
+    Raises:
+      ArithmeticError: if it is above; a search has failed.
+      ValueError: if it is further below than calibration promises.
+    """
+    if not epsilon <= target:
+        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    if epsilon < target * (1 - _MISSED):
+        raise ValueError(
+            f"epsilon = {target:g} cannot be met closely: with the least noise that reaches it, it "
+            f"is {epsilon:.6g}, as delta must pay for what samplers and noise depart from their "
+            "laws by, too. Choose a smaller epsilon or a larger delta.")
 
 
 def bracket(value: Falling, target: float, start: float, factor: float) -> tuple[float, float]:

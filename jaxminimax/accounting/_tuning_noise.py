@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jaxminimax.accounting import _tuning
 from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon
+from jaxminimax.accounting._search import check_met
 from jaxminimax.base import checks
 from jaxminimax.mechanism import (
     NEIGHBOURS,
@@ -70,7 +71,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
         training records; the same for groups' losses whose noise is not set.
 
     Raises:
-      ValueError: for numbers out of range, or a target that no noise reaches.
+      ValueError: for numbers out of range, or a target that no noise reaches, or none closely.
     """
     check_epsilon(target.epsilon)
     check_delta(target.delta)
@@ -107,9 +108,8 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     costs = tuple(dict.fromkeys(
         cost for hyper in made
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
-    total = _tuning.epsilon_of_best(costs, target.delta, target.runs, target.neighbours)
-    if not total <= target.epsilon * (1 + 1e-9):
-        raise ArithmeticError("calibration ended on the wrong side of the target.")
+    check_met(_tuning.epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
+              target.epsilon * (1 + 1e-9))
     return made, score
 
 
