@@ -5,6 +5,7 @@ there are parts, or losses beside the main release.
 """
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -236,10 +237,9 @@ def hyper_of(args: argparse.Namespace, z: Any, laplace: float | None = None) -> 
 
 
 def _query(args: argparse.Namespace, z: Any, records: int) -> Query:
-    clip = Saddle(1.0, 1.0)
-    if isinstance(z, float):  # one player with this noise is as strong as two that combine to it
-        clip, z = Saddle(1.0, None), Saddle(z, None)
-    return Query(clip=clip, noise_multiplier=z, sampling=_sampling(args, records),
+    if isinstance(z, float):  # that of both players combined: equal noise for each
+        z = Saddle(math.sqrt(2) * z, math.sqrt(2) * z)
+    return Query(clip=Saddle(1.0, 1.0), noise_multiplier=z, sampling=_sampling(args, records),
                  population=records, joint=getattr(args, "joint_clip", False),
                  parameters=args.parameters, bands=1 if args.bands is None else args.bands)
 

@@ -1,11 +1,11 @@
 """What a ledger promises for everything together, in words and in JSON."""
 
 import dataclasses
-import json
 from typing import Any
 
 from jaxminimax.accounting import _statement
 from jaxminimax.accounting._filters import Filter
+from jaxminimax.accounting._record import record_of
 from jaxminimax.accounting._statement import ENDS, claims, relation_in_words
 
 ENFORCED = (
@@ -66,8 +66,8 @@ class LedgerStatement:
     assumed: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values."""
-        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
+        """A dictionary of plain Python values; an infinite epsilon is "no guarantee"."""
+        return record_of(self)
 
     def __str__(self) -> str:
         used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"

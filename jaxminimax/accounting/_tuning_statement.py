@@ -1,7 +1,6 @@
 """What a private search over settings promised, in words and in JSON."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from jaxminimax.accounting import _tuning
 from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._curves import epsilon_of
 from jaxminimax.accounting._epsilon import warn_of
+from jaxminimax.accounting._record import record_of
 from jaxminimax.accounting._tuning_noise import Target, one_run
 from jaxminimax.mechanism import Repeat, leaves
 from jaxminimax.mechanism.repetitions import BITS
@@ -98,11 +98,8 @@ class TuningStatement:
     assumed: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values; infinity becomes None, as JSON has no word for it.
-
-        A statement with `epsilon: null` is one without any guarantee.
-        """
-        return dict(json.loads(json.dumps(dataclasses.asdict(self)), parse_constant=lambda _: None))
+        """A dictionary of plain Python values; an infinite epsilon is "no guarantee"."""
+        return record_of(self)
 
     def __str__(self) -> str:
         relation = {"replace_one": "one record is replaced by another",
