@@ -10,6 +10,7 @@ from jaxminimax.accounting._curves import epsilon_of
 from jaxminimax.accounting._epsilon import warn_of
 from jaxminimax.accounting._record import record_of
 from jaxminimax.accounting._tuning_noise import Target, one_run
+from jaxminimax.base.version import VERSION
 from jaxminimax.mechanism import Repeat, leaves
 from jaxminimax.mechanism.repetitions import BITS
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
@@ -66,7 +67,7 @@ class TuningStatement:
       score: what is released of a run's score, in words.
       noise_multiplier: of every candidate, by part and player, and of its score.
       law: of the number of runs, in words.
-      accountant: the bound.
+      accountant: bound, library and version.
       enforced: what the code guarantees.
       assumed: what the user must see to.
 
@@ -167,7 +168,8 @@ def tuning_statement(algorithm: Any, candidates: Sequence[Any], score: Repeat,
         noise_multiplier=tuple(tuple(leaf.noise_multipliers() for leaf in leaves(one))
                                for one in mechanisms),
         law=runs.in_words(),
-        accountant="privacy profile of one run, and of the best of a random number of them",
+        accountant="privacy profile of one run, and of the best of a random number of them "
+                   f"(jaxminimax {VERSION})",
         enforced=(*((EXACT,) if exact else ()), *said, *_ENFORCED,
                   *((_PADDED,) if padded else ())),
         assumed=(*_ASSUMED, *(() if padded else (_TIME,)), *((_APART,) if apart else ()),
