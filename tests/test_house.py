@@ -25,8 +25,8 @@ FLOORS = {
 BESIDE = {("__main__", "__init__")}  # on one floor, and in this order
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "plan_command", "tables", "estimators", "__init__",
-               "__main__"}
+MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "plan_command", "tables", "estimators",
+               "__init__", "__main__"}
 # of the door
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.slots", "placement.shard_sums"}
 

@@ -49,8 +49,9 @@ def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         (kind,) = (one for one in inside if one is not type(None))
-        # an odometer has its milestone, and null beside one is infinity
-        none = value is None and (kind is not float or record.get("milestone") is None)
+        # in an old record, the odometer of a milestone
+        infinite = name == "epsilon_if_stopped_by_looking" and record.get("milestone") is not None
+        none = value is None and not infinite
         return None if none else _read(name, value, kind, record)
     if kind is Any:
         return value

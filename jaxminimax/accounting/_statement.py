@@ -57,8 +57,8 @@ _LEMMA = ("For {people} records the curve of one is used {people} times: no shar
 _FIXED_END = ("The epsilon of what was spent is for an end that was fixed beforehand. If a look at "
               "what was released decided when to stop, only the epsilon of all that is allowed "
               "and that of the milestone hold. {quote}")
-_QUOTE = ("Quote one of these two, decided before the run; to quote the smaller one afterwards, say "
-          "delta = {twice:g}.")
+_QUOTE = ("Quote one of these two, decided before the run; to quote the smaller one afterwards, "
+          "say delta = {twice:g}.")
 _LARGE_DELTA = "Delta is too large"
 
 
