@@ -121,7 +121,7 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON knows it; a schedule by its name."""
+    """A setting as JSON knows it; a schedule, or an algorithm, by its name."""
     if isinstance(value, Saddle):
         return {player: _plain(one) for player, one in value._asdict().items() if one is not None}
     if dataclasses.is_dataclass(value):
@@ -131,8 +131,9 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if value is None or isinstance(value, bool | int | str):
         return value
-    return (getattr(value, "__name__", type(value).__name__) if callable(value)
-            else float(np.asarray(value)))
+    if hasattr(value, "__name__") or callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    return float(np.asarray(value))
 
 
 def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
