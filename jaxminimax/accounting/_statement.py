@@ -59,7 +59,7 @@ _FIXED_END = ("The epsilon of what was spent is for an end that was fixed before
               "and that of the milestone hold. {quote}")
 _QUOTE = ("Quote one of these two, decided before the run; to quote the smaller one afterwards, "
           "say delta = {twice:g}.")
-_LARGE_DELTA = "Delta is too large"
+LARGE_DELTA = "Delta is too large"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Statement:
                       f"before the run. {_QUOTE.format(twice=2 * self.delta)} Had this end been "
                       "fixed beforehand, not chosen by looking at what was released: epsilon = "
                       f"{self.epsilon_spent_if_fixed:.4g}")
-        large = [x for x in self.assumed if x.startswith(_LARGE_DELTA)]
+        large = [x for x in self.assumed if x.startswith(LARGE_DELTA)]
         lines = [
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
             f"neighbouring data sets: {relation}.",
@@ -244,10 +244,10 @@ def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
 def _large(delta: float, n: int) -> tuple[str, ...]:
     """What a delta that is too large leaves open."""
     if delta >= LARGE:
-        return (f"{_LARGE_DELTA}, {delta:g}: publishing all records with that probability would "
+        return (f"{LARGE_DELTA}, {delta:g}: publishing all records with that probability would "
                 "meet this statement too. IT IS NO PROTECTION.",)
     if n and delta >= 1 / n:
-        return (f"{_LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: publishing one "
+        return (f"{LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: publishing one "
                 "whole record, drawn at random, would meet this statement too.",)
     return ()
 

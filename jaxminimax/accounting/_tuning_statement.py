@@ -108,7 +108,8 @@ class TuningStatement:
         first = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
                  f"neighbouring data sets: {relation[self.neighbours]}.")
         if self.epsilon == float("inf"):
-            first = f"NO privacy guarantee for {self.unit}: epsilon is infinite."
+            first = (f"NO privacy guarantee is proven for {self.unit}: epsilon is infinite, or "
+                     "above every one that can be proven.")
         return "\n".join([
             first,
             f"That is of the best of several runs, by their released scores, with {self.candidates}"
