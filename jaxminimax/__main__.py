@@ -224,7 +224,7 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
-            value = f"{value:.6g}"
+            value = f"{value:.6g}" if value < float("inf") else NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
     return {name: NO_GUARANTEE if value == float("inf") else value

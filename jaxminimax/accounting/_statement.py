@@ -159,11 +159,11 @@ class Statement:
         if self.epsilon_if_stopped_by_looking is not None:
             spent += ("; the epsilon above is of all of them, and holds whatever made the run end. "
                       "For an end chosen by looking at what was released there is also the "
-                      f"odometer: epsilon = {self.epsilon_if_stopped_by_looking:.4g}, of "
+                      f"odometer: epsilon = {_known(self.epsilon_if_stopped_by_looking)}, of "
                       f"{self.milestone} releases, the next of its milestones, which were fixed "
                       f"before the run. {_QUOTE.format(twice=2 * self.delta)} Had this end been "
                       "fixed beforehand, not chosen by looking at what was released: epsilon = "
-                      f"{self.epsilon_spent_if_fixed:.4g}")
+                      f"{_known(self.epsilon_spent_if_fixed)}")
         large = [x for x in self.assumed if x.startswith(LARGE_DELTA)]
         lines = [
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
@@ -212,6 +212,10 @@ def _answered(answers: dict[str, Any]) -> str:
                       answers["true_positives"].items())
     return (f"Membership inference: advantage at most {answers['advantage']:.4g}; true positives "
             f"at most {rates} false ones.")
+
+
+def _known(epsilon: float) -> str:
+    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "not proven"
 
 
 def _players(values: dict[str, float]) -> str:
