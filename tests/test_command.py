@@ -243,10 +243,10 @@ def test_explain_says_what_epsilon_computes(capsys):
         words = capsys.readouterr().out
         assert words.startswith("What is released.")
         assert f"\nThe statement.\n({number:.4g}, 1e-05)-differential privacy" in words
-        assert f"Spent {said['spent']} of 50" in words
+        assert f"Spent {said['spent']} of 100" in words  # 50 of gradients, 50 of losses
         assert "disjoint batches of 100" in words
         assert "Laplace" in words
-    assert said["spent"] == 10
+    assert said["spent"] == 20
     assert said["epsilon_spent_if_fixed"] < said["epsilon"]
     stopped = printed(capsys, "epsilon", *given, "--spent", "10", "--json")
     assert (stopped["epsilon_if_stopped_by_looking"] == said["epsilon_if_stopped_by_looking"]
