@@ -5,7 +5,8 @@ import textwrap
 
 from jaxminimax.accounting import _limits
 from jaxminimax.accounting._profile import Profile
-from jaxminimax.accounting._statement import Statement, relation_in_words
+from jaxminimax.accounting._sentences import relation_in_words
+from jaxminimax.accounting._statement import Statement
 
 _WIDTH = 92
 

@@ -9,11 +9,22 @@ from typing import Any, Self
 from jaxminimax.accounting import _curves, _limits
 from jaxminimax.accounting._answers import briefly
 from jaxminimax.accounting._charge import beside, of_run, spent_part
-from jaxminimax.accounting._epsilon import LARGE, check_delta, warn_of
+from jaxminimax.accounting._epsilon import check_delta, warn_of
 from jaxminimax.accounting._odometer import odometer
 from jaxminimax.accounting._people import dearest
 from jaxminimax.accounting._profile import STATED
 from jaxminimax.accounting._record import fields_of, record_of
+from jaxminimax.accounting._sentences import (
+    ASSUMED,
+    CAPPED,
+    ENFORCED,
+    LARGE_DELTA,
+    claims,
+    early_end,
+    large_delta,
+    quote_one,
+    relation_in_words,
+)
 from jaxminimax.base import checks
 from jaxminimax.base.version import VERSION
 from jaxminimax.mechanism import Leaf, Mechanism, Sequence, concrete, leaves, releases
@@ -24,42 +35,6 @@ _BOUND = {
     "pld": "privacy loss distribution with relative accuracy, rounded pessimistically",
     "chernoff": "Chernoff's bound on the privacy loss of the worst pair",
 }
-ENFORCED = (
-    "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
-    "Releases beyond the allowed number, and samples that cannot be drawn, are NaN.",
-)
-ASSUMED = (
-    "n, the initial point, the preprocessing, the projection and every hyper-parameter are public; "
-    "choosing them by looking at these data is not paid for here.",
-    "The key is secret, drawn with full entropy, and used for this run only.",
-    "The operator of a record, losses, public terms, projection, optimisers and schedules read no "
-    "data but that one record: none closes over records, or over numbers computed from them.",
-    "The statement is for one run; publishing several runs on the same data adds up.",
-    "The generator's words are independent and uniform, floating-point arithmetic is IEEE's, and "
-    "equal programs on equal numbers give equal results; how long a release takes is not "
-    "published.",
-)
-ENDS = ("The stop is a function of what was released and of coins that know nothing of the data: "
-        "one decided by private quantities that were not released, a validation loss or a crash "
-        "that depends on the data, is not covered by any epsilon here.")
-_ONE = ("One record is the unit of privacy: who contributes several records is protected less "
-        "(people=k counts any k of them).")
-_CLAIM = ("That one record is '{unit}' is the user's claim, and not checked: who contributes "
-          "several records is protected less (people=k counts any k of them).")
-_PERSONS = ("Whose each row is was told rightly: a record is {unit}, the rows of one owner, and "
-            "who has several names is protected less.")
-_CAPPED = ("A record is a person, with at most {rows} row(s): the person's other rows are not "
-           "read, and what these hold, and how many there are, is protected as one.")
-_SEVERAL = ("Nobody contributes more than {people} records, wherever they are in the data: that is "
-            "the user's claim, and not checked.")
-_LEMMA = ("For {people} records the curve of one is used {people} times: no sharper proof covers "
-          "all of these releases.")
-_FIXED_END = ("The epsilon of what was spent is for an end that was fixed beforehand. If a look at "
-              "what was released decided when to stop, only the epsilon of all that is allowed "
-              "and that of the milestone hold. {quote}")
-_QUOTE = ("Quote one of these two, decided before the run; to quote the smaller one afterwards, "
-          "say delta = {twice:g}.")
-LARGE_DELTA = "Delta is too large"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +136,7 @@ class Statement:
                       "For an end chosen by looking at what was released there is also the "
                       f"odometer: epsilon = {_known(self.epsilon_if_stopped_by_looking)}, of "
                       f"{self.milestone} releases, the next of its milestones, which were fixed "
-                      f"before the run. {_QUOTE.format(twice=2 * self.delta)} Had this end been "
+                      f"before the run. {quote_one(self.delta)} Had this end been "
                       "fixed beforehand, not chosen by looking at what was released: epsilon = "
                       f"{_known(self.epsilon_spent_if_fixed)}")
         large = [x for x in self.assumed if x.startswith(LARGE_DELTA)]
@@ -186,25 +161,6 @@ class Statement:
                         if self.proven_up_to is None else
                         f"Epsilon for {self.unit} is {why}; neighbouring data sets: {relation}.")
         return "\n".join(lines)
-
-
-def relation_in_words(neighbours: str, people: int = 1) -> str:
-    """What neighbouring data sets differ by."""
-    if people == 1:
-        return {"replace_one": "one record is replaced by another",
-                "add_or_remove_one": "one record is present or counts as absent"}[neighbours]
-    return {"replace_one": f"any {people} records are replaced by others",
-            "add_or_remove_one": f"each of any {people} records is present or counts as absent"
-            }[neighbours]
-
-
-def claims(unit: str | None, people: int, lemma: bool,
-           rows_each: int | None = None) -> tuple[str, ...]:
-    """What the unit of privacy rests on, and how several records of one are charged."""
-    one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
-    claim = _SEVERAL if people > 1 else one
-    several = (_LEMMA,) if lemma else ()
-    return tuple(x.format(unit=unit, people=people) for x in (claim, *several))
 
 
 def _answered(answers: dict[str, Any]) -> str:
@@ -243,17 +199,6 @@ def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
     """What the user must see to for a mechanism, beside `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumptions()))
-
-
-def _large(delta: float, n: int) -> tuple[str, ...]:
-    """What a delta that is too large leaves open."""
-    if delta >= LARGE:
-        return (f"{LARGE_DELTA}, {delta:g}: publishing all records with that probability would "
-                "meet this statement too. IT IS NO PROTECTION.",)
-    if n and delta >= 1 / n:
-        return (f"{LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: publishing one "
-                "whole record, drawn at random, would meet this statement too.",)
-    return ()
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
@@ -343,7 +288,6 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
         milestone = end + beside(end)
     so_far = everything if spent >= allowed else part_at(spent)
-    fixed_end = _FIXED_END.format(quote=_QUOTE.format(twice=2 * float(delta)))
     return Statement(
         epsilon=found.epsilon,
         epsilon_if_stopped_by_looking=looking,
@@ -362,11 +306,11 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         realisation=tuple(part.realisation(neighbours) for part in parts),
         accountant=accountant_name(found.bound),
         event=str(_curves.event(found.cost)),
-        enforced=(*((_CAPPED.format(rows=rows_each),) if rows_each else ()),
+        enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
         assumed=(*claims(unit, people, found.lemma, rows_each), *ASSUMED,
-                 *_large(float(delta), everything.records()),
-                 *((ENDS, fixed_end) if spent < allowed else ()), *assumed_by(everything),
+                 *large_delta(float(delta), everything.records()),
+                 *(early_end(float(delta)) if spent < allowed else ()), *assumed_by(everything),
                  *assumed),
         people=people,
         answers=(briefly(everything, float(delta), neighbours=neighbours, people=people)
