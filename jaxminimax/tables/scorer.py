@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -96,9 +97,8 @@ class Scorer:
         Raises:
           ValueError: for another file, or none.
         """
-        path = pathlib.Path(path)
-        path = path / MODEL if path.is_dir() else path
-        if not path.is_file():
+        path = os.path.join(path, MODEL) if os.path.isdir(path) else path
+        if not os.path.isfile(path):
             raise ValueError(f"{path}: there is no saved scorer; train --out FOLDER writes one.")
         with open(path, encoding="utf-8") as file:
             try:
