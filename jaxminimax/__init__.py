@@ -42,6 +42,7 @@ from jaxminimax.base.types import SaddleOperator as SaddleOperator
 from jaxminimax.base.types import pytree_dataclass as pytree_dataclass
 from jaxminimax.base.types import saddle_operator as saddle_operator
 from jaxminimax.base.types import with_strategy as with_strategy
+from jaxminimax.base.version import VERSION as _VERSION
 from jaxminimax.checkup import Report as Report
 from jaxminimax.checkup import check as check
 from jaxminimax.door.sums import release as release
@@ -85,7 +86,7 @@ from jaxminimax.problems import by_person as by_person
 from jaxminimax.tables import Schema as Schema
 from jaxminimax.tables import defaults as defaults
 
-__version__ = "0.1.0"
+__version__ = _VERSION
 
 # modules that belong to the face; the other folders are floors of the house
 _MODULES = {"audit", "averaging", "mechanism", "metrics", "noise", "placement", "problems",

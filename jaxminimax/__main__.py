@@ -3,25 +3,27 @@
 import argparse
 import dataclasses
 import json
-import math
 import sys
 import warnings
 from typing import Any
 
-from jaxminimax import accounting, options
+from jaxminimax import accounting, options, plan_command
 from jaxminimax.accounting import (
     _answers,
     _charge,
     _curves,
     _epsilon,
+    _limits,
     _odometer,
     _people,
     _plain,
     _profile,
     _statement,
 )
+from jaxminimax.accounting._record import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import checks, kept_programs
+from jaxminimax.base.version import VERSION
 from jaxminimax.mechanism import (
     GroupLosses,
     Mechanism,
@@ -31,7 +33,6 @@ from jaxminimax.mechanism import (
     Resolvent,
     Selection,
     Sequence,
-    budget_split,
     check_noise,
     leaves,
     noise_unit,
@@ -44,8 +45,7 @@ def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
     """What is released within the target: by the run, and by losses beside it."""
     algorithm, share = ALGORITHMS[args.algorithm], args.laplace
     how: dict[str, Any] = {"neighbours": args.neighbours, "people": args.people}
-    ratio = None if args.share_w is None else budget_split(w=args.share_w)
-    hyper, beside = options.hyper_of(args, ratio), []
+    hyper, beside = options.hyper_of(args, None), []
     if share is not None:
         checks.number("--epsilon", args.epsilon, low=0.0)
         checks.number("--laplace", share, low=0.0, high=1.0)
@@ -86,16 +86,18 @@ def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
     return _together([part for part in stopped if part is not None])
 
 
-def profiled(args: argparse.Namespace) -> accounting.Profile:
-    """The profile that `profile` prints, and draws."""
+def profiled(args: argparse.Namespace) -> tuple[accounting.Profile, float | None]:
+    """The profile that `profile` prints, and draws; epsilon at --delta, if that is given."""
     options.check_options(args)
     whole = _together(_given(args))
     if args.spent is not None:
         whole = _stopped([whole], args.spent)
-    made = accounting.profile(whole, neighbours=args.neighbours, people=args.people)
+    how = {"neighbours": args.neighbours, "people": args.people}
+    at = None if args.delta is None else accounting.epsilon(whole, args.delta, **how)
+    made = accounting.profile(whole, **how)
     if args.plot is not None:
         made.plot(args.plot)
-    return made
+    return made, at
 
 
 def explain(args: argparse.Namespace) -> tuple[_statement.Statement, str]:
@@ -107,7 +109,9 @@ def explain(args: argparse.Namespace) -> tuple[_statement.Statement, str]:
     said = _statement.state_of(whole, lambda spent: _stopped(parts, spent), args.delta,
                                neighbours=args.neighbours, allowed=allowed,
                                spent=allowed if args.spent is None else min(args.spent, allowed),
-                               unit=args.unit, people=args.people)
+                               unit=args.unit, people=args.people,
+                               beside=lambda spent: sum(min(spent, releases(part))
+                                                        for part in parts[1:]))
     brief = _answers.briefly(whole, args.delta, neighbours=args.neighbours, people=args.people)
     said = dataclasses.replace(said, answers=brief.answers(_profile.STATED))
     return said, _plain.in_plain_words(said, brief)
@@ -117,18 +121,47 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     """The record that a command prints."""
     options.check_options(args)
     made = _calibrated(args) if args.command == "calibrate" else _given(args)
-    whole = _together(made)
+    whole, how = _together(made), (args.neighbours, args.people)
     _epsilon.check_delta(args.delta)
     _epsilon.warn_of(args.delta, whole)
-    found = _people.dearest(whole, args.delta, args.neighbours, args.people)
-    shorter, looking = None, None
+    found = _people.dearest(whole, args.delta, *how)
+    proven, shorter, looking = None, None, None
+    if found.epsilon == float("inf"):
+        proven = _limits.proven_up_to(whole, args.delta, *how)
     if args.command == "epsilon" and args.spent is not None:
         allowed = releases(made[0])
         if args.spent < allowed:
             looking, _ = _odometer.odometer(lambda spent: _stopped(made, spent), allowed,
-                                            args.spent, args.delta, args.neighbours, args.people)
-        shorter = _people.dearest(_stopped(made, args.spent), args.delta, args.neighbours,
-                                  args.people).epsilon
+                                            args.spent, args.delta, *how)
+        shorter = _people.dearest(_stopped(made, args.spent), args.delta, *how).epsilon
+    return {
+        **_noise(args, whole),
+        "epsilon": found.epsilon,
+        "proven_up_to": proven,
+        "epsilon_if_stopped_by_looking": looking,
+        "epsilon_spent_if_fixed": shorter,
+        "delta": args.delta,
+        **_how(args, whole),
+        "accountant": _statement.accountant_name(found.bound),
+        "event": str(_curves.event(found.cost)),
+    }
+
+
+def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
+    """The record that `delta` prints."""
+    options.check_options(args)
+    parts = _given(args)
+    whole, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
+    shorter = (None if args.spent is None else
+               accounting.delta(_stopped(parts, args.spent), args.epsilon, **how))
+    return {**_noise(args, whole), "epsilon": args.epsilon,
+            "delta": accounting.delta(whole, args.epsilon, **how),
+            "delta_spent_if_fixed": shorter, **_how(args, whole),
+            "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
+
+
+def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
+    """What noise there is, for a record."""
     parts: list[Any] = leaves(whole)
     of_losses = (GroupLosses, RecordLosses, Selection)
     losses = [part for part in parts if isinstance(part, of_losses)]
@@ -147,27 +180,28 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         "effective_noise_multiplier": _charge.multiplier(main),
         "losses_noise_multiplier": losses[0].multiplier() if losses else None,
         "losses_noise": losses[0].unit if losses else None,
-        "epsilon": found.epsilon,
-        "epsilon_if_stopped_by_looking": looking,
-        "epsilon_spent_if_fixed": shorter,
-        "delta": args.delta,
-        "neighbours": args.neighbours,
-        "people": args.people,
-        "sampling": " ".join(map(_statement.describe, parts)),
-        "accountant": _statement.accountant_name(found.bound),
-        "event": str(_curves.event(found.cost)),
     }
 
 
+def _how(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
+    """Whom numbers are for, and of what, for a record."""
+    return {"neighbours": args.neighbours, "people": args.people,
+            "sampling": " ".join(map(_statement.describe, leaves(whole)))}
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; 0, or 2 with the reason on standard error."""
-    args = options.parser(__doc__, tables.add).parse_args(argv)
-    if __name__ == "__main__" and args.command in tables.SAID:
+    """Runs a command; 0, or 2 with the reason on standard error.
+
+    Args:
+      argv: its words; None: those of the process, which the command then owns.
+    """
+    args = options.parser(__doc__, plan_command.add, tables.add).parse_args(argv)
+    if argv is None and args.command in tables.SAID:
         kept_programs.keep()
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
-            said, plain = (_SAID | tables.SAID)[args.command](args)
+            said, plain = (_SAID | plan_command.SAID | tables.SAID)[args.command](args)
     except (ValueError, OSError, ImportError) as error:  # a file that cannot be written
         print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
         return 2
@@ -183,21 +217,29 @@ def _explained(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    said, lines = answer(args), []
+    said, lines = delta_answer(args) if args.command == "delta" else answer(args), []
     for name, value in said.items():
-        if isinstance(value, dict):
+        if name == "epsilon" and value == float("inf"):
+            value = _limits.in_words(said["proven_up_to"], args.delta)
+        elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
-            value = f"{value:.6g}"
+            value = f"{value:.6g}" if value < float("inf") else NO_GUARANTEE
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
-    return {name: None if value in (math.inf,) else value for name, value in said.items()}, (
-        "\n".join(lines))
+    return {name: NO_GUARANTEE if value == float("inf") else value
+            for name, value in said.items()}, "\n".join(lines)
 
 
 def _profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    made = profiled(args)
-    return made.to_json(), str(made) + (f"\nDrawn: {args.plot}" if args.plot else "")
+    made, epsilon = profiled(args)
+    said, plain = made.to_json(), str(made)
+    if epsilon is not None:
+        known = epsilon < float("inf")
+        said["at_delta"] = {"delta": args.delta, "epsilon": epsilon if known else NO_GUARANTEE}
+        plain += (f"\nAt delta = {args.delta:g}: epsilon = "
+                  f"{f'{epsilon:.6g}' if known else NO_GUARANTEE}.")
+    return said, plain + (f"\nDrawn: {args.plot}" if args.plot else "")
 
 
 def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -207,7 +249,7 @@ def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 # what a command prints with --json and without
 _SAID = {"explain": _explained, "calibrate": _answered, "epsilon": _answered,
-         "profile": _profiled, "ledger": _summed}
+         "delta": _answered, "profile": _profiled, "ledger": _summed}
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from jaxminimax.mechanism import (
     Resolvent,
     TreeSums,
     Windows,
+    budget_split,
 )
 from jaxminimax.mechanism.resolvent import ASSUMES
 
@@ -56,7 +57,8 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND",
                                    help="what to do; each has its own --help")
     for name, text in (("calibrate", "noise multipliers for a target epsilon"),
-                       ("epsilon", "epsilon of given noise"),
+                       ("epsilon", "epsilon of given noise, at a delta"),
+                       ("delta", "delta of given noise, at an epsilon"),
                        ("explain", "what given noise means, in plain words, and its privacy "
                                    "statement"),
                        ("profile", "what given noise says at every epsilon: delta, membership "
@@ -68,10 +70,6 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
             help="one of " + ", ".join(sorted(ALGORITHMS)))
         if name == "calibrate":
             add("--epsilon", type=float, required=True, help="the target, positive")
-            add("--share-w", type=float,
-                help="player w's share of the budget (default: equal noise)")
-            add("--joint-clip", action="store_true",
-                help="one clip for both players together instead of one each")
             add("--laplace", type=float, metavar="SHARE",
                 help="release all groups' mean losses in every iteration too; the share of epsilon "
                      f"that they cost alone ({_those('laplace')}: 0.2)")
@@ -86,14 +84,23 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
             add("--spent", type=int,
                 help="releases made, if their number was fixed beforehand; "
                      + ("only these are profiled" if name == "profile" else
-                        "printed beside the epsilon of all"))
+                        f"their {'delta' if name == 'delta' else 'epsilon'} is printed too"))
+        add("--share-w", type=float, help="player w's share of the budget (default: equal noise)")
+        add("--joint-clip", action="store_true",
+            help="one clip for both players together instead of one each")
         if name == "profile":
             add("--plot", metavar="FILE",
                 help="draw the trade-off curve and delta(epsilon) into this file (.png, .pdf, "
                      ".svg); needs matplotlib")
+        if name == "delta":
+            add("--epsilon", type=float, required=True,
+                help="of (epsilon, delta), at least 0; at 0, delta is the largest advantage of "
+                     "membership inference")
         else:
-            add("--delta", type=float, required=True,
-                help="of (epsilon, delta), in (0, 1); well below 1/n")
+            add("--delta", type=float, required=name != "profile",
+                help="of (epsilon, delta), in (0, 1); well below 1/n, as publishing one record in "
+                     "n at random has delta = 1/n"
+                     + ("; epsilon is then printed there too" if name == "profile" else ""))
         if name == "explain":
             add("--unit", metavar="WORDS",
                 help="what one record is, or with --people whose they are, to print; for example "
@@ -212,8 +219,8 @@ def check_options(args: argparse.Namespace) -> None:
         checks.count("--group-sizes", n)
 
 
-def hyper_of(args: argparse.Namespace, z: Any, laplace: float | None = None) -> Any:
-    """The `Hyper` of a run with the noise multipliers `z`; None, or a ratio, before calibration.
+def hyper_of(args: argparse.Namespace, z: float | None, laplace: float | None = None) -> Any:
+    """The `Hyper` of a run whose noise multiplier is `z`, players combined; None: to calibrate.
 
     What is not on the command line costs nothing.
     """
@@ -236,12 +243,14 @@ def hyper_of(args: argparse.Namespace, z: Any, laplace: float | None = None) -> 
 
 
 def _query(args: argparse.Namespace, z: Any, records: int) -> Query:
-    clip = Saddle(1.0, 1.0)
-    if isinstance(z, float):  # one player with this noise is as strong as two that combine to it
-        clip, z = Saddle(1.0, None), Saddle(z, None)
-    return Query(clip=clip, noise_multiplier=z, sampling=_sampling(args, records),
-                 population=records, joint=getattr(args, "joint_clip", False),
-                 parameters=args.parameters, bands=1 if args.bands is None else args.bands)
+    ratio = None if args.share_w is None else budget_split(w=args.share_w)
+    made = Query(clip=Saddle(1.0, 1.0), noise_multiplier=ratio, sampling=_sampling(args, records),
+                 population=records, joint=args.joint_clip, parameters=args.parameters,
+                 bands=1 if args.bands is None else args.bands)
+    if z is None:
+        return made
+    unit = made.with_noise(1.0)
+    return unit.with_noise(z / unit.multiplier())  # z is that of both players combined
 
 
 def _windows(args: argparse.Namespace, z: Any, records: int) -> Windows:

@@ -222,7 +222,7 @@ print(done.statement)
 # ## Results as JSON
 #
 # The statement goes with the numbers it is about. Infinity has no word in JSON: a statement with
-# `"epsilon": null` is one without a guarantee.
+# `"epsilon": "no guarantee"` is one without; null is for what does not apply.
 
 # %%
 on_positives, on_negatives = map(float, metric(done.state.average, test))

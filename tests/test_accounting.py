@@ -488,7 +488,8 @@ def test_counts_of_numpy_are_charged_as_pythons():
 def test_a_statement_without_noise_says_so():
     said = jmm.statement(jmm.sgda, sgda_hyper(jmm.Full(), 10, 5, Saddle(0.0, 0.0)), delta=1e-6)
     assert str(said).startswith("NO privacy guarantee")
-    assert said.to_json()["epsilon"] is None
+    assert said.to_json()["epsilon"] == "no guarantee"
+    assert said.proven_up_to is None
 
 
 # ---- tripwires: what dp-accounting 0.6 does, and we rely on or steer around --------------------

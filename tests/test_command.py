@@ -1,16 +1,22 @@
 """`python -m jaxminimax`: what it prints is what the library computes."""
 
 import argparse
+import importlib
 import json
+import pathlib
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, options
+from jaxminimax import Saddle, options, plan_command
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS
+from jaxminimax.base import kept_programs
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 CALIBRATE = ["calibrate", "sgda", "--epsilon", "1", "--delta", "1e-5", "--population", "5000",
              "--iterations", "50", "--json"]
@@ -237,10 +243,10 @@ def test_explain_says_what_epsilon_computes(capsys):
         words = capsys.readouterr().out
         assert words.startswith("What is released.")
         assert f"\nThe statement.\n({number:.4g}, 1e-05)-differential privacy" in words
-        assert f"Spent {said['spent']} of 50" in words
+        assert f"Spent {said['spent']} of 100" in words  # 50 of gradients, 50 of losses
         assert "disjoint batches of 100" in words
         assert "Laplace" in words
-    assert said["spent"] == 10
+    assert said["spent"] == 20
     assert said["epsilon_spent_if_fixed"] < said["epsilon"]
     stopped = printed(capsys, "epsilon", *given, "--spent", "10", "--json")
     assert (stopped["epsilon_if_stopped_by_looking"] == said["epsilon_if_stopped_by_looking"]
@@ -333,9 +339,142 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     assert f"Drawn: {path}" in words
     said = jmm.Profile.from_json(printed(capsys, *given, "--json"))
     assert str(said) in words
+    assert "At delta" not in words
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(50 * 2**0.5, 50 * 2**0.5),
+                      population=5000)
+    told = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6)
+    at = printed(capsys, *given, "--delta", "1e-6", "--json")["at_delta"]
+    assert at == {"delta": 1e-6, "epsilon": pytest.approx(told, rel=1e-9)}
+    assert main([*given, "--delta", "1e-6"]) == 0
+    assert f"At delta = 1e-06: epsilon = {told:.6g}." in capsys.readouterr().out
     assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < said.advantage
     assert main([*given, "--plot", str(tmp_path / "none" / "profile.png")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_delta_is_that_of_the_library_and_the_inverse_of_epsilon(capsys):
+    given = ["sgda", *(x for x in GIVEN if x not in ("--delta", "1e-5")), "--json"]
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(5 * 2**0.5, 5 * 2**0.5),
+                      sampling=jmm.Poisson(rate=0.02), population=5000)
+    made = jmm.Repeat(query=query, times=50)
+    said = printed(capsys, "delta", *given, "--epsilon", "0.2", "--spent", "20")
+    assert said["delta"] == pytest.approx(jmm.delta(made, 0.2), rel=1e-9)
+    assert said["delta_spent_if_fixed"] == pytest.approx(jmm.delta(made, 0.2, spent=20), rel=1e-9)
+    assert f"jaxminimax {jmm.__version__}" in said["accountant"]
+    back = printed(capsys, "epsilon", *given, "--delta", str(said["delta"]))
+    assert back["epsilon"] == pytest.approx(0.2, rel=1e-3)
+    assert main(["delta", *given[:-1], "--epsilon", "-1"]) == 2
+    assert "epsilon must lie in" in capsys.readouterr().err
+
+
+def test_an_epsilon_that_is_not_proven_has_one_code_and_its_limit(capsys):
+    given = ["epsilon", "gda", "--effective-noise-multiplier", "0.05", "--delta", "1e-6",
+             "--population", "1000", "--iterations", "1"]
+    said = printed(capsys, *given, "--json")
+    assert (said["epsilon"], said["epsilon_spent_if_fixed"]) == ("no guarantee", None)
+    assert main(given) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"epsilon above what is proven, {said['proven_up_to']:.4g} at most" in words
+    at = printed(capsys, "profile", *given[1:], "--json")["at_delta"]
+    assert at["epsilon"] == "no guarantee"
+    assert main(["calibrate", "gda", "--epsilon", "1", "--delta", "1e-40", "--population", "1000",
+                 "--iterations", "10"]) == 2
+    assert "Choose a larger delta, or fewer releases" in capsys.readouterr().err
+
+
+def test_noise_is_printed_as_that_of_each_player(capsys):
+    given = ["explain", "sgda", *GIVEN]
+    assert printed(capsys, *given, "--json")["noise_multiplier"] == [
+        {"w": pytest.approx(5 * 2**0.5), "v": pytest.approx(5 * 2**0.5)}]
+    unequal = printed(capsys, *given, "--share-w", "0.9", "--json")
+    (z,) = unequal["noise_multiplier"]
+    assert (z["v"] / z["w"]) ** 2 == pytest.approx(9.0)
+    assert unequal["effective_noise_multiplier"] == [pytest.approx(5.0)]
+    (joint,) = printed(capsys, *given, "--joint-clip", "--json")["noise_multiplier"]
+    assert joint == {"w": pytest.approx(5.0), "v": pytest.approx(5.0)}
+
+
+def test_explain_says_how_many_of_the_allowed_releases_were_made(capsys):
+    given = ["explain", "gda", "--effective-noise-multiplier", "50", "--population", "5000",
+             "--iterations", "20", "--delta", "1e-6"]
+    assert main([*given, "--spent", "8"]) == 0
+    assert "8 of 20 allowed releases were made" in " ".join(capsys.readouterr().out.split())
+
+
+# --- plans ---
+
+GROUPS = {"bound": 1.0, "lipschitz": 2.0, "diameter": 2.0}
+PLANS = {
+    "gda": {"population": 1000, "bound": 1.0, "smooth": 1.0, "modulus": 0.5},
+    "optimistic": {"population": 1000, "dim": 4, "bound": 1.0, "smooth": 1.0, "diameter": 2.0,
+                   "proved": True},
+    "recursive": {"population": 4096, "dim": 4, "bound": 1.0, "smooth": 1.0, "diameter": 2.0,
+                  "rounds": 3},
+    "ftrl": {"population": 1000, "dim": 4, "bound": 1.0, "diameter": 2.0},
+    "group_oco": {**GROUPS, "sizes": (50, 60), "dim": 3, "tree": True},
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_that_of_the_library(capsys, name):
+    numbers, words = dict(PLANS[name]), []
+    for option, value in numbers.items():
+        words.append(plan_command._flag(option))
+        if value is not True:
+            words += map(str, value) if isinstance(value, tuple) else [str(value)]
+    target = {"epsilon": 1.0, "delta": 1e-6}
+    said = printed(capsys, "plan", name, "--epsilon", "1", "--delta", "1e-6", *words, "--json")
+    if "lipschitz" in numbers:
+        constants = {x: numbers.pop(x) for x in GROUPS}
+        problem = jmm.problems.group_glm("hinge", feature_bound=1.0, radius=1.0)
+        numbers["problem"] = problem._replace(**constants, smooth=None)
+    made = jmm.plan(ALGORITHMS[name], **target, **numbers)
+    assert said["guarantee"] == made.guarantee
+    assert (said["vacuous"], said["why"]) == (made.vacuous, list(made.why))
+    assert said["epsilon"] == jmm.epsilon(ALGORITHMS[name].mechanism(made.hyper), 1e-6) <= 1
+    query = made.hyper.query
+    noise = getattr(query, "noise_multiplier", None)
+    if isinstance(noise, float):
+        assert said["hyper"]["query"]["noise_multiplier"] == noise
+    if isinstance(noise, Saddle):
+        assert said["hyper"]["query"]["noise_multiplier"] == noise._asdict()
+
+
+def test_a_plan_takes_every_number_of_an_algorithm_and_no_other(capsys):
+    for name, algorithm in ALGORITHMS.items():
+        if not hasattr(algorithm, "plan"):
+            continue
+        offered = {*plan_command._NUMBERS, "lipschitz", "sizes"}
+        assert set(plan_command._options(name)) <= offered, name
+    given = ["plan", "gda", "--epsilon", "1", "--delta", "1e-6", "--population", "1000"]
+    assert main(given) == 2
+    assert "Its public numbers are population, bound" in capsys.readouterr().err
+    assert main([*given, "--lipschitz", "3"]) == 2
+    assert "--lipschitz is no number of gda" in capsys.readouterr().err
+    group = ["plan", "group_sgd", "--epsilon", "1", "--delta", "1e-6", "--group-sizes", "9", "9"]
+    assert main([*group, "--dim", "3", "--bound", "1"]) == 2
+    assert "group_sgd needs --lipschitz" in capsys.readouterr().err
+
+
+# --- as a program ---
+
+
+def test_the_console_script_is_the_command():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, name = project["scripts"]["jaxminimax"].split(":")
+    assert getattr(importlib.import_module(module), name) is main
+
+
+def test_a_process_keeps_programs_and_a_call_does_not(monkeypatch, capsys, tmp_path):
+    kept = []
+    monkeypatch.setattr(kept_programs, "keep", lambda: kept.append(True))
+    words = ["predict", str(tmp_path), str(tmp_path / "table.csv")]
+    assert main(words) == 2
+    assert "no saved scorer" in capsys.readouterr().err
+    assert kept == []
+    monkeypatch.setattr(sys, "argv", ["jaxminimax", *words])
+    assert main() == 2
+    assert kept == [True]
 
 
 def test_explain_speaks_plainly(capsys):

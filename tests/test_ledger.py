@@ -311,7 +311,8 @@ def test_alongside_is_charged_before_the_first_release():
     hyper = settings(9, 30.0)
     beside = (steps(20.0),)
     none = jmm.statement(jmm.sgda, hyper, state(hyper, 0), delta=1e-6, alongside=beside)
-    assert none.milestone == 1
+    assert none.milestone == 1 + beside[0].times
+    assert (none.spent, none.allowed) == (beside[0].times, 9 + beside[0].times)
     assert none.epsilon_if_stopped_by_looking > none.epsilon_spent_if_fixed > 0
 
 

@@ -307,8 +307,21 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
 
 
 def test_everything_that_is_assumed_is_somebodys():
-    from jaxminimax.accounting._statement import ASSUMED
+    from jaxminimax.accounting._sentences import ASSUMED
     assert all(report._who(sentence) != report._REST for sentence in ASSUMED)
+
+
+def test_a_delta_that_is_too_large_is_noted_on_the_page():
+    query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
+                      population=100)
+    hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
+    by = moments.Moments(np.zeros(4), np.zeros(4), 0.5)
+    for delta, noted in ((0.02, 1), (1e-6, 0)):
+        said = jmm.statement(jmm.sgda, hyper, delta=delta)
+        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, said), {})
+        head, _ = page.split("What is released")
+        assert head.count("Delta is too large") == noted
+        assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
 
 
 def test_noise_in_an_empty_cell_stretches_no_range():

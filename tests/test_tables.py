@@ -250,12 +250,17 @@ def test_a_scorer_is_saved_and_loaded(tmp_path):
     table, schema = made(400)
     one = train(table, schema, epsilon=2.0, delta=1e-6, key=jax.random.key(0))
     one.save(tmp_path / "model.json")
-    again = scorer.Scorer.load(tmp_path / "model.json")
-    assert np.array_equal(again.decision_function(table), one.decision_function(table))
-    assert again.statement.to_json() == one.statement.to_json()
+    for path in (tmp_path / "model.json", tmp_path, str(tmp_path)):  # the file, or its folder
+        again = scorer.Scorer.load(path)
+        assert np.array_equal(again.decision_function(table), one.decision_function(table))
+        assert again.statement.to_json() == one.statement.to_json()
+    said = one.statement  # the means, and all steps
+    assert said.allowed == sum(int(x.split(" release")[0]) for x in said.sampling)
+    assert len(said.sampling) == 2
     (tmp_path / "other").write_text("{}")
-    with pytest.raises(ValueError, match="no saved scorer"):
-        scorer.Scorer.load(tmp_path / "other")
+    for path in ("other", "none"):
+        with pytest.raises(ValueError, match="no saved scorer"):
+            scorer.Scorer.load(tmp_path / path)
 
 
 def test_a_ledger_would_not_be_charged_for_the_means_and_is_refused():

@@ -243,6 +243,9 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
         return dearest(whole, float(delta), neighbours, int(people), rough=rough).epsilon <= epsilon
 
     if not private(1):
+        one = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
+        refuse(epsilon, delta, limits(Sequence(parts=(*alongside, one)), float(delta), neighbours,
+                                      int(people)))
         raise ValueError(f"Even one iteration costs more than epsilon = {epsilon:g} at delta = "
                          f"{delta:g}: raise the noise multipliers.")
     about = _last(lambda n: private(n, True), 1, 2)

@@ -1,12 +1,12 @@
 """What a ledger promises for everything together, in words and in JSON."""
 
 import dataclasses
-import json
 from typing import Any
 
-from jaxminimax.accounting import _statement
+from jaxminimax.accounting import _sentences
 from jaxminimax.accounting._filters import Filter
-from jaxminimax.accounting._statement import ENDS, claims, relation_in_words
+from jaxminimax.accounting._record import record_of
+from jaxminimax.accounting._sentences import ENDS, claims, relation_in_words
 
 ENFORCED = (
     "A run is charged before it reads data, and refused if the ledger cannot pay for it; what a "
@@ -20,7 +20,7 @@ ASSUMED = (
     "A run that was closed with a state made no release after that state.",
     "n, the preprocessing and the projections are public; initial points and hyper-parameters are "
     "public, or computed from what this ledger paid for.",
-    *(x for x in _statement.ASSUMED if not x.startswith(("n, ", "The statement is for one run"))),
+    *(x for x in _sentences.ASSUMED if not x.startswith(("n, ", "The statement is for one run"))),
 )
 
 
@@ -66,8 +66,8 @@ class LedgerStatement:
     assumed: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values."""
-        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
+        """A dictionary of plain Python values; an infinite epsilon is "no guarantee"."""
+        return record_of(self)
 
     def __str__(self) -> str:
         used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
@@ -114,5 +114,5 @@ def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
         enforced=tuple(dict.fromkeys((*ENFORCED, *(x for e in entries for x in e["enforced"])))),
         assumed=tuple(dict.fromkeys((
             *claims(content["unit"], content["people"], False), *ASSUMED, ENDS,
-            *(x for e in entries for x in e["assumed"] if x not in _statement.ASSUMED)))),
+            *(x for e in entries for x in e["assumed"] if x not in _sentences.ASSUMED)))),
     )

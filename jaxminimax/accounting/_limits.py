@@ -19,6 +19,7 @@ from typing import NamedTuple
 from jaxminimax.accounting import _curves, _people
 from jaxminimax.accounting._charge import charges
 from jaxminimax.mechanism import Charge, Description
+from jaxminimax.mechanism.costs import silent
 
 
 class Limits(NamedTuple):
@@ -54,6 +55,26 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
         found.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
                             max(_floor(cost, people) for cost in places)))
     return Limits(max(one.epsilon for one in found), min(one.delta for one in found))
+
+
+def proven_up_to(mechanism: Description, delta: float, neighbours: str,
+                 people: int = 1) -> float | None:
+    """The largest epsilon of `limits`, for a statement; None without noise, or without a limit."""
+    if any(map(silent, charges(mechanism, neighbours))):
+        return None
+    found = limits(mechanism, delta, neighbours, people).epsilon
+    return found if math.isfinite(found) else None
+
+
+def in_words(proven: float | None, delta: float) -> str:
+    """What an infinite epsilon means, by what `proven_up_to` says."""
+    if proven is None:
+        return "infinite, which is no guarantee"
+    if proven == 0:
+        return (f"not proven at delta = {delta:g}: samplers of records and noise may fail with a "
+                "larger probability, however much noise there is; choose a larger delta")
+    return (f"above what is proven, {proven:.4g} at most at delta = {delta:g}, and so no useful "
+            "guarantee")
 
 
 def refuse(epsilon: float, delta: float, limit: Limits) -> None:

@@ -37,6 +37,7 @@ from typing import Any, Self
 import numpy as np
 
 from jaxminimax.accounting import _gaussian, _renyi
+from jaxminimax.accounting._record import NO_GUARANTEE
 from jaxminimax.base import checks
 
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
@@ -110,17 +111,19 @@ class Profile:
         return {
             "advantage": self.advantage,
             "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
-            "closest_gaussian": {"mu": _word(self.mu), "epsilon_up_to": self.epsilons[-1]},
+            "closest_gaussian": {"mu": self.mu if math.isfinite(self.mu) else NO_GUARANTEE,
+                                 "epsilon_up_to": self.epsilons[-1]},
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Plain Python values; infinity becomes None."""
+        """Plain Python values: an infinite mu is "no guarantee"; all orders are None."""
         return dict(json.loads(json.dumps({
             "neighbours": self.neighbours, "people": self.people,
             **self.answers(),
             "epsilon": self.epsilons, "delta": self.deltas, "curves": self.curves,
             "zcdp": None if self.zcdp is None else {
-                "rho": self.zcdp.rho, "up_to_order": _word(self.zcdp.up_to)},
+                "rho": self.zcdp.rho,
+                "up_to_order": self.zcdp.up_to if math.isfinite(self.zcdp.up_to) else None},
             "renyi": None if self.renyi is None else {
                 "order": self.renyi[0], "divergence": self.renyi[1]},
             "apart_from": self.apart_from,
@@ -186,11 +189,6 @@ class Profile:
             right.semilogy(*zip(*known, strict=True))
         right.set(xlabel="epsilon", ylabel="delta, at most", title="(epsilon, delta)")
         figure.savefig(path)
-
-
-def _word(x: float) -> float | None:
-    """JSON has no word for infinity."""
-    return x if math.isfinite(x) else None
 
 
 def _few(epsilons: tuple[float, ...]) -> list[float]:

@@ -1,9 +1,22 @@
-"""Reads a statement's record back: what `to_json` made of each field, by the field's type."""
+"""The record of a statement, and what it reads back to: fields by their types.
+
+JSON has no infinity. An epsilon that is infinite, or that is above what is proven, is the string
+"no guarantee" in a record; null says that a number does not apply.
+"""
 
 import dataclasses
+import json
 import types
 import typing
 from typing import Any
+
+NO_GUARANTEE = "no guarantee"
+
+
+def record_of(said: Any) -> dict[str, Any]:
+    """The fields of a statement as plain Python values."""
+    return dict(json.loads(json.dumps(dataclasses.asdict(said)),
+                           parse_constant=lambda _: NO_GUARANTEE))
 
 
 def fields_of(kind: Any, record: Any) -> dict[str, Any]:
@@ -25,7 +38,10 @@ def fields_of(kind: Any, record: Any) -> dict[str, Any]:
 
 
 def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
-    """A field as it was before `to_json`: lists are tuples, and a number that is null infinity.
+    """A field as it was before `to_json`: lists are tuples, and "no guarantee" is infinity.
+
+    Records of version 0.1.0 and before say null for infinity: where a number must be, that is what
+    null still means.
 
     Raises:
       ValueError: if the value is not of the field's type.
@@ -33,8 +49,9 @@ def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         (kind,) = (one for one in inside if one is not type(None))
-        # null is infinity only for an odometer, which has its milestone
-        none = value is None and (kind is not float or record.get("milestone") is None)
+        # in an old record, the odometer of a milestone
+        infinite = name == "epsilon_if_stopped_by_looking" and record.get("milestone") is not None
+        none = value is None and not infinite
         return None if none else _read(name, value, kind, record)
     if kind is Any:
         return value
@@ -42,7 +59,7 @@ def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
         return tuple(_read(name, one, inside[0], record) for one in value)
     if origin is dict and isinstance(value, dict):
         return {key: _read(name, one, inside[1], record) for key, one in value.items()}
-    if kind is float and value is None:
+    if kind is float and value in (None, NO_GUARANTEE):
         return float("inf")
     if kind is float and type(value) in (int, float):
         return float(value)

@@ -1,7 +1,6 @@
 """What a private search over settings promised, in words and in JSON."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,9 @@ from jaxminimax.accounting import _tuning
 from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._curves import epsilon_of
 from jaxminimax.accounting._epsilon import warn_of
+from jaxminimax.accounting._record import record_of
 from jaxminimax.accounting._tuning_noise import Target, one_run
+from jaxminimax.base.version import VERSION
 from jaxminimax.mechanism import Repeat, leaves
 from jaxminimax.mechanism.repetitions import BITS
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
@@ -66,7 +67,7 @@ class TuningStatement:
       score: what is released of a run's score, in words.
       noise_multiplier: of every candidate, by part and player, and of its score.
       law: of the number of runs, in words.
-      accountant: the bound.
+      accountant: bound, library and version.
       enforced: what the code guarantees.
       assumed: what the user must see to.
 
@@ -98,11 +99,8 @@ class TuningStatement:
     assumed: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values; infinity becomes None, as JSON has no word for it.
-
-        A statement with `epsilon: null` is one without any guarantee.
-        """
-        return dict(json.loads(json.dumps(dataclasses.asdict(self)), parse_constant=lambda _: None))
+        """A dictionary of plain Python values; an infinite epsilon is "no guarantee"."""
+        return record_of(self)
 
     def __str__(self) -> str:
         relation = {"replace_one": "one record is replaced by another",
@@ -110,7 +108,8 @@ class TuningStatement:
         first = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
                  f"neighbouring data sets: {relation[self.neighbours]}.")
         if self.epsilon == float("inf"):
-            first = f"NO privacy guarantee for {self.unit}: epsilon is infinite."
+            first = (f"NO privacy guarantee is proven for {self.unit}: epsilon is infinite, or "
+                     "above every one that can be proven.")
         return "\n".join([
             first,
             f"That is of the best of several runs, by their released scores, with {self.candidates}"
@@ -170,7 +169,8 @@ def tuning_statement(algorithm: Any, candidates: Sequence[Any], score: Repeat,
         noise_multiplier=tuple(tuple(leaf.noise_multipliers() for leaf in leaves(one))
                                for one in mechanisms),
         law=runs.in_words(),
-        accountant="privacy profile of one run, and of the best of a random number of them",
+        accountant="privacy profile of one run, and of the best of a random number of them "
+                   f"(jaxminimax {VERSION})",
         enforced=(*((EXACT,) if exact else ()), *said, *_ENFORCED,
                   *((_PADDED,) if padded else ())),
         assumed=(*_ASSUMED, *(() if padded else (_TIME,)), *((_APART,) if apart else ()),

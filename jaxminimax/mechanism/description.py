@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, concrete
 from jaxminimax.mechanism.sampling import Sampling
+from jaxminimax.mechanism.sentences import imperfections
 
 if TYPE_CHECKING:
     from jaxminimax.mechanism.composed import Repeat
@@ -155,8 +156,7 @@ class Leaf(Description):
                    f"{counted:.6g} ({100 * (counted / z - 1):.2g} %)")
         if not self.is_exact():
             return f"Noise of floating-point numbers on sums on a grid; {rounded}."
-        return (f"Integer noise, added exactly; {rounded}; the sampler's law adds {cost.ratio:.2g} "
-                f"to epsilon and {cost.law_error:.2g} (1 + e^epsilon) to delta.")
+        return f"Integer noise, added exactly; {rounded}; {imperfections(cost)}."
 
     def flattened(self) -> "tuple[Leaf, ...]":
         """Itself."""

@@ -82,8 +82,7 @@ class Selection(LossesOfGroups):
             return "No noise is added."
         return ("An index of the law of the largest score, drawn from integers; rounding of scores "
                 f"is charged, a multiplier of {z:.6g} as {counted:.6g} "
-                f"({100 * (counted / z - 1):.2g} %); the sampler's law adds {cost.ratio:.2g} to "
-                f"epsilon and {cost.law_error:.2g} (1 + e^epsilon) to delta.")
+                f"({100 * (counted / z - 1):.2g} %); {sentences.imperfections(cost)}.")
 
     def in_words(self) -> str:
         """How many, of which groups, and what one scale for unequal groups means."""

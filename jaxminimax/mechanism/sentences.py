@@ -1,5 +1,7 @@
 """Sentences of statements that several descriptions share; each says one thing, once."""
 
+from jaxminimax.mechanism.costs import Charge
+
 PLACES = ("A record's row does not depend on what any record contains: the data are not sorted, "
           "grouped, deduplicated or filtered by value before they are cut, and their order is the "
           "same in every session of a run.")
@@ -26,6 +28,12 @@ REGENERATED = ("Correlated noise is made anew from the key and the number of the
 CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 
 _ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
+
+
+def imperfections(cost: Charge) -> str:
+    """How far integer noise is from its law, for statements."""
+    return (f"imperfections of the noise generator are counted: {cost.ratio:.2g} of epsilon, and "
+            f"{cost.law_error:.2g} (1 + e^epsilon) of delta")
 
 
 def in_order(said: tuple[str, ...]) -> tuple[str, ...]:

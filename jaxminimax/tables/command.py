@@ -13,11 +13,11 @@ from jaxminimax.base import checks
 from jaxminimax.mechanism import Sequence
 from jaxminimax.tables import files, options, reference, report
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.scorer import MODEL, Scorer
 from jaxminimax.tables.training import train
 from jaxminimax.tables.unfinished import Unfinished
 
-MODEL, UNFINISHED = "model.json", "unfinished"
+UNFINISHED = "unfinished"
 _TRAIN = "trains a private scorer of a table"
 _PREDICT = "scores the rows of a table by a trained scorer"
 
@@ -33,7 +33,8 @@ def add(commands: Any) -> None:
     flag("--schema", help="TOML file: label, ranges and categories of the columns, owner, groups")
     options.add(flag)
     flag("--epsilon", type=float, required=True, help="of everything that training releases")
-    flag("--delta", type=float, required=True, help="chance that epsilon does not cover; below 1/n")
+    flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n, "
+         "as publishing one record in n at random has delta = 1/n")
     flag("--test-fraction", type=float, metavar="F",
          help="share of the records (persons, if the schema has an owner) held out to test on; "
               "without it all rows train")
@@ -158,11 +159,7 @@ def _writable(folder: pathlib.Path) -> None:
 
 
 def _predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    path = pathlib.Path(args.model)
-    path = path / MODEL if path.is_dir() else path
-    if not path.is_file():
-        raise ValueError(f"{args.model}: no {MODEL}; train --out FOLDER writes one.")
-    scores = Scorer.load(path).decision_function(files.read(args.table))
+    scores = Scorer.load(args.model).decision_function(files.read(args.table))
     text = "\n".join(["score", *(f"{s:.9g}" for s in scores)])
     if args.out is not None:
         pathlib.Path(args.out).write_text(text + "\n", encoding="utf-8")

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from jaxminimax.accounting import Profile, profile
+from jaxminimax.accounting._sentences import LARGE_DELTA
 from jaxminimax.tables import pictures
 from jaxminimax.tables.scorer import Scorer
 
@@ -63,15 +64,16 @@ def page(scorer: Scorer, said: dict[str, Any]) -> str:
     facts = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>"
                     for name, text in rows.items())
     by_whom: dict[str, list[str]] = {}
+    large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
-    for sentence in (x for x in stated.assumed if x not in settings):
+    for sentence in (x for x in stated.assumed if x not in (*settings, *large)):
         by_whom.setdefault(_who(sentence), []).append(sentence)
     return "\n".join((
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         "<title>A private scorer</title><style>", _STYLE, "</style></head><body>",
         "<h1>A private scorer</h1>", f"<dl>{facts}</dl>",
-        _listed("To note", tuple(said.get("notes", ()))), _pictures(scorer, said),
+        _listed("To note", (*said.get("notes", ()), *large)), _pictures(scorer, said),
         _listed("What is released", stated.sampling),
         _listed("Settings", settings), _listed("What the code enforces", stated.enforced),
         "<h2>What is assumed, and who must see to it</h2>",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -23,6 +24,7 @@ from jaxminimax.tables.rule import Defaults
 from jaxminimax.tables.schema import Schema
 
 FORMAT = 1
+MODEL = "model.json"  # of a folder that the command writes
 
 
 def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
@@ -89,9 +91,15 @@ class Scorer:
     def load(cls, path: Any) -> Self:
         """Reads what `save` wrote.
 
+        Args:
+          path: of the file, or of a folder that `python -m jaxminimax train --out` wrote.
+
         Raises:
-          ValueError: for another file.
+          ValueError: for another file, or none.
         """
+        path = os.path.join(path, MODEL) if os.path.isdir(path) else path
+        if not os.path.isfile(path):
+            raise ValueError(f"{path}: there is no saved scorer; train --out FOLDER writes one.")
         with open(path, encoding="utf-8") as file:
             try:
                 record = json.load(file)
