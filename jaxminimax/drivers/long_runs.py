@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base import arguments, arithmetic, checks, own_files
-from jaxminimax.base.people import rows_each
+from jaxminimax.base.people import rows_each, unit_of
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core
 from jaxminimax.drivers import bookings, fingerprint, progress_bar
@@ -94,7 +94,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
       delta: for the statement.
       neighbours: for the statement.
       alongside: for the statement: other mechanisms run on the same data; not charged to `ledger`.
-      unit: for the statement: what one record is; None for data by `by_person`: "one person".
+      unit: for the statement, and the same as that of `ledger`: what one record is; None: "one
+        record", for data by `by_person` "one person".
       checkpoint: folder for the saved states, which no other user may write to: a state chosen by
         another could repeat noise at another point; needs orbax-checkpoint.
       every: rounds in a piece; None for a hundredth of the run.
@@ -105,8 +106,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         which sum theirs one after another; None: one for each device. A run with a checkpoint goes
         on with the same number only.
       people: for the statement: the most records that one unit has.
-      ledger: the budget of everything that is released about these data; see `Ledger`. With
-        filter="basic" the run is charged at `delta`, if that is below the ledger's.
+      ledger: the budget of everything that is released about these data; see `Ledger`. One of
+        another unit refuses the run. With filter="basic" the run is charged at `delta`, if that is
+        below the ledger's.
       name: of the run in the ledger.
 
     Returns:
@@ -159,7 +161,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     promise = _promise(key, described, hyper, algorithm) | (
         {} if shards is None else {_SHARDS: int(shards)})
     with bookings.Booking(ledger, key, described, promise, name, checkpoint is not None,
-                          delta=delta, neighbours=neighbours, people=people) as booking:
+                          delta=delta, neighbours=neighbours, people=people,
+                          unit=unit or unit_of(people, rows_each(data))) as booking:
         sharding.check_records(data)  # what is refused here is not charged
         placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, GroupProblem))
         if not isinstance(placed, HostData | HostShards):
