@@ -175,6 +175,18 @@ def test_a_lock_that_its_last_holder_removed_is_not_held(tmp_path, monkeypatch):
     assert removed
 
 
+def test_a_command_refuses_a_folder_of_runs_that_others_may_write_to(tmp_path, capsys):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "m" / "unfinished").mkdir(parents=True)
+    (tmp_path / "m" / "unfinished").chmod(0o777)
+    assert main.main(command(tmp_path / "m")) == 2
+    assert "unfinished can be written by other users (mode 777)" in capsys.readouterr().err
+    assert [x.name for x in (tmp_path / "m").iterdir()] == ["unfinished"]
+    with own_files.locked(tmp_path / "m" / "model.json"):
+        assert main.main(command(tmp_path / "m")) == 2
+    assert f"locked by another process, number {os.getpid()}" in capsys.readouterr().err
+
+
 def test_what_ended_processes_left_is_removed(tmp_path):
     left = tmp_path / "study.json.123-0a1b2c3d"
     left.write_text("{")
@@ -364,7 +376,7 @@ for line in sys.stdin:
     time.sleep(max(0.0, at - time.time()))
     try:
         with Unfinished(folder) as job:
-            job.promise(np.zeros(3), "settings")
+            job.promise(np.zeros(3, np.float32), "settings")
             made = job.once("moments", lambda: np.random.default_rng().uniform(size=3).tolist())
             time.sleep(1.0)
             said = [np.asarray(jax.random.key_data(job.key)).tolist(), made]

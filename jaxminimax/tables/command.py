@@ -155,19 +155,21 @@ def _lines(args: argparse.Namespace, scorer: Scorer, said: dict[str, Any], held:
 
 def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
     """The folder of the results, for this process alone, before any budget is spent."""
-    held = contextlib.ExitStack()
-    if folder is None:
-        return held
-    try:
-        if not folder.exists():
-            own_files.make(folder, 0o755)
-        held.enter_context(own_files.locked(folder / MODEL))
-        held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
-        for name in (REPORT, PAGE, UNFINISHED):
-            own_files.sweep(folder, name)
-    except OSError as error:
-        raise ValueError(f"--out {folder} cannot be written: {error}") from error
-    return held
+    with contextlib.ExitStack() as held:
+        if folder is None:
+            return held
+        try:
+            if not folder.exists():
+                own_files.make(folder, 0o755)
+            held.enter_context(own_files.locked(folder / MODEL))
+            held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
+            for name in (REPORT, PAGE, UNFINISHED):
+                own_files.sweep(folder, name)
+        except OSError as error:
+            raise ValueError(f"--out {folder} cannot be written: {error}") from error
+        if (folder / UNFINISHED).exists():
+            own_files.check(folder / UNFINISHED)
+        return held.pop_all()
 
 
 def _predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
