@@ -1,6 +1,7 @@
 """One budget for several runs: filters against who chooses and stops, books against crashes."""
 
 import dataclasses
+import fractions
 import json
 import math
 import os
@@ -459,8 +460,43 @@ def test_statements_from_elsewhere_are_charged_by_what_they_say(path, kind):
     with pytest.raises(ValueError, match="left"):
         ledger.add(dataclasses.replace(said, epsilon=math.inf), name="none")
     for changed in ({"epsilon": -1.0}, {"delta": -1e-7}, {"epsilon": math.nan}):
-        with pytest.raises(ValueError, match="no mechanism has"):
+        with pytest.raises(ValueError, match="must lie in"):
             ledger.add(dataclasses.replace(said, **changed))
+
+
+def test_a_delta_that_is_short_is_told_apart_from_noise(path):
+    said = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-6), delta=1e-6)
+    ledger = jmm.Ledger(path, epsilon=3.0, delta=1e-6)
+    with pytest.raises(ValueError, match="delta that is short, not noise") as refused:
+        ledger.add(said)
+    words = str(refused.value)
+    assert "more noise" not in words
+    assert "5% of its delta" in words
+    assert "filter='basic'" in words
+    most = float(words.partition("a delta of at most ")[2].split(",")[0])
+    ledger.add(dataclasses.replace(said, delta=0.99 * most))  # as it says
+    basic = jmm.Ledger(path.with_name("basic"), epsilon=3.0, delta=1.5e-6, filter="basic")
+    basic.add(said)
+    with pytest.raises(ValueError, match="delta of at most 5e-07"):
+        basic.add(said)
+    with pytest.raises(ValueError, match="give it more noise"):
+        ledger.reserve(steps(0.5))
+
+
+def test_names_and_numbers_of_other_types_are_refused(path):
+    said = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-9), delta=1e-9)
+    ledger = jmm.Ledger(path, epsilon=3.0, delta=1e-6)
+    for name in (fractions.Fraction(1, 2), 3, b"a", ["a"]):
+        with pytest.raises(ValueError, match="name must be a string"):
+            ledger.reserve(steps(60.0), name=name)
+        with pytest.raises(ValueError, match="name must be a string"):
+            ledger.add(said, name=name)
+    for wrong in ("0.1", None, True, np.ones(2)):
+        for what in ("epsilon", "delta"):
+            with pytest.raises(ValueError, match=f"{what}.* must be"):
+                ledger.add(dataclasses.replace(said, **{what: wrong}))
+    ledger.add(dataclasses.replace(said, epsilon=np.float32(0.5)), name="a NumPy number")
+    assert len(jmm.Ledger(path).statement().runs) == 1
 
 
 @pytest.mark.parametrize("kind", ["renyi", "basic", "plan"])
@@ -608,7 +644,7 @@ def test_a_crash_while_writing_leaves_the_old_content(path, monkeypatch):
 
     for name in ("replace", "fsync"):
         with monkeypatch.context() as patched:
-            patched.setattr(_books.os, name, fails)
+            patched.setattr(os, name, fails)
             with pytest.raises(OSError, match="no space"):
                 ledger.reserve(steps(60.0), name="a")
         assert path.read_text() == before
@@ -752,6 +788,31 @@ def test_a_run_that_never_began_is_not_charged(path):
     assert ledger.statement().runs == ()
 
 
+def test_runs_of_another_unit_are_refused(path):
+    """A ledger of persons would print persons' privacy for what protects single rows."""
+    owners = np.arange(N) % 4
+    persons = jmm.by_person(ROWS, owners, most=3)
+    each = jmm.problems.per_person(PROBLEM)
+    of_persons = jmm.Ledger(path, epsilon=1.0, delta=1e-6, unit="one person")
+    said = train(of_persons, data=persons, n=4, problem=each, name="persons").statement
+    assert said.unit == "one person"
+    with pytest.raises(ValueError, match="unit = 'one record', and the ledger for 'one person'"):
+        train(of_persons, key=1)
+    with pytest.raises(ValueError, match="unit='one person'"):
+        of_persons.reserve(steps(60.0), unit="one record")
+    train(of_persons, key=1, unit="one person", name="rows of one each")
+    of_persons.reserve(steps(60.0), unit="one person", name="reserved")
+    runs = of_persons.statement().runs
+    assert [(run["name"], run["unit"]) for run in runs] == [
+        (name, "one person") for name in ("persons", "rows of one each", "reserved")]
+    assert str(of_persons.statement()).count("(for one person; ") == 3
+    of_rows = jmm.Ledger(path.with_name("rows"), epsilon=1.0, delta=1e-6)
+    with pytest.raises(ValueError, match="unit = 'one person'"):
+        train(of_rows, data=persons, n=4, problem=each)
+    train(of_rows)
+    assert [run["unit"] for run in of_rows.statement().runs] == ["one record"]
+
+
 def test_a_run_that_another_process_goes_on_with_is_not_cancelled(path):
     ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
     marks = RunMark(key="k", run="r", resumable=True)
@@ -770,6 +831,8 @@ def test_a_run_that_another_process_goes_on_with_is_not_cancelled(path):
 def test_a_refused_run_reads_no_data(path):
     class Untouched:
         def __getattr__(self, name):
+            if name in ("record", "rows"):  # whether it is a reader of persons
+                raise AttributeError(name)
             raise AssertionError("data were read")
 
     ledger = jmm.Ledger(path, epsilon=0.01, delta=1e-6)

@@ -1,6 +1,7 @@
 """What a first call costs: what an import loads, and how large a program is."""
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -117,6 +118,18 @@ def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     assert y[0].tobytes() in programs(jmm.Problem(jmm.saddle_operator(leaking)), "leaking")
 
 
+def foreign(lstat, name):
+    """`os.lstat`, as if files of that name were another user's."""
+    def changed(path, *args, **kwargs):
+        found = lstat(path, *args, **kwargs)
+        values = list(found)
+        if os.path.basename(path) == name:
+            values[stat.ST_UID] += 1
+        return os.stat_result(values)
+
+    return changed
+
+
 def test_programs_are_kept_where_nobody_else_reads_or_writes(kept, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     monkeypatch.setattr(report, "_is_command", lambda: True)
@@ -125,10 +138,18 @@ def test_programs_are_kept_where_nobody_else_reads_or_writes(kept, tmp_path, mon
     report.Parser().parse_args([])
     folder = tmp_path / "own" / "jaxminimax" / "programs"
     assert jax.config.jax_compilation_cache_dir == str(folder)
-    folder.chmod(0o777)  # as somebody else's umask may have left it
-    assert kept_programs.keep() == folder
     for one in (folder, folder.parent):
         assert stat.S_IMODE(one.stat().st_mode) == 0o700
+    for one in (folder, folder.parent, folder.parent.parent):  # others could write, or rename it
+        before = one.stat().st_mode
+        one.chmod(0o777)
+        assert kept_programs.keep() is None
+        one.chmod(before)
+    (folder / "made by another").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "lstat", foreign(os.lstat, "made by another"))
+        assert kept_programs.keep() is None
+    assert kept_programs.keep() == folder
 
     (tmp_path / "linked" / "jaxminimax").mkdir(parents=True)
     (tmp_path / "linked" / "jaxminimax" / "programs").symlink_to(folder)

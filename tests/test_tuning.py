@@ -481,6 +481,19 @@ def tuned(key=None, data=DATA, candidates=None, **changed):
 
 
 @pytest.mark.slow
+def test_a_search_on_persons_is_stated_for_persons():
+    """By its statement it may then enter a ledger of persons, and none of records."""
+    persons = jmm.by_person(DATA, np.arange(POPULATION) % 50, most=4)
+    problem = jmm.problems.per_person(
+        jmm.Problem(jmm.saddle_operator(lambda w, v, x: 0.5 * (w - x) ** 2)))
+    hyper = settings(50, jmm.Full(), 2, 0.1)
+    found = jmm.tune(jax.random.key(4), START, persons, [hyper], jmm.sgda, problem,
+                     score=lambda w, person: 0.0 * person.present[0], score_range=(-1.0, 1.0),
+                     epsilon=2.0, delta=1e-4, point=last, expected=1.5)
+    assert found.statement.unit == "one person"
+
+
+@pytest.mark.slow
 def test_a_search_from_end_to_end():
     found = tuned(expected=6.0, unit="one visit")
     assert found.candidate in (1, 2)  # steps of 0.001 lead nowhere

@@ -104,9 +104,10 @@ AIMS: dict[str, tuple[Any, str]] = {
 }
 
 
-def replace(aim: str, make: Callable[[Any], Any]) -> Callable:
-    """Plants `make(original)` where `AIMS` says."""
-    where, name = AIMS[aim]
+def replace(aim: str, make: Callable[[Any], Any],
+            aims: dict[str, tuple[Any, str]] = AIMS) -> Callable:
+    """Plants `make(original)` where `aims` says."""
+    where, name = aims[aim]
     return lambda: mock.patch.object(where, name, make(getattr(where, name)))
 
 

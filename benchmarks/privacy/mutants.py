@@ -3,9 +3,9 @@
     python -m benchmarks.mutants [--markdown FILE]
 
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
-no file is edited (`mutant_plants`, and `mutant_charges` of the accountant). A detector returns a
-number and the largest value that the number may have (`mutant_detectors`, and `mutant_samples` of
-samples); one that breaks has caught nothing.
+no file is edited (`mutant_plants`, `mutant_charges` of the accountant, `mutant_runs` of files). A
+detector returns a number and the largest value that the number may have (`mutant_detectors`, and
+`mutant_samples` of samples); one that breaks has caught nothing.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import jaxminimax as jmm
 from benchmarks import mutant_charges as charges
 from benchmarks import mutant_detectors as find
 from benchmarks import mutant_plants as plant
+from benchmarks import mutant_runs as runs
 from benchmarks import mutant_samples as samples
 from benchmarks import report
 from benchmarks.mutant_detectors import Finding
@@ -293,6 +294,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
+MUTANTS += tuple(Mutant(name, breaks, number, replace(aim, make, runs.AIMS), detector)
+                 for name, breaks, aim, make, detector, number in runs.BUGS)
 # an attack's bound on epsilon sees a gross mistake of any kind
 MUTANTS += (Mutant("clip norm doubled, attacked", "sensitivity", "audit: lower bound on epsilon",
                    replace("weight", plant.clip_times(2.0)), functools.partial(find.audit, 1)),)

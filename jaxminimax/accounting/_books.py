@@ -1,29 +1,18 @@
 """The file of a ledger: read whole or not at all, one writer at a time, on disk before it counts.
 
-A change is made while an exclusive lock is held on a file beside it, PATH.lock, which the operating
-system releases when a process ends, however it ends. The new content is written to another file,
-flushed to the disk, and renamed over the old one: a crash leaves the old content or the new one.
-The file must lie where locks work, which network file systems do not promise. It holds no key and
-no row of the data.
+A change is made while an exclusive lock is held on a file beside it, PATH.lock: see `own_files`. It
+holds no key and no row of the data.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import secrets
-import sys
-import time
-from collections.abc import Iterator
 from typing import Any
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+from jaxminimax.base import own_files
 
 WHAT, VERSION = "jaxminimax ledger", 1
-_PAUSE = 0.02  # seconds between two attempts to lock
 
 
 class Books:
@@ -38,8 +27,7 @@ class Books:
         """Whether there is a file."""
         return os.path.exists(self.path)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else changes the file.
 
         Raises:
@@ -48,17 +36,7 @@ class Books:
         folder = os.path.dirname(self.path)
         if not os.path.isdir(folder):
             raise ValueError(f"The ledger's folder {folder} is not there: make it first.")
-        handle = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            end = time.monotonic() + self._wait
-            while not _lock(handle):
-                if time.monotonic() > end:
-                    raise ValueError(f"{self.path} has been locked by another process for "
-                                     f"{self._wait:g} seconds: wait for it, or end it.")
-                time.sleep(_PAUSE)
-            yield
-        finally:
-            os.close(handle)  # and with it the lock
+        return own_files.locked(self.path, self._wait)
 
     def read(self) -> dict[str, Any]:
         """The content.
@@ -96,36 +74,9 @@ class Books:
                              "keep what was spent before: remove them.")
         content = {**content, "what": WHAT, "version": VERSION}
         text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, allow_nan=False)
-        fresh = f"{self.path}.{os.getpid()}-{secrets.token_hex(4)}"
-        try:
-            with open(fresh, "x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self.path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(fresh)
-        if sys.platform != "win32":  # the name, too
-            folder = os.open(os.path.dirname(self.path), os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        own_files.write(self.path, text)
 
 
 def _checksum(content: dict[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _lock(handle: int) -> bool:
-    """Takes the lock, if nobody has it."""
-    try:
-        if sys.platform == "win32":
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True

@@ -9,6 +9,7 @@ from jaxminimax.accounting._epsilon import check_delta, check_epsilon
 from jaxminimax.accounting._filters import Amounts, Basic, Filter, Plan, total
 from jaxminimax.accounting._renyi_filter import Renyi, best_order
 from jaxminimax.base import checks
+from jaxminimax.base.people import unit_of
 from jaxminimax.mechanism import NEIGHBOURS, Description, check
 
 KINDS: dict[str, type[Filter]] = {kind.kind: kind for kind in (Renyi, Basic, Plan)}
@@ -60,8 +61,7 @@ def opened(given: dict[str, Any], kind: str, order: float | None, typical: Descr
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
-            "unit": given["unit"] or ("one record" if people == 1 else f"any {people} records"),
-            "opened": now(),
+            "unit": given["unit"] or unit_of(people), "opened": now(),
             "filter": {"kind": kind, "limits": rule.limits, "details": rule.details},
             "entries": []}
 
@@ -95,6 +95,16 @@ def named(content: dict[str, Any], name: str) -> dict[str, Any]:
     raise ValueError(f"{name!r} is not in the ledger.")
 
 
+def check_name(name: Any) -> None:
+    """Refuses what is no name of a run.
+
+    Raises:
+      ValueError: naming it.
+    """
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"name must be a string, got {checks.told(name)}.")
+
+
 def spent(content: dict[str, Any], rule: Filter) -> Amounts:
     """The sums of all charges."""
     return total([entry["charge"] for entry in content["entries"]], tuple(rule.limits))
@@ -119,9 +129,7 @@ def add(content: dict[str, Any], rule: Filter, name: str | None, entry: dict[str
             left = max(limit - before[amount], 0.0)
             raise ValueError(
                 f"{name!r} costs {entry['charge'].get(amount, 0.0):.6g} of {amount}, and "
-                f"{left:.6g} of {limit:.6g} are left: give it more noise or fewer releases; "
-                "ledger.calibrate(algorithm, hyper, share=...) finds the noise for a share of what "
-                "is left.")
+                f"{left:.6g} of {limit:.6g} are left: {rule.remedy(amount, left)}.")
     return name
 
 

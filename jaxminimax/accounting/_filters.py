@@ -76,6 +76,13 @@ class Filter(abc.ABC):
         raise ValueError(f"A ledger with filter={self.kind!r} has no room for other statements: "
                          "open one with filter='basic'.")
 
+    def remedy(self, amount: str, left: float) -> str:
+        """What to do where too little of an amount is left."""
+        if amount == self.main:
+            return ("give it more noise or fewer releases; ledger.calibrate(algorithm, hyper, "
+                    "share=...) finds the noise for a share of what is left")
+        return "give it fewer releases, as more noise does not change this"
+
     def gives_back(self) -> bool:
         """Whether releases that a run did not make, its end chosen by looking, need not be paid."""
         return False
@@ -125,6 +132,13 @@ class Basic(Filter):
     def foreign(self, epsilon: float, delta: float) -> Amounts:
         """Both."""
         return {"epsilon": epsilon, "delta": delta}
+
+    def remedy(self, amount: str, left: float) -> str:
+        """Of delta: a smaller one."""
+        if amount != "delta":
+            return super().remedy(amount, left)
+        return (f"it is delta that is short, not noise. State it at a delta of at most {left:.6g}, "
+                "where its epsilon is larger, or open a ledger with a larger delta")
 
     def odometer(self, spent: Amounts) -> float:
         """The sum of the runs' epsilons."""

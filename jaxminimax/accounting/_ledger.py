@@ -55,7 +55,8 @@ class Ledger:
       delta: of everything together.
       neighbours: as in `epsilon`; None: "replace_one".
       people: k, how many records of one person may differ; None: 1.
-      unit: what one record is; None: "one record", or "any 3 records" for three of them.
+      unit: what one record is; None: "one record", or "any 3 records" for three of them. Runs and
+        statements of another unit are refused.
       filter: see above; None: "plan" if a plan is given, else "renyi".
       order: of the Renyi divergences; None: the best one for `typical`.
       typical: a description like the ones that are to come, for `order`; None: Gaussian noise
@@ -109,7 +110,8 @@ class Ledger:
     # --- spending ---
 
     def reserve(self, described: Any, hyper: Any = None, *, name: str | None = None,
-                delta: float | None = None, run: entries.RunMark | None = None) -> Entry:
+                delta: float | None = None, unit: str | None = None,
+                run: entries.RunMark | None = None) -> Entry:
         """Charges a run, or refuses it; call it before the run reads data.
 
         Args:
@@ -118,12 +120,16 @@ class Ledger:
           name: of the run; None: "run 1" and so on. A plan needs it.
           delta: with filter="basic", the part of the ledger's delta for this run; None: a tenth of
             it, or what is left.
+          unit: what one record of the run is, as in its statement; None: the ledger's, which is
+            then the caller's claim. `fit` gives that of its statement.
           run: how the run is known again if it goes on after a crash; see `fit`.
 
         Raises:
           ValueError: if the ledger cannot pay for it, saying what is left; for a name or a key that
-            was used before; for a description that is not valid.
+            was used before; for another unit; for a description that is not valid.
         """
+        entries.check_name(name)
+        self.check_same("The run", unit=self.unit if unit is None else unit)
         mechanism = described if hyper is None else described.mechanism(hyper)
         check(mechanism)
         told = repr(charges(mechanism, self.neighbours))
@@ -136,7 +142,7 @@ class Ledger:
                                    self.people)
         entry = {
             "words": mechanism.in_words(), "charges": told, "charge": charge,
-            "releases": releases(mechanism), "spent": None,
+            "releases": releases(mechanism), "spent": None, "unit": self.unit,
             "enforced": enforced_by(mechanism), "assumed": assumed_by(mechanism),
             "run": None if run is None else {**run._asdict(), "of": None}}
         with self._books.locked():
@@ -153,31 +159,48 @@ class Ledger:
         statement needs epsilon, delta, neighbours, unit, sampling, enforced and assumed.
 
         Raises:
-          ValueError: if the ledger cannot pay for it, or if it is for other neighbours or another
-            unit.
+          ValueError: if the ledger cannot pay for it, or if it is for other neighbours, another
+            unit or another number of people.
         """
+        entries.check_name(name)
         if not all(hasattr(statement, what) for what in _STATED):
             raise ValueError(f"{type(statement).__name__} is no statement of one mechanism: it "
                              f"needs {', '.join(_STATED)}. A ledger's own runs are added by its "
                              "reservations.")
-        for what in ("neighbours", "unit", "people"):
-            theirs = getattr(statement, what, 1) if what == "people" else getattr(statement, what)
-            if theirs != getattr(self, what):
-                raise ValueError(f"The statement is for {what} = {theirs!r}, and the ledger for "
-                                 f"{getattr(self, what)!r}: they cannot be added.")
-        if not (statement.epsilon >= 0 and 0 <= statement.delta <= 1):
-            raise ValueError(f"The statement has epsilon = {statement.epsilon!r} and delta = "
-                             f"{statement.delta!r}, which no mechanism has: read it back anew.")
+        self.check_same("The statement", neighbours=statement.neighbours,
+                        people=getattr(statement, "people", 1), unit=statement.unit)
+        for what, high in (("epsilon", math.inf), ("delta", 1.0)):
+            value = getattr(statement, what)
+            checks.number(f"{what} of the statement", value, low=0.0, high=high, closed=True,
+                          infinite=what == "epsilon")
+            checks.scalars(**{what: value})
+        epsilon, delta = float(statement.epsilon), float(statement.delta)
         entry = {
-            "words": f"({statement.epsilon:.6g}, {statement.delta:g})-private by its statement, "
-                     "and charged as any such mechanism: " + " ".join(statement.sampling),
-            "charges": None, "charge": self._rule.foreign(statement.epsilon, statement.delta),
+            "words": f"({epsilon:.6g}, {delta:g})-private by its statement, and charged as any "
+                     "such mechanism: " + " ".join(statement.sampling),
+            "charges": None, "charge": self._rule.foreign(epsilon, delta), "unit": self.unit,
             "releases": getattr(statement, "allowed", None),
             "spent": getattr(statement, "spent", None),
             "enforced": list(statement.enforced), "assumed": list(statement.assumed),
             "closed": entries.now(), "run": None}
         with self._books.locked():
             self._enter(name, entry)
+
+    def check_same(self, what: str, **stated: Any) -> None:
+        """Refuses what is stated for another unit, other neighbours or other people.
+
+        Args:
+          what: it is, for the message.
+          **stated: by the names of this ledger's settings.
+
+        Raises:
+          ValueError: naming the setting, and how to state it.
+        """
+        for name, value in stated.items():
+            if value != (own := getattr(self, name)):
+                raise ValueError(f"{what} is for {name} = {value!r}, and the ledger for {own!r}: "
+                                 f"they cannot be added. If {own!r} is true of these data, state "
+                                 f"it with {name}={own!r}; else open a ledger of its own.")
 
     def calibrate(self, algorithm: Any, hyper: Any, *, share: float = 1.0,
                   delta: float | None = None) -> Any:

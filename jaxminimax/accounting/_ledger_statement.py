@@ -41,7 +41,8 @@ class LedgerStatement:
       odometer: what the odometer's number means, in words.
       limits: of every amount that is charged.
       spent: of every amount.
-      runs: a record each, with name, words, charge, releases, spent, opened and closed.
+      runs: a record each, with name, unit, words, charge, releases, spent, opened and closed; unit
+        is None for a run of a ledger that did not record it.
       enforced: what the code guarantees.
       assumed: what the user must see to.
 
@@ -91,14 +92,15 @@ def _line(run: dict[str, Any]) -> str:
     made = "" if run["spent"] is None else f", {run['spent']} made"
     state = "open" if run["closed"] is None else "closed"
     charge = ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items())
-    return f"  {run['name']} ({state}{made}; {charge}): {run['words']}"
+    unit = "unit not recorded" if run["unit"] is None else f"for {run['unit']}"
+    return f"  {run['name']} ({unit}; {state}{made}; {charge}): {run['words']}"
 
 
 def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
                  ) -> LedgerStatement:
     """The statement of a ledger's content, by its filter and the sums of its charges."""
     entries = content["entries"]
-    told = ("name", "words", "charge", "releases", "spent", "opened", "closed")
+    told = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
     return LedgerStatement(
         epsilon=content["epsilon"],
         epsilon_if_stopped_by_looking=rule.odometer(spent),
@@ -110,7 +112,7 @@ def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
         odometer=rule.odometer_in_words(),
         limits=dict(rule.limits),
         spent=spent,
-        runs=tuple({name: entry[name] for name in told} for entry in entries),
+        runs=tuple({name: entry.get(name) for name in told} for entry in entries),
         enforced=tuple(dict.fromkeys((*ENFORCED, *(x for e in entries for x in e["enforced"])))),
         assumed=tuple(dict.fromkeys((
             *claims(content["unit"], content["people"], False), *ASSUMED, ENDS,

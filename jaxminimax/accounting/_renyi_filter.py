@@ -94,6 +94,16 @@ class Renyi(Filter):
         return {"divergence": _fixed_order.pure(epsilon, self.details["order"]), "failure": delta,
                 "law": 0.0, "ratio": 0.0}
 
+    def remedy(self, amount: str, left: float) -> str:
+        """Of failures, which a statement's delta is."""
+        if amount != "failure":
+            return super().remedy(amount, left)
+        return (f"it is delta that is short, not noise. A ledger with filter={self.kind!r} keeps "
+                f"{_ASIDE / 2:.0%} of its delta for the deltas of other statements and for samples "
+                f"that fail. State it at a delta of at most {left:.6g}, where its epsilon is "
+                "larger, or open a ledger with filter='basic', which adds up deltas, and a delta "
+                "above their sum")
+
     def gives_back(self) -> bool:
         """See the theorem."""
         return True

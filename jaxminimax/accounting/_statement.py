@@ -26,6 +26,7 @@ from jaxminimax.accounting._sentences import (
     relation_in_words,
 )
 from jaxminimax.base import checks
+from jaxminimax.base.people import unit_of
 from jaxminimax.base.version import VERSION
 from jaxminimax.mechanism import Leaf, Mechanism, Sequence, concrete, leaves, releases
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
@@ -278,11 +279,10 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     check_delta(delta)
     if rows_each is not None:
         checks.count("rows_each", rows_each)
-        unit = unit or "one person"
+    unit = unit or unit_of(people, rows_each)
     found = dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
-    one = "one record" if people == 1 else f"any {people} records"
     looking, milestone = None, None
     if spent < allowed:
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
@@ -295,7 +295,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         epsilon_spent_if_fixed=dearest(so_far, float(delta), neighbours, people).epsilon,
         delta=float(delta),
         neighbours=neighbours,
-        unit=unit or one,
+        unit=unit,
         sampling=tuple(map(describe, parts)),
         spent=spent + beside(spent),
         allowed=allowed + beside(allowed),

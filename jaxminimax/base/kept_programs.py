@@ -7,9 +7,11 @@ because whoever writes there decides what a later process executes.
 
 import os
 import pathlib
-import stat
+import sys
 
 import jax
+
+from jaxminimax.base import own_files
 
 _LEAST_SECONDS = 0.3  # of compiling what is worth a file
 
@@ -22,8 +24,8 @@ def keep() -> pathlib.Path | None:
     all of it off.
 
     Returns:
-      The folder; None where nothing was set, for these settings or because the folder cannot be
-      the user's alone.
+      The folder; None where nothing was set, for these settings or because the folder is not, or
+      cannot be made, the user's alone.
     """
     allowed = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
     if not allowed or "JAX_COMPILATION_CACHE_DIR" in os.environ:
@@ -36,17 +38,19 @@ def keep() -> pathlib.Path | None:
 
 
 def _own_folder() -> pathlib.Path | None:
-    """The folder, made if it has to be; None if others could write there or it cannot be made."""
+    """The folder, made if it has to be; None if others own or could write any part of it.
+
+    Where they could rename it, in a folder above it, they could put another one there.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
+    if sys.platform == "win32":  # no owners and modes to check
+        return None
     try:
         parent = pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / ".cache"
         folder = parent / "jaxminimax" / "programs"
-        for one in (folder.parent, folder):
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = one.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                return None  # a link, or somebody else's
-            one.chmod(0o700)
-    except (OSError, RuntimeError, AttributeError):  # no home; a system without such owners
+        own_files.make(folder)
+        for one in (folder.parent, parent):
+            own_files.check(one)
+    except (OSError, RuntimeError, ValueError):  # no home; another user's
         return None
     return folder

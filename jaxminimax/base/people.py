@@ -34,3 +34,15 @@ def rows_each(data: PyTree) -> int | None:
     if not isinstance(data, People):  # a reader on the host says what a record is
         rows = getattr(data, "record", getattr(data, "rows", data))
     return rows.most if isinstance(rows, People) else None
+
+
+def unit_of(people: int = 1, rows: int | None = None) -> str:
+    """What a statement is for, where the user did not name it.
+
+    Args:
+      people: how many records of one person may differ.
+      rows: as of `rows_each`.
+    """
+    if rows is not None:
+        return "one person"
+    return "one record" if people == 1 else f"any {people} records"

@@ -57,16 +57,17 @@ class Booking:
       promise: what decides what is released, but the data.
       name: of the run.
       resumable: whether it has a checkpoint.
-      stated: delta, neighbours and people of the statement of `fit`.
+      delta: of the statement of `fit`.
+      **stated: unit, neighbours and people of that statement.
 
     Raises:
-      ValueError: if the ledger refuses it, or is for other neighbours or people; where several
-        processes run.
+      ValueError: if the ledger refuses it, or is for another unit, other neighbours or people;
+        where several processes run.
     """
 
     def __init__(self, ledger: Ledger | None, key: jax.Array, described: Mechanism,
                  promise: dict[str, Any], name: str | None, resumable: bool,
-                 **stated: Any) -> None:
+                 delta: float, **stated: Any) -> None:
         self._entry: Entry | None = None
         self._key, self._begun = key, False
         if ledger is None:
@@ -74,10 +75,7 @@ class Booking:
                 raise ValueError(f"name = {name!r} is that of a run in a ledger: give ledger=... "
                                  "too.")
             return
-        for what in ("neighbours", "people"):
-            if stated[what] != getattr(ledger, what):
-                raise ValueError(f"{what} = {stated[what]!r}, and the ledger is for "
-                                 f"{getattr(ledger, what)!r}: they must be the same.")
+        ledger.check_same("The run", **stated)
         if jax.process_count() > 1:
             raise ValueError("Several processes would each charge the run: reserve it in one of "
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
@@ -87,9 +85,9 @@ class Booking:
             key=fingerprint.mark(own, b"a key in a ledger"),
             run=fingerprint.mark(own, b"a run in a ledger", json.dumps(promise).encode()),
             resumable=resumable)
-        own_delta = ledger.filter == "basic" and stated["delta"] < ledger.delta
+        own_delta = ledger.filter == "basic" and delta < ledger.delta
         self._entry = ledger.reserve(described, name=name, run=marks,
-                                     delta=stated["delta"] if own_delta else None)
+                                     delta=delta if own_delta else None)
 
     def bind(self, z: PyTree, marks: dict[str, str], problem: Problem | GroupProblem,
              mesh: Mesh | None = None) -> None:

@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import json
 import os
+import pathlib
 import re
 import tempfile
 from collections.abc import Callable
@@ -15,8 +16,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.base import arguments, arithmetic, checks
-from jaxminimax.base.people import rows_each
+from jaxminimax.base import arguments, arithmetic, checks, own_files
+from jaxminimax.base.people import rows_each, unit_of
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core
 from jaxminimax.drivers import bookings, fingerprint, progress_bar
@@ -93,8 +94,10 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
       delta: for the statement.
       neighbours: for the statement.
       alongside: for the statement: other mechanisms run on the same data; not charged to `ledger`.
-      unit: for the statement: what one record is; None for data by `by_person`: "one person".
-      checkpoint: folder for the saved states; needs orbax-checkpoint.
+      unit: for the statement, and the same as that of `ledger`: what one record is; None: "one
+        record", for data by `by_person` "one person".
+      checkpoint: folder for the saved states, which no other user may write to: a state chosen by
+        another could repeat noise at another point; needs orbax-checkpoint.
       every: rounds in a piece; None for a hundredth of the run.
       callback: called with a host copy of the state after every piece; never sees the data.
       progress: whether to show a progress bar, if tqdm is installed.
@@ -103,8 +106,9 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         which sum theirs one after another; None: one for each device. A run with a checkpoint goes
         on with the same number only.
       people: for the statement: the most records that one unit has.
-      ledger: the budget of everything that is released about these data; see `Ledger`. With
-        filter="basic" the run is charged at `delta`, if that is below the ledger's.
+      ledger: the budget of everything that is released about these data; see `Ledger`. One of
+        another unit refuses the run. With filter="basic" the run is charged at `delta`, if that is
+        below the ledger's.
       name: of the run in the ledger.
 
     Returns:
@@ -112,10 +116,11 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
 
     Raises:
       ValueError: for a description that is not valid or does not fit the data, a folder of
-        another run or number of shards, processes that do not agree, `HostData` for an algorithm
-        that reads all records, or chooses them, or on a mesh for one that does not release clipped
-        sums over a `Query`; for a checkpoint of a key of another generator than threefry2x32; for
-        arithmetic in which NaN is no number like others; if the ledger refuses the run.
+        another run or number of shards, or one that another user owns or may write to, processes
+        that do not agree, `HostData` for an algorithm that reads all records, or chooses them, or
+        on a mesh for one that does not release clipped sums over a `Query`; for a checkpoint of a
+        key of another generator than threefry2x32; for arithmetic in which NaN is no number like
+        others; if the ledger refuses the run.
       RuntimeError: for a state that could not be saved.
       TypeError: as `run`.
       ImportError: if `checkpoint` is given and orbax-checkpoint is not installed.
@@ -156,7 +161,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     promise = _promise(key, described, hyper, algorithm) | (
         {} if shards is None else {_SHARDS: int(shards)})
     with bookings.Booking(ledger, key, described, promise, name, checkpoint is not None,
-                          delta=delta, neighbours=neighbours, people=people) as booking:
+                          delta=delta, neighbours=neighbours, people=people,
+                          unit=unit or unit_of(people, rows_each(data))) as booking:
         sharding.check_records(data)  # what is refused here is not charged
         placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, GroupProblem))
         if not isinstance(placed, HostData | HostShards):
@@ -221,7 +227,7 @@ def _check_folder(path: str | os.PathLike) -> None:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"checkpoint must be the path of a folder, got {checks.told(path)}.")
     try:
-        os.makedirs(path, exist_ok=True)
+        own_files.make(pathlib.Path(path))
         with tempfile.TemporaryFile(dir=os.fspath(path)):
             pass
     except OSError as error:

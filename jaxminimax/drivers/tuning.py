@@ -20,6 +20,7 @@ from jaxminimax.accounting import (
     tuning_statement,
 )
 from jaxminimax.base import arguments, arithmetic, checks
+from jaxminimax.base.people import rows_each, unit_of
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import many_runs
 from jaxminimax.drivers.private_search import cumulative, score_problem, search
@@ -63,7 +64,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
          held_out: PyTree | None = None, expected: float = 10.0, eta: float = 0.0,
          most: int | None = None, hide_time: bool = False, share: float = 0.2,
          neighbours: str = "replace_one", point: Callable[[Any], PyTree] = average,
-         at_once: int = 1, unit: str = "one record", assumed: tuple[str, ...] = ()) -> Tuned:
+         at_once: int = 1, unit: str | None = None, assumed: tuple[str, ...] = ()) -> Tuned:
     """The best of a random number of runs, with candidates drawn for them, all of it paid for.
 
         tuned = jmm.tune(key, start, rows, candidates, jmm.sgda, problem, score=accuracy,
@@ -102,7 +103,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
       neighbours: as in `epsilon`.
       point: `state -> point`, what of a run's last state is scored and used.
       at_once: runs that go on at the same time; more than one is quicker on a GPU.
-      unit: what one record is, for the statement.
+      unit: what one record is, for the statement; None: "one record", for data by `by_person` "one
+        person".
       assumed: further assumptions to print.
 
     Returns:
@@ -148,8 +150,9 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
         _check_flat(candidates, algorithm, data)
     target = Target(epsilon, delta, runs, neighbours)
     made, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
-    promised = tuning_statement(algorithm, made, scored, score_range, target, unit=unit,
-                                padded=hide_time, apart=apart, assumed=assumed)
+    promised = tuning_statement(algorithm, made, scored, score_range, target,
+                                unit=unit or unit_of(rows=rows_each(data)), padded=hide_time,
+                                apart=apart, assumed=assumed)
     arguments.records(data)
     arguments.records(held_out, "held_out")
     low, high = score_range

@@ -1,6 +1,7 @@
 """`python -m jaxminimax train` and `predict`: from a table and a schema to a private scorer."""
 
 import argparse
+import contextlib
 import json
 import pathlib
 import warnings
@@ -9,15 +10,15 @@ from typing import Any
 import jax
 
 from jaxminimax.accounting import epsilon
-from jaxminimax.base import checks
+from jaxminimax.base import checks, own_files
 from jaxminimax.mechanism import Sequence
 from jaxminimax.tables import files, options, reference, report
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import MODEL, Scorer
 from jaxminimax.tables.training import train
-from jaxminimax.tables.unfinished import Unfinished
 
-UNFINISHED = "unfinished"
+REPORT, PAGE = "report.json", "report.html"
+UNFINISHED = "unfinished"  # folders of runs, by number
 _TRAIN = "trains a private scorer of a table"
 _PREDICT = "scores the rows of a table by a trained scorer"
 
@@ -62,8 +63,13 @@ def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise ValueError("--curve is of the AUC on rows held out: say --test-fraction too.")
     for one in args.curve:
         checks.number("--curve", one, low=0.0)
-    if folder is not None:  # before any budget is spent
-        _writable(folder)
+    with _held(folder):
+        return _trained_in(folder, args)
+
+
+def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
+                ) -> tuple[dict[str, Any], str]:
+    """What `train` does while no other process writes to the folder."""
     frame = files.read(args.table)
     schema = options.schema(args, list(frame.columns), len(frame))
     test = None
@@ -73,19 +79,17 @@ def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     rows = frame if test is None else frame[~test]
     for note in options.doubts(schema, len(rows)):
         warnings.warn(note, UserWarning, stacklevel=2)
-    if folder is not None and (folder / MODEL).stat().st_size and not (
-            folder / UNFINISHED).exists():
+    if folder is not None and (folder / MODEL).exists() and not any(
+            (folder / UNFINISHED).glob("*/key")):
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
     held = None if test is None else frame[test]
     scorer, said = _trained(args, rows, held, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)
-        (folder / "report.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
-        (folder / "report.html").write_text(report.page(scorer, said), encoding="utf-8")
-        for one in (folder / UNFINISHED).glob("*"):
-            Unfinished(one).finish()
-        (folder / UNFINISHED).rmdir()
+        own_files.write(folder / REPORT, json.dumps(said, indent=1))
+        own_files.write(folder / PAGE, report.page(scorer, said))
+        own_files.remove(folder / UNFINISHED)  # with the keys
     return said, "\n".join(_lines(args, scorer, said, 0 if held is None else len(held)))
 
 
@@ -150,12 +154,23 @@ def _lines(args: argparse.Namespace, scorer: Scorer, said: dict[str, Any], held:
     return lines
 
 
-def _writable(folder: pathlib.Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MODEL).touch()
-    except OSError as error:
-        raise ValueError(f"--out {folder} cannot be written: {error}") from error
+def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
+    """The folder of the results, for this process alone, before any budget is spent."""
+    with contextlib.ExitStack() as held:
+        if folder is None:
+            return held
+        try:
+            if not folder.exists():
+                own_files.make(folder, 0o755)
+            held.enter_context(own_files.locked(folder / MODEL))
+            held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
+            for name in (REPORT, PAGE, UNFINISHED):
+                own_files.sweep(folder, name)
+        except OSError as error:
+            raise ValueError(f"--out {folder} cannot be written: {error}") from error
+        if (folder / UNFINISHED).exists():
+            own_files.check(folder / UNFINISHED)
+        return held.pop_all()
 
 
 def _predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import Statement, statement
+from jaxminimax.base import own_files
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.mechanism import Mechanism
@@ -83,9 +83,7 @@ class Scorer:
                   "weights": self.weights.tolist(), **self.moments.to_json(),
                   "floor": self.floor, "statement": self.statement.to_json(),
                   "group_losses": self.group_losses}
-        part = pathlib.Path(f"{path}.part")  # all of the file, or none
-        part.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        part.replace(path)
+        own_files.write(path, json.dumps(record, indent=1))
 
     @classmethod
     def load(cls, path: Any) -> Self:

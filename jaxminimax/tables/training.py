@@ -50,7 +50,8 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
 
     Raises:
       ValueError: for numbers out of range, a table without a declared column, a group without rows,
-        a folder of another run, or a ledger.
+        a folder of another run, one that another user owns or may write to or that another process
+        has, or a ledger.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -81,28 +82,29 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     if paid:
         cells = [as_numbers(schema.cells(frame, name)) for name in schema.charged]
         values = records(np.stack(cells, -1), labels, owners, schema.most)
-    job = Unfinished(folder, key)
-    job.promise((features, labels, index.astype(np.int32),
-                 None if groups is None else groups.number.astype(np.int32),
-                 None if values is None else values.x.view(np.uint32)),
-                _settings(chosen, driver.get("mesh")),
-                schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta), method=method)
-    root, known = job.key, [_PUBLIC]
-    if paid:
-        known.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
-                     "budget.")
-        root = jax.random.fold_in(job.key, 0)
-        found = job.once("ranges", lambda: [[one.low, one.high] for one in ranges.released(
-            jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
-        schema = ranges.within(schema, [Number(*one) for one in found])
-        features = schema.features(frame)
-    assert features is not None
-    rows = records(features, labels, owners, schema.most)
-    unit = "one row" if schema.owner is None else (
-        f"one person, the first {schema.most} rows of whom are read")
-    return train_records(root, rows, schema, chosen, groups=groups, unit=unit, assumed=tuple(known),
-                         progress=progress, once=job.once,
-                         **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
+    with Unfinished(folder, key) as job:
+        job.promise((features, labels, index.astype(np.int32),
+                     None if groups is None else groups.number.astype(np.int32),
+                     None if values is None else values.x.view(np.uint32)),
+                    _settings(chosen, driver.get("mesh")),
+                    schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
+                    method=method)
+        root, known = job.key, [_PUBLIC]
+        if paid:
+            known.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
+                         "budget.")
+            root = jax.random.fold_in(job.key, 0)
+            found = job.once("ranges", lambda: [[one.low, one.high] for one in ranges.released(
+                jax.random.fold_in(job.key, 1), paid[0], values.x, values.weight)])
+            schema = ranges.within(schema, [Number(*one) for one in found])
+            features = schema.features(frame)
+        assert features is not None
+        rows = records(features, labels, owners, schema.most)
+        unit = "one row" if schema.owner is None else (
+            f"one person, the first {schema.most} rows of whom are read")
+        return train_records(root, rows, schema, chosen, groups=groups, unit=unit,
+                             assumed=tuple(known), progress=progress, once=job.once,
+                             **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
 
 
 def _settings(chosen: Defaults, mesh: Any) -> str:

@@ -2,27 +2,31 @@
 
 A key that is drawn anew at every start would make a second release of a run that was stopped, and
 spend its budget twice. So the key is saved, for as long as the run is not finished, in a folder
-that only its owner may read: whoever has it can subtract the noise. Beside it stand what the run
-promised (its schema, epsilon, delta, all settings, versions and device, and a keyed fingerprint of
-its rows), what it released before training (ranges, means), and the state of the training. All
-draws are functions of the key, so what was lost between two saved states is repeated, and not
-released anew. A folder of another run is refused, as its noise would stand on other numbers: equal
-noise at another point, or times another factor, gives the data away. So are other settings by the
-same arguments, of a later version or on a mesh.
+that only its owner may write to, in a file that only its owner may read: with the key the noise can
+be subtracted. Next to it lie what the run promised (its schema, epsilon, delta, all settings,
+versions and device, and a keyed fingerprint of its rows), what it released before training (ranges,
+means), and the state of the training. All draws are functions of the key, so what was lost between
+two saved states is repeated, and not released anew. A folder of another run is refused, as its
+noise would stand on other numbers: equal noise at another point, or times another factor, gives the
+data away. So are other settings by the same arguments, of a later version or on a mesh.
+
+The promise is written before the key, the key before anything is released, and the folder goes in
+one piece: one with a key and no promise, or with released numbers and no key, is refused.
 """
 
+import contextlib
 import importlib.metadata
+import importlib.util
 import json
-import os
 import pathlib
-import shutil
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxminimax.base import own_files
 from jaxminimax.base.types import PyTree
 from jaxminimax.door import core
 from jaxminimax.drivers import fingerprint
@@ -35,38 +39,50 @@ _SAVES = 20
 
 
 class Unfinished:
-    """The folder of one run, or without a folder nothing but its key.
+    """The folder of one run, or without a folder nothing but its key; also a context.
+
+    No other process has the folder until the context ends.
 
     Attributes:
       key: root key of the run, a secret.
       going_on: whether the folder had been begun before.
 
     Args:
-      folder: made if it is not there; None: nothing is saved.
+      folder: made if it is not there, and removed by the caller after the run's end, by
+        `own_files.remove`; None: nothing is saved.
       key: of the run; None: that of the folder, or one drawn from the system's entropy.
 
     Raises:
-      ValueError: for a folder of a run with another key, or one that cannot be written.
+      ValueError: for a folder of a run with another key, one that another user owns or may write
+        to, one that another process has, or one that cannot be written.
     """
 
     def __init__(self, folder: Any, key: jax.Array | None = None) -> None:
         self._folder = None if folder is None else pathlib.Path(folder)
-        self.going_on = self._folder is not None and (self._folder / _KEY).is_file()
-        if self._folder is None:
-            self.key = secret_key() if key is None else key
-            return
-        if not self.going_on:
-            self.key = secret_key() if key is None else key
+        self._lock = contextlib.ExitStack()
+        self.going_on = False
+        if self._folder is not None:
             try:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._write(_KEY, json.dumps(_words(self.key)))
+                own_files.make(self._folder)
+                self._lock.enter_context(own_files.locked(self._folder))
             except OSError as error:
                 raise ValueError(f"{self._folder} cannot be written: {error}") from error
+            self.going_on = (self._folder / _KEY).exists()
+            if self.going_on and not (self._folder / _PROMISE).exists():
+                self._refuse_as("holds a key, but nothing of the run that it is of")
+        if self._folder is None or not self.going_on:
+            self.key = secret_key() if key is None else key
             return
-        words = json.loads(self._read(_KEY))
+        words = json.loads(own_files.read(self._folder / _KEY))
         if key is not None and _words(key) != words:
             self._refuse("seed or key")
         self.key = jax.random.wrap_key_data(jnp.array(words[1:], jnp.uint32), impl=words[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
 
     def promise(self, rows: PyTree, settings: str, **given: Any) -> None:
         """Writes down what the run is of, or compares it with what was.
@@ -89,13 +105,14 @@ class Unfinished:
             "table, or order of its rows": fingerprint.of_rows(
                 fingerprint.secret(self.key), rows),
             "setting": settings}))
-        if not (self._folder / _PROMISE).is_file():
-            self._write(_PROMISE, json.dumps(made))
+        if self.going_on:
+            saved = json.loads(own_files.read(self._folder / _PROMISE))
+            for name in made | saved:
+                if made.get(name) != saved.get(name):
+                    self._refuse(name)
             return
-        saved = json.loads(self._read(_PROMISE))
-        for name in made | saved:
-            if made.get(name) != saved.get(name):
-                self._refuse(name)
+        self._write(_PROMISE, made)
+        self._write(_KEY, _words(self.key), new=True)
 
     def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
         """What `make` releases, as plain numbers and lists; of a run that goes on, what it had.
@@ -104,11 +121,10 @@ class Unfinished:
           name: of the release.
           make: called unless it was released before.
         """
-        if self._folder is not None and (self._folder / name).is_file():
-            return json.loads(self._read(name))
+        if self._folder is not None and self._is_there(name):
+            return json.loads(own_files.read(self._folder / name))
         made = make()
-        if self._folder is not None:
-            self._write(name, json.dumps(made))
+        self._write(name, made)
         return made
 
     def driver(self, size: float, rounds: int) -> dict[str, Any]:
@@ -120,34 +136,30 @@ class Unfinished:
         """
         if self._folder is None or size * rounds < LONG or not _can_save():
             return {}
+        self._is_there(_ROUNDS)
         return {"checkpoint": self._folder / _ROUNDS, "every": max(1, rounds // _SAVES)}
 
-    def finish(self) -> None:
-        """Removes the folder, the key first: its results stand elsewhere."""
-        if self._folder is not None:
-            (self._folder / _KEY).unlink(missing_ok=True)
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _read(self, name: str) -> str:
+    def _is_there(self, name: str) -> bool:
+        """Whether the run had a file or folder before; any other one is not its own."""
         assert self._folder is not None
-        return (self._folder / name).read_text(encoding="utf-8")
+        there = (self._folder / name).exists()
+        if there and not self.going_on:
+            self._refuse_as(f"holds {name}, but no key of the run that it is of")
+        return there
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, content: Any, new: bool = False) -> None:
         """All of it or nothing, for the owner's eyes only."""
-        assert self._folder is not None
-        part = self._folder / f"{name}.part"
-        part.unlink(missing_ok=True)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w",
-                  encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self._folder / name)
+        if self._folder is not None:
+            own_files.write(self._folder / name, json.dumps(content), mode=0o600, new=new)
 
     def _refuse(self, name: str) -> None:
-        raise ValueError(f"{self._folder} is of a run that was stopped, with another {name}: "
-                         "repeat its own command to go on with it. To give it up, and begin "
-                         "another one, delete that folder; what anybody saw of it stays spent.")
+        self._refuse_as(f"is of a run that was stopped, with another {name}: repeat its own "
+                        "command to go on with it")
+
+    def _refuse_as(self, what: str) -> NoReturn:
+        self._lock.close()
+        raise ValueError(f"{self._folder} {what}. To give it up, and begin another one, delete "
+                         "that folder; what anybody saw of it stays spent.")
 
 
 def _words(key: jax.Array) -> list[Any]:
@@ -155,6 +167,4 @@ def _words(key: jax.Array) -> list[Any]:
 
 
 def _can_save() -> bool:
-    import importlib.util
-
     return importlib.util.find_spec("orbax") is not None

@@ -1,0 +1,209 @@
+"""Folders and files that only this user may write, changed by one process at a time.
+
+The folder of a run holds its key and what it released, and the folder of compiled programs holds
+what a later process executes: another user who could write there would know the noise, or choose
+the code. A file is written under another name, flushed to the disk and then renamed, so that a
+crash or a full disk leaves the former content or the new one. Locks are the operating system's,
+which releases them when a process ends, however it ends; network file systems do not promise them.
+Systems without numbers of users and modes, such as Windows, are not checked for either.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_PAUSE = 0.02  # seconds between two attempts to lock
+_ASIDE = re.compile(r".*\.\d+-[0-9a-f]{8}")  # the name of what is being written or removed
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+
+
+def make(folder: pathlib.Path, mode: int = 0o700) -> None:
+    """Makes a folder, and its parents where they are missing, and checks it and all within.
+
+    Args:
+      folder: of this user alone; others may read it, if it is there and lets them.
+      mode: of what is made.
+
+    Raises:
+      ValueError: naming the folder or file that another user owns or may write to.
+      OSError: if it cannot be made.
+    """
+    for one in (*reversed(folder.parents), folder):
+        if not one.exists():
+            one.mkdir(mode, exist_ok=True)
+            check(one)
+    check(folder)
+    closed = not folder.lstat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(FileNotFoundError):  # another process is at work
+                check(pathlib.Path(place, name), closed=closed)
+
+
+def check(path: str | os.PathLike, found: os.stat_result | None = None, *,
+          closed: bool = False) -> None:
+    """Refuses a link, and what other users own or may write to.
+
+    Args:
+      path: of a file or folder.
+      found: of it; None: what is there now.
+      closed: whether it lies in a folder that nobody else may enter.
+
+    Raises:
+      ValueError: naming the file or folder, and what to do.
+    """
+    found = os.lstat(path) if found is None else found
+    why = "is a link" if stat.S_ISLNK(found.st_mode) else ""
+    if sys.platform != "win32":
+        if found.st_uid != os.getuid():
+            why = f"belongs to another user, number {found.st_uid}"
+        elif not closed and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            why = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
+    if why:
+        raise ValueError(f"{path} {why}, so another user could learn or choose what is secret: "
+                         "give a folder that does not exist yet; or, if nobody else has written "
+                         "to this one, remove their right to do so (chmod -R go-w).")
+
+
+def read(path: str | os.PathLike) -> str:
+    """The content of a file that nobody else owns or may write to.
+
+    Raises:
+      ValueError: for any other file.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | _NO_LINKS)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    with open(handle, encoding="utf-8") as file:
+        check(path, os.fstat(handle))
+        return file.read()
+
+
+def write(path: str | os.PathLike, text: str, *, mode: int = 0o666, new: bool = False) -> None:
+    """Replaces the content of a file; returns when it is on disk.
+
+    Args:
+      path: of the file.
+      text: its content.
+      mode: of the file, less the umask.
+      new: whether the file must not be there yet.
+
+    Raises:
+      FileExistsError: for a new file that is there.
+      OSError: if it cannot be written; it is then as it was.
+    """
+    part = _aside(path)
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        (os.link if new else os.replace)(part, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(part)
+    if sys.platform != "win32":  # the name, too
+        folder = os.open(os.path.dirname(part) or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def remove(folder: str | os.PathLike) -> None:
+    """Removes a folder: from the first moment on nothing of it is in its place."""
+    ended = _aside(folder)
+    os.rename(folder, ended)
+    shutil.rmtree(ended)
+
+
+def _aside(path: str | os.PathLike) -> str:
+    return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
+    """While this holds, no other process has the lock of a file or folder.
+
+    Args:
+      what: a folder, with the lock inside, or a file, with the lock beside it.
+      wait: for another process [s].
+
+    Raises:
+      ValueError: naming the process that has the lock.
+      OSError: if the file of the lock cannot be made.
+    """
+    folder, name = (what, "") if os.path.isdir(what) else os.path.split(os.path.abspath(what))
+    path = os.path.join(folder, f"{name}.lock" if name else "lock")
+    end = time.monotonic() + wait
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o666)
+        try:
+            free = _lock(handle)
+            if free and _is_at(handle, path):  # else its last holder removed it
+                os.ftruncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+                sweep(folder, name)
+                yield
+                return
+            if not free and time.monotonic() >= end:
+                raise ValueError(f"{os.fspath(what)} is locked by another process{_holder(path)}: "
+                                 "wait for it to end, or end it, and begin anew.")
+        finally:
+            os.close(handle)  # and with it the lock
+        time.sleep(_PAUSE)
+
+
+def sweep(folder: str | os.PathLike, name: str = "") -> None:
+    """Removes what processes that ended left while they wrote or removed something in a folder.
+
+    Args:
+      folder: that no other process works in.
+      name: of the file or folder that it was; "" for any.
+    """
+    for one in os.listdir(folder):
+        if _ASIDE.fullmatch(one, len(name)) and one.startswith(name):
+            path = os.path.join(folder, one)
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+
+def _lock(handle: int) -> bool:
+    """Takes the lock, if nobody has it."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _is_at(handle: int, path: str) -> bool:
+    """Whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: str) -> str:
+    """The process that has the lock, for a message."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return f", number {number}" if (number := file.read(20)).isdigit() else ""
+    return ""
