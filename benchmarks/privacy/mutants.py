@@ -22,6 +22,7 @@ from benchmarks import mutant_charges as charges
 from benchmarks import mutant_detectors as find
 from benchmarks import mutant_plants as plant
 from benchmarks import mutant_samples as samples
+from benchmarks import mutant_subtle as subtle
 from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
@@ -287,6 +288,7 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      charges.one_pass_alone, PASSES, SIGNAL),
     ("group charged at its rate over the number of groups", "accountant: adaptive groups",
      "charge", charges.rate_over_groups, find.one_group, "true delta over the claimed one"),
+    *subtle.BUGS,
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
