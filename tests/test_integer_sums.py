@@ -256,7 +256,6 @@ def test_integers_are_the_sum(strategy):
         np.testing.assert_allclose(found.astype(float) / 2**18, plain, atol=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("parameters", [1, 2**26 + 1, 2**30 + 1])
 def test_no_sum_wraps_around_or_is_clamped_on_a_finer_grid(parameters, exact):

@@ -93,7 +93,6 @@ def chi_square_p(observed, expected):
 # --- Poisson: the law ---
 
 
-@pytest.mark.slow
 @cases
 def test_a_sample_holds_distinct_records(rate, population):
     sample, inside = drawn(rate, population)
@@ -110,7 +109,6 @@ def _places(keys, count):
     return jax.lax.map(lambda key: slots.places(key, count), keys)
 
 
-@pytest.mark.slow
 def test_places_are_a_uniform_permutation():
     found = np.asarray(_places(jax.random.split(jax.random.key(0), 48_000), 4))
     _, counts = np.unique(found, axis=0, return_counts=True)
@@ -118,7 +116,6 @@ def test_places_are_a_uniform_permutation():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 160, 161, 700])
 def test_places_are_all_of_them_and_every_slot_is_as_likely(count):
     found = np.asarray(_places(jax.random.split(jax.random.key(1), 4000), count))
@@ -129,7 +126,6 @@ def test_places_are_all_of_them_and_every_slot_is_as_likely(count):
         assert chi_square_p(seen, expected) > 1e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 161])
 def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
     """Of 32 bits, all but three are taken away, so that many numbers tie at first."""
@@ -170,7 +166,6 @@ def test_places_are_the_same_alone_and_beside_others_whose_numbers_tie(count, bu
     assert 0 < sum(tied) < len(tied)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("sampling_", [Poisson(rate=0.4), FixedSize(batch=3)], ids=str)
 def test_the_slots_of_the_others_tell_nothing_about_a_record(sampling_, whole, bug):
@@ -194,7 +189,6 @@ def test_the_slots_of_the_others_tell_nothing_about_a_record(sampling_, whole, b
     assert stats.chi2_contingency(counts).pvalue > 1e-3
 
 
-@pytest.mark.slow
 @cases
 def test_every_record_is_drawn_with_probability_rate(rate, population):
     _, inside = drawn(rate, population)
@@ -203,7 +197,6 @@ def test_every_record_is_drawn_with_probability_rate(rate, population):
     assert max(off[[0, population // 2, -1]]) < 4
 
 
-@pytest.mark.slow
 @cases
 def test_the_size_of_a_sample_is_binomial(rate, population):
     sample, inside = drawn(rate, population)
@@ -252,13 +245,11 @@ def test_sets_of_records_follow_the_product_law(rate, population):
     assert subset_p(query(rate, population), 40_000) > 1e-3
 
 
-@pytest.mark.slow
 def test_samples_that_fit_follow_the_product_law_given_their_size():
     """Given that a sample fits, it is the described one."""
     assert subset_p(query(0.4, 6, capacity=3), 40_000) > 1e-3
 
 
-@pytest.mark.slow
 def test_rows_that_are_drawn_several_times_count_once(bug):
     """Forty slots have rows of six."""
     bug.setattr(poisson, "_slots", lambda rate, n, capacity: (distinct.Room(40, False), n))
@@ -278,7 +269,6 @@ def test_the_product_law_catches_another_rate_and_a_choice_of_rows(bug):
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
 
 
-@pytest.mark.slow
 def test_different_keys_draw_independently_and_equal_keys_equally():
     q, count = query(0.3, 40), 5000
     one, again, two = (members(samples(q, count, seed), 40) for seed in (1, 1, 2))
@@ -287,7 +277,6 @@ def test_different_keys_draw_independently_and_equal_keys_equally():
     assert sigmas((one[1:] & one[:-1]).sum(0), count - 1, 0.3**2).max() < SIGMAS
 
 
-@pytest.mark.slow
 def test_a_large_population_is_sampled_evenly():
     """Indices near 2^29: no wraparound, no coarse grid."""
     population, mean, trials = 2**29, 20.0, 8000
@@ -389,7 +378,6 @@ def test_what_first_bits_do_not_tell_is_told_by_all(rate, n, room, most, lanes, 
     assert again
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "population", "capacity"), CUT)
 def test_a_record_is_drawn_as_often_as_is_said(rate, population, capacity):
     q, trials = query(rate, population, capacity), 20_000
@@ -458,7 +446,6 @@ def rows_drawn(q, count, seed=0):
     return np.sort(sample.rows, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("population", "batch", "slots"), [
     (6, 3, 0), (5, 1, 0), (7, 6, 0), (6, 3, 60)])
 @pytest.mark.optimised("6-3-0")
@@ -474,7 +461,6 @@ def test_every_subset_of_the_fixed_size_is_equally_likely(population, batch, slo
     assert chi_square_p(observed, np.full(len(subsets), len(rows) / len(subsets))) > 1e-3
 
 
-@pytest.mark.slow
 def test_subsets_of_a_larger_population_are_even_in_records_and_in_pairs():
     population, batch, count = 700, 9, 8000
     rows = rows_drawn(fixed(population, batch), count)
