@@ -210,11 +210,13 @@ def farthest():
     return moved.max() * charged(q) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_the_sensitivity_is_attained():
     assert 0.999 < farthest() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_the_sensitivity_catches_a_lifted_clip(bug):
     weight = weights.weight
@@ -358,6 +360,7 @@ def test_the_sum_is_divided_by_the_public_batch_size():
     assert abs(share.var() / variance - 1) < SIGMAS * math.sqrt(2.1 / count)
 
 
+@pytest.mark.slow
 def test_the_variance_catches_a_division_by_the_realised_batch_size(bug):
     sums = clipping.ClippedSum.sums
 
@@ -369,6 +372,7 @@ def test_the_variance_catches_a_division_by_the_realised_batch_size(bug):
     assert shares(0.2, 50, 100).var() < 1e-12
 
 
+@pytest.mark.slow
 def test_both_players_read_one_sample_and_every_release_its_own():
     """Members from the sums of records that are unit vectors."""
     population, rate, count = 20, 0.3, 20_000

@@ -190,6 +190,7 @@ def test_gradients_noise_has_the_described_deviation(sampling, group):
     assert stats.kstest(g.ravel() * size / (CLIP * Z), "norm").pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_losses_noise_is_laplace_with_each_groups_own_scale_and_each_its_own():
     data = jnp.zeros((3, 7, 2))

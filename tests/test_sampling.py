@@ -378,6 +378,7 @@ def test_what_first_bits_do_not_tell_is_told_by_all(rate, n, room, most, lanes, 
     assert again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "population", "capacity"), CUT)
 def test_a_record_is_drawn_as_often_as_is_said(rate, population, capacity):
     q, trials = query(rate, population, capacity), 20_000
