@@ -77,7 +77,8 @@ def laws():
     groups = 1 / np.array(SIZES)
     correlated = jmm.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=3)
     both = np.repeat(np.array(CLIP) / N, 2)
-    losses = dict(moves=1.0, pair=LOSSES, place=(0, 0), keys=4000)
+    losses = dict(pair=LOSSES, keys=4000)
+    each = dict(moves=math.sqrt(len(SIZES)), place=(slice(None), 0))  # one record of each group
     return {
         "sum": Law(DOORS["sum"], 1 / N),
         "sum of a part": Law(DOORS["sum of a part"], 2 / N, spent=3),
@@ -88,14 +89,14 @@ def laws():
         "gradient of a group": Law(DOORS["group gradient"], groups[1], place=(1, 0)),
         "gradient of all groups": Law(DOORS["all groups' gradient"], 0.9 * groups[0],
                                       place=(0, 0)),
-        "losses": Law(DOORS["group losses"], groups, 2**0.5, **losses),
-        "losses, Gaussian": Law(DOORS["Gaussian losses"], groups, **losses),
+        "losses": Law(DOORS["group losses"], groups, 2**0.5, **each, **losses),
+        "losses, Gaussian": Law(DOORS["Gaussian losses"], groups, **each, **losses),
         "solution": Law(DOORS["solution"], solution_length(phase, phase.reg_w), moves=1.0,
                         pair=RECORDS, place=(0, 0)),
         "node of a tree": Law(DOORS["leaf"], 1.0, spent=2),
         "correlated sums": Law(DOORS["leaf"]._replace(mechanism=correlated), 1.0, np.linalg.norm(
             coefficients(3) * 2.0**-17), spent=2),
-        "loss of a record": Law(DOORS["loss"], 1.0, 2**0.5, **losses),
+        "loss of a record": Law(DOORS["loss"], 1.0, 2**0.5, moves=1.0, place=(0, 0), **losses),
     }
 
 
