@@ -32,6 +32,7 @@ def test_without_sampling_the_target_is_met_to_twelve_digits(epsilon, delta, tim
     assert 1 - 1e-11 < jmm.epsilon(answer, delta) / epsilon <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
@@ -40,6 +41,7 @@ def test_with_sampling_the_target_is_met_to_a_thousandth(epsilon, delta, times):
     assert 0.999 < jmm.epsilon(answer, delta) / epsilon <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "batch", "times"), [(256, 16, 64), (5, 5, 3), (2, 40, 2)])
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])
 def test_draws_with_replacement_are_calibrated(n, batch, times, epsilon):

@@ -252,6 +252,7 @@ def test_profiles_of_rare_hits_and_of_the_largest_losses_are_from_above(r, s, ra
         assert exact <= value <= exact * 1.01 + 1e-13
 
 
+@pytest.mark.slow
 def test_delta_at_an_epsilon_is_as_close_as_epsilon_at_a_delta():
     """Of releases that hit seldom and cost much then: no normal law tells where to look."""
     cost, target = poisson(1.4e-6, 0.6, 6179), 9.6e-14
@@ -337,6 +338,7 @@ def attack(rate, z, neighbours, delta):
     return float(np.max(np.log(p[sure] - delta) - q[sure], initial=0.0))
 
 
+@pytest.mark.slow
 def test_no_bound_falls_below_an_attack_on_one_release():
     rng = np.random.default_rng(0)
     for i in range(24):
@@ -350,6 +352,7 @@ def test_no_bound_falls_below_an_attack_on_one_release():
         assert attack(0.2, 0.25, neighbours, 1e-6) > 0.9 * value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("neighbours", [RO, AR])
 @pytest.mark.parametrize(("rate", "z", "times", "delta"), [
     (0.01, 1.0, 300, 1e-5), (0.2, 5.0, 100, 1e-6), (64 / 39992, 1.34, 9373, 1e-6)])

@@ -116,6 +116,7 @@ def test_places_are_a_uniform_permutation():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 160, 161, 700])
 def test_places_are_all_of_them_and_every_slot_is_as_likely(count):
     found = np.asarray(_places(jax.random.split(jax.random.key(1), 4000), count))
@@ -126,6 +127,7 @@ def test_places_are_all_of_them_and_every_slot_is_as_likely(count):
         assert chi_square_p(seen, expected) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 161])
 def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
     """Of 32 bits, all but three are taken away, so that many numbers tie at first."""
@@ -166,6 +168,7 @@ def test_places_are_the_same_alone_and_beside_others_whose_numbers_tie(count, bu
     assert 0 < sum(tied) < len(tied)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("sampling_", [Poisson(rate=0.4), FixedSize(batch=3)], ids=str)
 def test_the_slots_of_the_others_tell_nothing_about_a_record(sampling_, whole, bug):
@@ -250,6 +253,7 @@ def test_samples_that_fit_follow_the_product_law_given_their_size():
     assert subset_p(query(0.4, 6, capacity=3), 40_000) > 1e-3
 
 
+@pytest.mark.slow
 def test_rows_that_are_drawn_several_times_count_once(bug):
     """Forty slots have rows of six."""
     bug.setattr(poisson, "_slots", lambda rate, n, capacity: (distinct.Room(40, False), n))
@@ -269,6 +273,7 @@ def test_the_product_law_catches_another_rate_and_a_choice_of_rows(bug):
     assert subset_p(query(0.3, 6), 40_000) < 1e-6
 
 
+@pytest.mark.slow
 def test_different_keys_draw_independently_and_equal_keys_equally():
     q, count = query(0.3, 40), 5000
     one, again, two = (members(samples(q, count, seed), 40) for seed in (1, 1, 2))
@@ -277,6 +282,7 @@ def test_different_keys_draw_independently_and_equal_keys_equally():
     assert sigmas((one[1:] & one[:-1]).sum(0), count - 1, 0.3**2).max() < SIGMAS
 
 
+@pytest.mark.slow
 def test_a_large_population_is_sampled_evenly():
     """Indices near 2^29: no wraparound, no coarse grid."""
     population, mean, trials = 2**29, 20.0, 8000
