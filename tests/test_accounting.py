@@ -41,7 +41,6 @@ def sgda_hyper(sampling, n, iterations, noise=None, clip=Saddle(1.0, 1.0)):
 # ---- reference values ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "expected"), [(0.1, 11.25), (1.0, 1.3426), (10.0, 0.4938)])
 def test_calibrated_poisson_multiplier_matches_the_reference(epsilon, expected):
     hyper = sgda_hyper(jmm.Poisson(rate=64 / 39992), 39992, 9373)
@@ -66,7 +65,6 @@ def test_full_batch_noise_on_the_mean_operator(n, times, epsilon, delta, sigma):
     assert z.w / n == pytest.approx(sigma, abs=5.1e-7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("per_player", "one", "both", "both_ar"), [
     (0.8, 4.82202, 11.95244, 10.47205),
     (1.2, 2.49519, 4.26893, 3.15758),
@@ -81,7 +79,6 @@ def test_two_players_on_one_sample_are_one_release(per_player, one, both, both_a
     assert jmm.epsilon(two, 1e-6, neighbours=AR) == pytest.approx(both_ar, rel=1.5e-4)
 
 
-@pytest.mark.slow
 def test_the_iterations_that_fit_a_budget():
     hyper = sgda_hyper(jmm.Poisson(rate=0.01), 10_000, 5, Saddle(1.0, None), Saddle(1.0, None))
     best = jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, 1e-5, neighbours=AR)
@@ -217,7 +214,6 @@ def test_other_releases_are_paid_from_the_same_budget():
         jmm.calibrate(jmm.sgda, hyper, 0.01, 1e-6, alongside=(prior,))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("neighbours", [RO, AR])
 @pytest.mark.parametrize(("epsilon", "delta", "rate", "times"), [
     (0.01, 1e-6, 0.01, 100), (3.0, 1e-9, 0.1, 10), (20.0, 1e-5, 2e-3, 300), (0.3, 1e-4, 0.5, 1),
@@ -229,7 +225,6 @@ def test_calibration_ends_just_on_the_private_side(neighbours, epsilon, delta, r
     assert 0.99 * epsilon < true <= epsilon
 
 
-@pytest.mark.slow
 def test_a_target_that_little_noise_meets_is_met():
     hyper = sgda_hyper(jmm.Poisson(rate=1.43e-4), 28517, 7)
     hyper = jmm.calibrate(jmm.sgda, hyper, 0.0323, 7e-5, neighbours=AR)
@@ -430,7 +425,6 @@ def test_noise_that_is_no_number_has_no_effective_multiplier(noise, words):
 # ---- a delta that promises little --------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_delta_above_one_in_n_is_warned_of_once_a_call():
     query = jmm.Query(clip=Saddle(1.0, 1.0), population=50, sampling=jmm.Poisson(rate=0.1))
     bare = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)

@@ -206,7 +206,8 @@ def test_one_clip_for_both_players_and_players_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16],
+                         ids=lambda t: t.__name__)
 def test_narrow_numbers_are_summed_in_float32(dtype):
     rng = np.random.default_rng(4)
     z, x = point(dense, rng, dtype), records(rng, dtype)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks import mutant_subtle
 from jaxminimax import Saddle
 from jaxminimax.accounting import _charge
 from jaxminimax.door import noising
@@ -77,6 +78,10 @@ def test_rounding_is_up_where_the_fraction_exceeds_the_dither(dtype):
     np.testing.assert_array_equal(every[:, x == 0], 0)
 
 
+def test_no_two_releases_round_with_the_same_numbers():
+    assert not mutant_subtle.rounded_alike().fires
+
+
 @pytest.mark.parametrize(("d", "distance"), [(1, 3.0), (20, 50.0), (3000, 40.0), (30_000, 346.5)])
 def test_rounding_adds_no_more_to_a_distance_than_is_said(d, distance):
     """Differences that are equal in all coordinates are the worst for rounding to the nearest."""
@@ -134,6 +139,20 @@ def test_multipliers_move_by_less_than_three_parts_in_a_thousand(z):
         assert 0.998 * z < charged_multiplier(z, z, d, absent=False) < z
         assert 0.997 * z < charged_multiplier(z, z, d, absent=True) < z
     assert 0.997 * z < charged_multiplier(z, z, 10**7, absent=True) < z
+
+
+@pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.3)], ids=str)
+@pytest.mark.parametrize(("w", "v"), [(0.3, None), (1.0, 5.0), (40.0, 2.0)])
+def test_rounding_is_charged_by_its_formula(sampling, w, v):
+    """In 50 digits: half of a thousandth is what it costs, and no inequality would miss it."""
+    query = jmm.Query(clip=Saddle(1.0, None if v is None else 2.0), noise_multiplier=Saddle(w, v),
+                      sampling=sampling, population=10, parameters=10**5)
+    z = w if v is None else 1 / math.hypot(1 / w, 1 / v)
+    exact = mutant_subtle.charge_in_50_digits(z, w if v is None else min(w, v), 10**5,
+                                              absent=sampling != jmm.Full())
+    found = jmm.Repeat(query=query, times=3).charged("replace_one")
+    assert found == pytest.approx(float(exact), rel=1e-12)
+    assert not mutant_subtle.rounding_charged().fires
 
 
 @pytest.mark.parametrize("d", [1, 2**20, 2**30])
@@ -239,7 +258,6 @@ def test_integers_are_the_sum(strategy):
         np.testing.assert_allclose(found.astype(float) / 2**18, plain, atol=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("parameters", [1, 2**26 + 1, 2**30 + 1])
 def test_no_sum_wraps_around_or_is_clamped_on_a_finer_grid(parameters, exact):

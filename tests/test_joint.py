@@ -44,7 +44,6 @@ def released(q, x):
     return release(jax.random.key(0), Repeat(query=q, times=1), jnp.int32(0), ITSELF, START, x)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_the_sum_is_the_definition(strategy, size):
@@ -54,7 +53,6 @@ def test_the_sum_is_the_definition(strategy, size):
         np.testing.assert_allclose(a, (scale * b).sum(0), rtol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e18, 1e30, 1e38])
 @pytest.mark.parametrize("lone", [None, 0, 1])
 @pytest.mark.optimised
@@ -89,7 +87,6 @@ def distances(q, pairs=60):
     return np.array(out)
 
 
-@pytest.mark.slow
 @pytest.mark.optimised
 def test_neighbours_are_as_far_apart_as_is_charged_and_no_farther():
     limit = 2 / jmm.Repeat(query=query(), times=1).charged("replace_one")
@@ -99,7 +96,6 @@ def test_neighbours_are_as_far_apart_as_is_charged_and_no_farther():
     assert far.max() > 0.99 * limit
 
 
-@pytest.mark.slow
 def test_two_clips_are_farther_apart_than_one_joint_clip_pays_for():
     assert distances(query(joint=False)).max() > 1.1 * 2 / jmm.effective_noise_multiplier(query())
 
@@ -112,7 +108,6 @@ def lifted(monkeypatch):
     jax.clear_caches()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("lifted")
 @pytest.mark.optimised
 def test_a_lifted_joint_clip_is_seen():

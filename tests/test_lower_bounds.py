@@ -113,6 +113,7 @@ def test_samples_have_the_laws_of_the_samplers():
         assert often == pytest.approx(1.0 if sampler in ("full", "disjoint") else 0.5)
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_its_rows(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(lower_bounds, "table", lambda dim, sizes: [
         {"steps": 1, "attained_over_claimed": 0.5}])

@@ -84,7 +84,8 @@ def test_an_operator_that_ignores_its_key_releases_the_same_bits():
 
 
 @pytest.mark.parametrize("sampling", [
-    jmm.Full(), jmm.Poisson(rate=0.4), jmm.Disjoint(batch=8),
+    jmm.Full(), pytest.param(jmm.Poisson(rate=0.4), marks=pytest.mark.slow),
+    jmm.Disjoint(batch=8),
     jmm.FixedSize(batch=10, replacement=True)], ids=lambda s: type(s).__name__)
 def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):
     """Against the definition, row by row, without noise."""
@@ -100,6 +101,7 @@ def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):
                                / jmm.mechanism.batch_size(mechanism.query), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_same_bits_under_every_strategy():
     mechanism = jmm.mechanism.Repeat(query=query(jmm.FixedSize(batch=10)), times=2)
     found = [jmm.release(KEY, mechanism, 1, of(signs, strategy), START, DATA)
@@ -162,6 +164,7 @@ def test_runs_from_the_host_and_resumed_ones_draw_the_same(tmp_path):
         jax.tree.map(np.testing.assert_array_equal, whole, other)
 
 
+@pytest.mark.slow
 def test_a_stream_draws_for_the_record_that_it_reads():
     sums = jmm.TreeSums(clip=2.0, leaves=4, noise_multiplier=0.0)
     base = core.operators_words(KEY, core.Kind.LEAF, 1)

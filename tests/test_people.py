@@ -153,7 +153,6 @@ def test_a_problem_is_wrapped_once():
 # --- whole runs ---
 
 
-@pytest.mark.slow
 def test_the_statement_is_for_one_person_and_names_the_cap():
     people = by_person(np.zeros((9, 2), np.float32), [0, 0, 0, 0, 1, 2, 2, 3, 3], K)
     query = jmm.Query(clip=Saddle(1.0, None), population=4, noise_multiplier=Saddle(20.0, None))

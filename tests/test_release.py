@@ -171,7 +171,6 @@ def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
         assert 0 < (replaced > 0).sum() < KEYS
 
 
-@pytest.mark.slow
 @samplings
 def test_any_two_neighbours_are_within_the_sensitivity(sampling):
     """Random records of random size, at every place."""
@@ -187,7 +186,6 @@ def test_any_two_neighbours_are_within_the_sensitivity(sampling):
         assert (moved.max() > 0) == read
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replacement", [False, True])
 def test_a_record_counts_as_often_as_a_fixed_size_sample_holds_it(replacement):
     sampling = FixedSize(batch=4, replacement=replacement)
@@ -266,7 +264,6 @@ def test_the_measured_noise_catches_half_of_it(bug):
     np.testing.assert_allclose(noise_ratios(query()), 0.5, rtol=0.01)
 
 
-@pytest.mark.slow
 def test_players_leaves_and_releases_share_no_noise():
     z = Saddle({"a": jnp.zeros(50_000), "b": jnp.zeros(50_000)}, jnp.zeros(50_000))
     q = query(clip=Saddle(1.0, 1.0), noise=Saddle(1.0, 1.0))
@@ -287,7 +284,6 @@ def noise_alone(q, data, count, **how):
     return np.concatenate(rows, 1), plain
 
 
-@pytest.mark.slow
 def test_numbers_without_axes_share_no_noise():
     z = Saddle({"a": jnp.zeros(()), "b": jnp.zeros(()), "c": jnp.zeros(3)}, jnp.zeros(()))
     count = 4000
@@ -298,7 +294,6 @@ def test_numbers_without_axes_share_no_noise():
         assert np.all(abs(apart) < SIGMAS / math.sqrt(count))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Poisson(rate=0.3), FixedSize(batch=3),
                                       FixedSize(batch=3, replacement=True)], ids=str)
 def test_noise_knows_nothing_of_the_sample(sampling):
@@ -324,7 +319,6 @@ def test_noise_is_not_a_thousandth_quieter_than_described():
     assert deviation < 0.7 * 1.5 * 1.01
 
 
-@pytest.mark.slow
 def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
     data = records(3)
     plain, one, three = (opened(query(noise=Saddle(k * 1.5, k * 0.8)), data) for k in (0, 1, 3))
@@ -334,7 +328,6 @@ def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
         np.testing.assert_allclose(p, np.broadcast_to(total / N, p.shape), rtol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "strategies"), [
     (SAMPLINGS[0], clipping.STRATEGIES), (SAMPLINGS[1], ("vmap", "ghost")),
     (SAMPLINGS[2], ("vmap", "microbatch"))], ids=["Full", "Poisson", "Disjoint"])
@@ -356,7 +349,6 @@ def shares(rate, population, count):
     return opened(q, data, split(2, count), problem=ONLY_W).w
 
 
-@pytest.mark.slow
 def test_the_sum_is_divided_by_the_public_batch_size():
     """So its mean is unbiased and the binomial size of the sample shows in its variance."""
     rate, population, count = 0.2, 50, 4000
@@ -396,7 +388,6 @@ def test_both_players_read_one_sample_and_every_release_its_own():
         assert np.abs(both - rate**2).max() < SIGMAS * math.sqrt(rate**2 * (1 - rate**2) / count)
 
 
-@pytest.mark.slow
 def test_disjoint_releases_read_each_row_once_a_pass():
     q = query(Disjoint(batch=3), N, Saddle(1.0, None), Saddle(0.0, None))
     data = Saddle(np.eye(N), np.zeros(N))
@@ -411,7 +402,6 @@ def test_disjoint_releases_read_each_row_once_a_pass():
 NO_V = dict(clip=CLIP._replace(v=None), noise=NOISE._replace(v=None))
 
 
-@pytest.mark.slow
 @samplings
 def test_beyond_the_allowed_releases_everything_is_nan(sampling):
     for players in ({}, NO_V) if sampling == Full() else ({},):
@@ -422,7 +412,6 @@ def test_beyond_the_allowed_releases_everything_is_nan(sampling):
             assert np.isnan(x[spent >= 3]).all()
 
 
-@pytest.mark.slow
 def test_a_sample_that_does_not_fit_is_nan():
     count, q = 4000, query(Narrow(rate=0.5, most=4), **NO_V)
     nan = np.concatenate([np.isnan(x) for x in opened(q, records(6), split(3, count))], 1)
@@ -432,7 +421,6 @@ def test_a_sample_that_does_not_fit_is_nan():
     assert abs(nan.any(1).mean() - tail) < SIGMAS * math.sqrt(tail * (1 - tail) / count)
 
 
-@pytest.mark.slow
 @samplings
 def test_a_player_without_a_clip_norm_gets_zeros_and_changes_nothing(sampling):
     """The other player's release is what it would be anyway, even if its own operator is NaN."""
@@ -445,7 +433,6 @@ def test_a_player_without_a_clip_norm_gets_zeros_and_changes_nothing(sampling):
         np.testing.assert_allclose(g.w, both.w, rtol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("clip", "noise"), [
     (CLIP, Saddle(np.nan, np.nan)), (Saddle(np.nan, np.nan), NOISE),
     (Saddle(np.inf, np.inf), NOISE), (CLIP, Saddle(np.inf, np.inf))], ids=str)
@@ -490,7 +477,6 @@ def test_noise_that_was_never_calibrated_is_refused_with_the_fix():
 # --- keys ---
 
 
-@pytest.mark.slow
 @samplings
 def test_a_release_is_a_function_of_key_and_number(sampling):
     one, again, following, other = (opened(query(sampling), records(11), split(seed), spent)
@@ -501,7 +487,6 @@ def test_a_release_is_a_function_of_key_and_number(sampling):
         assert np.all(a != d)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [sgda, gda], ids=["sgda", "gda"])
 def test_a_resumed_run_repeats_the_uninterrupted_one(algorithm):
     """Bit for bit, from the state and the key alone, and it notices the end of its budget."""

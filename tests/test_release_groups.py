@@ -70,7 +70,6 @@ def clipped(x):
 # --- what is released ---
 
 
-@pytest.mark.slow
 @groups
 @pytest.mark.parametrize("padding", [0.0, 1e6, np.nan])
 def test_without_noise_it_is_the_clipped_mean_of_the_groups_own_records(group, padding):
@@ -81,7 +80,6 @@ def test_without_noise_it_is_the_clipped_mean_of_the_groups_own_records(group, p
     np.testing.assert_allclose(g, expected, rtol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_a_groups_rows_are_read_where_they_lie_each_once(rows):
     """In slices: a coordinate a row, and a length a group; padding and other groups are hostile."""
@@ -94,7 +92,6 @@ def test_a_groups_rows_are_read_where_they_lie_each_once(rows):
         np.testing.assert_allclose(g * n, own[group] * (np.arange(7) < n), rtol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0.0, 1e6, np.nan])
 def test_without_noise_losses_are_clipped_means_of_every_group(padding):
     data = records(padding).at[1, 0, 0].set(50.0).at[2, 0, 0].set(np.nan).at[0, 1, 0].set(-9.0)
@@ -107,7 +104,6 @@ def test_without_noise_losses_are_clipped_means_of_every_group(padding):
     assert index.dtype == np.int32
 
 
-@pytest.mark.slow
 @samplings
 @groups
 def test_samples_are_the_described_ones_of_the_group_and_of_nothing_else(sampling, group):
@@ -140,13 +136,11 @@ def test_samples_are_the_described_ones_of_the_group_and_of_nothing_else(samplin
     assert np.all(abs(mean - rate) < SIGMAS * np.sqrt(spread / count))
 
 
-@pytest.mark.slow
 def test_a_sample_of_a_whole_group_has_all_of_it():
     g = opened(gradients(sampling=FixedSize(batch=3)), records(np.nan), 0)
     np.testing.assert_allclose(g, opened(gradients(), records(), 0), rtol=1e-12)
 
 
-@pytest.mark.slow
 def test_a_sample_that_does_not_fit_is_no_release():
     mechanism = gradients(sampling=Narrow(rate=0.4, most=2))
     data = jnp.ones((3, 7, 2))
@@ -158,7 +152,6 @@ def test_a_sample_that_does_not_fit_is_no_release():
         assert abs(lost.mean() - charged) < SIGMAS * np.sqrt(charged / 2000)
 
 
-@pytest.mark.slow
 def test_a_record_moves_no_other_ones_loss():
     """A loss with a step of its own by a kernel is a convolution of many groups, if mapped."""
     def step(w, record):
@@ -209,7 +202,6 @@ def test_losses_noise_is_laplace_with_each_groups_own_scale_and_each_its_own():
             assert abs(np.corrcoef(f(y[:, i]), f(y[:, j]))[0, 1]) * np.sqrt(len(y)) < SIGMAS
 
 
-@pytest.mark.slow
 def test_the_released_index_is_that_of_the_noisy_losses():
     data = records()
     y = opened(losses(20.0), data, count=500)
@@ -218,7 +210,6 @@ def test_the_released_index_is_that_of_the_noisy_losses():
     assert set(index) == {0, 1, 2}
 
 
-@pytest.mark.slow
 def test_no_noise_is_used_twice():
     """By rounds, groups and doors."""
     data = jnp.zeros((3, 7, 1))
@@ -257,7 +248,6 @@ def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
         assert abs(a[1] - b[1]) == pytest.approx(BOUND / n, rel=1e-4)  # to its grid
 
 
-@pytest.mark.slow
 @pytest.mark.optimised
 def test_many_float32_losses_add_up_to_within_one_records_share():
     """Added in float32, 2^20 losses would move by many times what one record may change."""
@@ -274,7 +264,6 @@ def test_many_float32_losses_add_up_to_within_one_records_share():
 # --- the end of the budget, and refusals ---
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spent", [5, 6])
 def test_beyond_the_budget_there_is_nothing(spent):
     data = records()
@@ -313,7 +302,6 @@ def test_another_mechanism_is_refused():
 # --- Laplace numbers ---
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.optimised
 def test_laplace_numbers_follow_their_law_into_the_tails(dtype):

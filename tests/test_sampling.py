@@ -93,7 +93,6 @@ def chi_square_p(observed, expected):
 # --- Poisson: the law ---
 
 
-@pytest.mark.slow
 @cases
 def test_a_sample_holds_distinct_records(rate, population):
     sample, inside = drawn(rate, population)
@@ -110,7 +109,6 @@ def _places(keys, count):
     return jax.lax.map(lambda key: slots.places(key, count), keys)
 
 
-@pytest.mark.slow
 def test_places_are_a_uniform_permutation():
     found = np.asarray(_places(jax.random.split(jax.random.key(0), 48_000), 4))
     _, counts = np.unique(found, axis=0, return_counts=True)
@@ -194,7 +192,6 @@ def test_the_slots_of_the_others_tell_nothing_about_a_record(sampling_, whole, b
     assert stats.chi2_contingency(counts).pvalue > 1e-3
 
 
-@pytest.mark.slow
 @cases
 def test_every_record_is_drawn_with_probability_rate(rate, population):
     _, inside = drawn(rate, population)
@@ -203,7 +200,6 @@ def test_every_record_is_drawn_with_probability_rate(rate, population):
     assert max(off[[0, population // 2, -1]]) < 4
 
 
-@pytest.mark.slow
 @cases
 def test_the_size_of_a_sample_is_binomial(rate, population):
     sample, inside = drawn(rate, population)
@@ -252,7 +248,6 @@ def test_sets_of_records_follow_the_product_law(rate, population):
     assert subset_p(query(rate, population), 40_000) > 1e-3
 
 
-@pytest.mark.slow
 def test_samples_that_fit_follow_the_product_law_given_their_size():
     """Given that a sample fits, it is the described one."""
     assert subset_p(query(0.4, 6, capacity=3), 40_000) > 1e-3
@@ -458,7 +453,6 @@ def rows_drawn(q, count, seed=0):
     return np.sort(sample.rows, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("population", "batch", "slots"), [
     (6, 3, 0), (5, 1, 0), (7, 6, 0), (6, 3, 60)])
 @pytest.mark.optimised("6-3-0")
@@ -474,7 +468,6 @@ def test_every_subset_of_the_fixed_size_is_equally_likely(population, batch, slo
     assert chi_square_p(observed, np.full(len(subsets), len(rows) / len(subsets))) > 1e-3
 
 
-@pytest.mark.slow
 def test_subsets_of_a_larger_population_are_even_in_records_and_in_pairs():
     population, batch, count = 700, 9, 8000
     rows = rows_drawn(fixed(population, batch), count)

@@ -31,12 +31,13 @@ from jaxminimax.door import (
     stream,
 )
 from jaxminimax.gradients import clipping, ghost, summation, weights
-from jaxminimax.gradients.ghost import _factors, _tied
+from jaxminimax.gradients.ghost import _factors, _tied, _uses
 from jaxminimax.mechanism import (
     Poisson,
     Query,
     SampleKeys,
     Windows,
+    _grid,
     costs,
     distinct,
     factorisation,
@@ -58,6 +59,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "difference": (differences, "release_difference"),
     "index": (losses, "chosen"),
     "margin of the noise": (noising, "ROUNDING_MARGIN"),
+    "dither": (noising, "dither"),
     "node": (stream, "_node"),
     "what correlated noise is made of": (correlated, "floored_normal"),
     "keys of a release": (core, "keys_of_release"),
@@ -66,6 +68,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     # samples
     "sample": (samples, "draw"),
     "size of a sample": (poisson, "drawn_size"),
+    "law of sizes": (poisson, "thresholds"),
     "slots of a sample": (poisson, "some"),
     "sample that fits": (poisson, "_fits"),
     "new rows": (distinct, "firsts"),
@@ -81,6 +84,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "gram": (_factors, "_gram"),
     "norms of matrices": (ghost.Factors, "stand_in"),
     "norms of tied tables": (_tied, "union_norms"),
+    "pixels of a window": (_uses, "patches"),
     "rows of a slice": (summation, "fresh"),
     "records by themselves": (summation.apart, "each"),
     "clipped losses": (losses, "_clipped"),
@@ -95,6 +99,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "round on a stream": (ftrl, "observe_record"),
     # the accountant
     "charge": (costs, "price"),
+    "rounding of a distance": (_grid, "_rounding"),
     "length of a column": (correlated_sums, "norms"),
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "spent_part"),

@@ -23,6 +23,7 @@ from benchmarks import mutant_detectors as find
 from benchmarks import mutant_plants as plant
 from benchmarks import mutant_runs as runs
 from benchmarks import mutant_samples as samples
+from benchmarks import mutant_subtle as subtle
 from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
@@ -291,6 +292,7 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("several records charged as in the largest group", "accountant: groups of several sizes",
      "charge", charges.in_the_largest_group, find.several_in_a_group,
      "true delta over the claimed one"),
+    *subtle.BUGS,
 )
 MUTANTS = tuple(Mutant(name, breaks, number, replace(aim, make), detector)
                 for name, breaks, aim, make, detector, number in _BUGS)
