@@ -62,7 +62,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         ((400,), True)
     """
     refuse_ledger(driver)
-    owners = None if schema.owner is None else schema.cells(frame, schema.owner)
+    owners = schema.owners(frame)
     labels = schema.labels(frame)
     index = by_person(len(labels), owners, schema.most)
     groups = None
