@@ -59,7 +59,7 @@ def test_names_of_all_bytes_differ():
     lambda x: pl.Series(list(map(decimal.Decimal, x)))])
 def test_every_container_has_the_same_persons(kind):
     rng = np.random.default_rng(0)
-    given = (LARGE + rng.integers(-300, 300, 400)).tolist() + [-(2**63), 2**63 - 1, 0, 7, -7]
+    given = [*(LARGE + rng.integers(-300, 300, 400)).tolist(), -(2**63), 2**63 - 1, 0, 7, -7]
     want, rows = np.unique(given, return_inverse=True)
     names, number = persons(kind(given))
     assert names == list(map(str, want.tolist()))
@@ -86,7 +86,7 @@ def test_small_integers_as_floats_are_integers():
                                      decimal.Decimal("nan"), decimal.Decimal("sNaN")])
 def test_a_missing_owner_is_refused_with_its_row(missing):
     for column in (cells("a", "b", missing, "c"), ["a", "b", missing, "c"]):
-        with pytest.raises(ValueError, match="row 2 of owners .* has no owner"):
+        with pytest.raises(ValueError, match=r"row 2 of owners .* has no owner"):
             persons(column)
 
 
@@ -94,7 +94,7 @@ def test_a_missing_owner_is_refused_with_its_row(missing):
     pl.Series([LARGE, LARGE + 1, None]), pd.Series([LARGE, LARGE + 1, None], dtype="Int64"),
     pa.array([LARGE, LARGE + 1, None]), pd.Series(["a", "b", None]), pl.Series(["a", "b", None])])
 def test_integers_beside_a_missing_owner_are_not_rounded_first(column):
-    with pytest.raises(ValueError, match="row 2 of owners .* has no owner"):
+    with pytest.raises(ValueError, match=r"row 2 of owners .* has no owner"):
         persons(column)
 
 
@@ -104,10 +104,10 @@ def test_integers_beside_a_missing_owner_are_not_rounded_first(column):
     fractions.Fraction(71, 3), decimal.Decimal("1.5"), decimal.Decimal("inf"),
     decimal.Decimal("1e99999")])
 def test_owners_that_name_nobody_exactly_are_refused_with_their_row_and_without_the_cell(owner):
-    with pytest.raises(ValueError, match="row 1 of owners .* of type") as refused:
+    with pytest.raises(ValueError, match=r"row 1 of owners .* of type") as refused:
         persons(cells("a", owner))
     assert str(owner) not in str(refused.value)
-    with pytest.raises(ValueError, match="row 1 of owners .* of type int"):
+    with pytest.raises(ValueError, match=r"row 1 of owners .* of type int"):
         persons(["a", 10**5000])  # which Python does not print
 
 
@@ -132,12 +132,15 @@ def test_large_integers_are_persons_each_wherever_owners_are_read():
     assert files.held_out(400, ids, 0.3, 0).sum() == 120
     how = {"epsilon": 1.0, "delta": 1e-4, "bounds": (-1.0, 1.0), "random_state": 0}
     for kind, more in ((PrivateAUCClassifier, {}), (PrivateFairClassifier, {"groups": y})):
+        seen = []
+
+        def chosen(n, *_, seen=seen, **__):
+            seen.append(n)
+            raise ZeroDivisionError  # nothing but the number of records is looked at
+
         with pytest.MonkeyPatch.context() as patch:
-            # nothing but the number of records is looked at
-            seen = []
-            for module in ("jaxminimax.estimators.defaults",
-                           "jaxminimax.tables.fair_fit.fair_defaults"):
-                patch.setattr(module, lambda n, *_, **__: seen.append(n) or 1 / 0)
+            patch.setattr("jaxminimax.estimators.defaults", chosen)
+            patch.setattr("jaxminimax.tables.fair_fit.fair_defaults", chosen)
             with pytest.raises(ZeroDivisionError):
                 kind(**how).fit(x, y, owners=ids, **more)
         assert seen == [400]
@@ -227,7 +230,7 @@ def test_every_line_of_a_csv_file_is_a_record(tmp_path):
         assert len(frame) == 3
         assert frame["x"].tolist()[::2] == ["0", "1"]
     (tmp_path / "t.csv").write_text("who,x,y\na,0,1\n\nb,1,1\n")
-    with pytest.raises(ValueError, match="row 1 of owners .* has no owner"):
+    with pytest.raises(ValueError, match=r"row 1 of owners .* has no owner"):
         persons(SCHEMA.owners(files.read(tmp_path / "t.csv")))
 
 

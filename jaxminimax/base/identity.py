@@ -90,7 +90,8 @@ def _digits(cell: Any) -> str | None:
     if isinstance(cell, decimal.Decimal):
         sure = cell.is_finite() and cell.adjusted() < 4000 and cell == cell.to_integral_value()
     elif isinstance(cell, float | np.floating):
-        sure = abs(cell) < 2.0 ** min(53, 1 + np.finfo(type(cell)).nmant) and cell == int(cell)
+        limit = 2.0 ** min(53, 1 + np.finfo(type(cell)).nmant)
+        sure = -limit < cell < limit and cell == int(cell)
     else:
         sure = isinstance(cell, numbers.Integral) and not isinstance(cell, bool)
     return str(int(cell)) if sure and abs(int(cell)) < LONGEST else None

@@ -49,8 +49,8 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
         listed, order = persons(people, "people")
         if len(listed) != len(order) or not set(known) <= set(listed):
             raise ValueError("people must name every owner once.")
-        place = dict(zip(listed, np.argsort(order).tolist(), strict=True))
-        number, count = np.array([place[name] for name in known])[number], len(listed)
+        at = dict(zip(listed, np.argsort(order).tolist(), strict=True))
+        number, count = np.array([at[name] for name in known])[number], len(listed)
     rows = np.arange(number.size)
     place = _places(number, rows)
     if key is not None:
