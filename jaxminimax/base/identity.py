@@ -91,7 +91,7 @@ def _digits(cell: Any) -> str | None:
         sure = cell.is_finite() and cell.adjusted() < 4000 and cell == cell.to_integral_value()
     elif isinstance(cell, float | np.floating):
         limit = 2.0 ** min(53, 1 + np.finfo(type(cell)).nmant)
-        sure = -limit < cell < limit and cell == int(cell)
+        sure = bool(-limit < cell < limit) and bool(cell == int(cell))
     else:
         sure = isinstance(cell, numbers.Integral) and not isinstance(cell, bool)
     return str(int(cell)) if sure and abs(int(cell)) < LONGEST else None
