@@ -1,4 +1,4 @@
-"""Who is one person: exact names, the same from every kind of table and in every place of use."""
+"""Names of persons: exact, the same from every kind of table and wherever owners are read."""
 
 import decimal
 import fractions

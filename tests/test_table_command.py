@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow
 import pytest
 from sklearn.metrics import roc_auc_score
 
@@ -87,7 +88,8 @@ def test_parquet_and_polars_are_the_same_table(tmp_path):
     table = made(30)
     table.to_parquet(tmp_path / "t.parquet")
     schema = Schema({"a": Number(0, 80), "c": Category(("u", "v"))}, "y", 1)
-    for other in (files.read(tmp_path / "t.parquet"), pl.DataFrame(table.to_dict("list"))):
+    for other in (files.read(tmp_path / "t.parquet"), pl.DataFrame(table.to_dict("list")),
+                  pyarrow.table(table.to_dict("list"))):
         assert np.array_equal(schema.features(other), schema.features(table))
         assert np.array_equal(schema.labels(other), schema.labels(table))
 

@@ -1,11 +1,11 @@
-"""From a file to all releases of `train`: one person is replaced, and every release may move by one.
+"""An attack from a file to the releases of `train`: one person is replaced, with an equal key.
 
-A person is replaced in a table: name, rows, their number and their places. Both tables are written
-and read, split if persons are held out, and handed to `train` with one key, so that noise cancels
-and what is left is how far a release moved. Every release after the first is made at the points
-that the releases of the first table lead to. Covered are the release of charged ranges, that of
-means and second moments, gradients at several points (of the average record, and of all groups with
-equal weights), and the losses of groups.
+The person's name, rows, their number and their places change. Both tables are written to a file and
+read, split where persons are held out, and passed to `train` with one key, so that the noise
+cancels in the difference of two releases, which is compared with the sensitivity that is charged.
+Both runs go on from the releases of the first table, as in adaptive composition. The attack covers
+the release of charged ranges, that of means and second moments, gradients at three points (of the
+average record, and of all groups with equal weights), and the losses of groups.
 """
 
 import decimal
@@ -46,7 +46,7 @@ _of_all_groups = jax.jit(release_weighted_gradient, static_argnames="problem")
 # names of persons that are easily taken for each other, by number
 NAMES: dict[str, Callable[[int], Any]] = {
     "int64": lambda k: LARGE + 200 * k, "negative": lambda k: -LARGE - 200 * k,
-    "uint64": lambda k: 2**64 - 1 - k,
+    "uint64": lambda k: 2**64 - 1 - 900 * k,
     "decimal": lambda k: decimal.Decimal(10**30 + k),
     "digits": lambda k: str(10**400 + k),
     "like numbers": lambda k: ("{}", "{}.0", "0{}", " {}", "{} ", "{}e0", "+{}")[k % 7].format(
@@ -61,11 +61,11 @@ VALUES = ("1", "1.0", "true", "u", "U", "", str(LARGE), str(LARGE + 1), "x")
 
 
 class Moved(NamedTuple):
-    """A release, and how far it moved, in units of what is charged.
+    """How far a release moved.
 
     Attributes:
-      name: kind of its description.
-      ratio: infinite where the number of persons differs.
+      name: of the kind of release.
+      ratio: distance over the charged sensitivity; infinite where the numbers of persons differ.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Moved(NamedTuple):
 
 
 def _rows(rng: np.random.Generator, group: int, count: int, label: int | None) -> list[dict]:
-    """Rows of a person, ordinary ones or at the ends of all ranges."""
+    """Rows of a person: of odd cells, or all at the ends of their ranges."""
     edge = rng.random() < 0.7
     ends = {"a": str(rng.choice([-1.0, 1.0])), "b": "9", "c": "u", "y": str(rng.integers(2))}
     fixed = {"g": group} | ({} if label is None else {"y": str(label)})
@@ -186,7 +186,7 @@ def _charged(described: Any) -> tuple[str, float]:
 
 
 def attack(seed: int, kind: str, names: str, route: str, folder: pathlib.Path) -> list[Moved]:
-    """How far each release moves when one person is replaced, over what is charged.
+    """How far each release moves when one person is replaced.
 
     Args:
       seed: of tables and key.
@@ -199,7 +199,7 @@ def attack(seed: int, kind: str, names: str, route: str, folder: pathlib.Path) -
     made: list[Any] = []
     for table in neighbours(seed, names, schema.by_label):
         read = _read(table, route, folder)
-        if kind == "average":  # the only kind whose held-out persons may be of another group
+        if kind == "average":  # groups are public, so their sizes must not change
             read = read[~files.held_out(len(read), schema.owners(read), 0.2, seed)]
         made.append(releases(read, schema, jax.random.key(seed), made[0] if made else None))
     moved = []

@@ -1,4 +1,4 @@
-"""The names by which persons are told apart: exact, and the same from every kind of table."""
+"""Names of persons: exact, and the same from every kind of table."""
 
 import decimal
 import numbers
@@ -47,7 +47,7 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
 def exact(cells: Any) -> np.ndarray:
     """Cells of a list, an array or a column as an array that rounds none of them.
 
-    NumPy by itself makes floats of some lists of integers, and of integers beside missing cells.
+    NumPy makes floats of some lists of integers, and of integers in columns with missing cells.
     """
     kind = getattr(cells, "dtype", getattr(cells, "type", None))
     if isinstance(kind, np.dtype) or "float" in str(kind).lower():

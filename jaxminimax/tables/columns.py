@@ -57,7 +57,7 @@ def as_words(cells: Any) -> np.ndarray:
 def word(cell: Any) -> str:
     """One cell as text, so that 1, 1.0, "1" and " 1.0 " are the same value.
 
-    For values of categories; persons are told apart by `base.identity.persons`.
+    It is for values of categories; names of persons are exact, see `base.identity`.
     """
     if absent(cell):
         return ""

@@ -45,9 +45,12 @@ def read(path: Any) -> Any:
     try:
         names, how = header(path)
         _refuse_stray_ends(path)
-        frame = pd.read_csv(path, dtype=object, keep_default_na=False, encoding="utf-8-sig",
-                            encoding_errors="surrogateescape", header=0, index_col=False,
-                            skip_blank_lines=False, **how)
+        how |= {"keep_default_na": False, "encoding": "utf-8-sig", "header": 0, "index_col": False,
+                "skip_blank_lines": False}
+        try:
+            frame = pd.read_csv(path, dtype=str, **how)
+        except UnicodeDecodeError:  # the text of pandas holds no surrogates, Python's does
+            frame = pd.read_csv(path, dtype=object, encoding_errors="surrogateescape", **how)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
     if len(names) != len(frame.columns):
