@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base.identity import exact
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import ranges
 from jaxminimax.tables.columns import Charged, Column, Number, as_numbers
@@ -258,7 +259,7 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
     def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> Groups | None:
         if groups is None:
             raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
-        names, number = np.unique(np.asarray(groups).astype(str), return_inverse=True)
+        names, number = np.unique(exact(groups).astype(str), return_inverse=True)
         if number.shape != positive.shape:
             raise ValueError(f"groups has shape {number.shape} and y {positive.shape}: one for "
                              "every row.")

@@ -77,7 +77,7 @@ def test_nobodys_rows_stand_in_for_anothers():
 
 @pytest.mark.parametrize(("owners", "most", "more", "match"), [
     ([0, 1], 1, {}, "3.*2 owners"),
-    ([0.0, 1.0, 2.0], 1, {}, "whole numbers or text"),
+    (np.zeros((3, 1)), 1, {}, "integers or text"),
     ([0, 1, 2], 0, {}, "most"),
     ([0, 1, 2], 1, {"people": [0, 1]}, "every owner once"),
     ([0, 1, 2], 1, {"people": [0, 1, 2, 2]}, "every owner once"),

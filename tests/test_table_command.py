@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow
 import pytest
 from sklearn.metrics import roc_auc_score
 
@@ -52,7 +53,7 @@ def made(n=400, seed=0):
 @pytest.mark.parametrize("text", [
     "a,b,y\n1,u,yes\n2,v,no\n", "\ufeffa;b;y\r\n1;u;yes\r\n2;v;no\r\n",
     "a\tb\ty\n1\tu\tyes\n2\tv\tno",
-    '"a", "b", y\n1, "u", yes\n\n2, v, no\n', "a|b|y\r1|u|yes\r2|v|no\r"])
+    '\n"a", "b", y\n1, "u", yes\n2, v, no\n', "a|b|y\r1|u|yes\r2|v|no\r"])
 def test_separators_marks_and_line_ends_are_read_off_the_header(tmp_path, text):
     path = tmp_path / "t.csv"
     path.write_text(text, encoding="utf-8", newline="")
@@ -68,7 +69,8 @@ def test_quoted_names_and_cells_may_hold_separators(tmp_path):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("a,a,y\n1,2,3\n", "several columns are named 'a'"), ("", "no header line"),
-    ("a,y\n1,2\n1,2,3\n", "line 3")])
+    ("a,y\n1,2\n1,2,3\n", "line 3"), ("a,y\n1,2\n1\r,2\n", "line 3 has a carriage return"),
+    ("a,y\r1,2\r1\n,2\r", "line 1 has a carriage return")])
 def test_a_file_that_is_no_table_is_refused(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text, encoding="utf-8")
@@ -79,14 +81,15 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, text, message):
 def test_bytes_that_are_no_text_spoil_their_cell_alone(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b"a,b\n\xe9,1\nu,2\n")
-    assert files.read(path).to_dict("list") == {"a": ["\ufffd", "u"], "b": ["1", "2"]}
+    assert files.read(path).to_dict("list") == {"a": ["\udce9", "u"], "b": ["1", "2"]}
 
 
 def test_parquet_and_polars_are_the_same_table(tmp_path):
     table = made(30)
     table.to_parquet(tmp_path / "t.parquet")
     schema = Schema({"a": Number(0, 80), "c": Category(("u", "v"))}, "y", 1)
-    for other in (files.read(tmp_path / "t.parquet"), pl.DataFrame(table.to_dict("list"))):
+    for other in (files.read(tmp_path / "t.parquet"), pl.DataFrame(table.to_dict("list")),
+                  pyarrow.table(table.to_dict("list"))):
         assert np.array_equal(schema.features(other), schema.features(table))
         assert np.array_equal(schema.labels(other), schema.labels(table))
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from benchmarks import group_attack
 from jaxminimax import Saddle, ftrl, group_oco, sgda
 from jaxminimax.accounting import _curves, _people
+from jaxminimax.base import identity
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.door import (
     core,
@@ -48,6 +49,8 @@ from jaxminimax.mechanism import (
 from jaxminimax.mechanism import correlated as correlated_sums
 from jaxminimax.placement import host_data
 from jaxminimax.problems import _regression
+from jaxminimax.tables import files
+from jaxminimax.tables import records as table_records
 
 AIMS: dict[str, tuple[Any, str]] = {
     # noise
@@ -75,6 +78,10 @@ AIMS: dict[str, tuple[Any, str]] = {
     "part": (samples, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
     "words of samples sent ahead": (core, "words_ahead"),
+    # tables
+    "name of a person": (identity, "_name"),
+    "rows of persons": (table_records, "rows_of_people"),
+    "held-out rows": (files, "held_out"),
     # sums
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),

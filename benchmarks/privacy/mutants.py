@@ -3,9 +3,10 @@
     python -m benchmarks.mutants [--markdown FILE]
 
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
-no file is edited (`mutant_plants`, `mutant_charges` of the accountant, `mutant_runs` of files). A
-detector returns a number and the largest value that the number may have (`mutant_detectors`, and
-`mutant_samples` of samples); one that breaks has caught nothing.
+no file is edited. `mutant_plants` has the bugs, `mutant_charges` those of the accountant. A detector
+returns a number and the largest value that the number may have (`mutant_detectors`, and
+`mutant_samples` of samples); one that breaks has caught nothing. Bugs together with their detectors
+are in `mutant_subtle`, of files and ledgers in `mutant_runs`, of tables in `mutant_tables`.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from benchmarks import mutant_plants as plant
 from benchmarks import mutant_runs as runs
 from benchmarks import mutant_samples as samples
 from benchmarks import mutant_subtle as subtle
+from benchmarks import mutant_tables as tables
 from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
@@ -249,6 +251,13 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.scores_clipped_at(1.2), LARGEST, SIGNAL),
     ("losses not clipped", "sensitivity of losses", "clipped losses",
      lambda _: lambda each, bound: each, LOSSES, SIGNAL),
+    # tables
+    ("integer owners rounded to floats", "persons: one record each", "name of a person",
+     tables.through_floats, tables.moved, "how far a release moves with a person over the charged"),
+    ("one person in a hundred is two records", "persons: one record each", "rows of persons",
+     tables.two_records_each_hundredth, tables.records_of_a_person, "records of one person"),
+    ("a row of one held-out person in fifty trains", "persons: held out or not", "held-out rows",
+     tables.row_of_a_fiftieth_trains, tables.parted_persons, "persons on both sides"),
     # the end of the budget
     ("spent not advanced (budget)", "the end of the budget", "update", plant.not_advanced,
      find.budget, "releases that are not NaN"),

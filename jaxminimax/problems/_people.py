@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import arguments, checks
+from jaxminimax.base.identity import persons
 from jaxminimax.base.people import People
 from jaxminimax.base.types import (
     GroupProblem,
@@ -42,22 +43,15 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
       ValueError: as `by_person`.
     """
     checks.count("most", most)
-    owners = np.asarray(owners)
-    if owners.ndim != 1 or not owners.size or owners.dtype.kind not in "biuSU":
-        raise ValueError("owners must be whole numbers or text, one for each row, got shape "
-                         f"{owners.shape} and dtype {owners.dtype}.")
-    known = np.unique(owners)
+    known, number = persons(owners)
+    count = len(known)
     if people is not None:
-        listed = np.asarray(people)
-        order = np.argsort(listed)
-        at = np.minimum(np.searchsorted(listed, known, sorter=order), listed.size - 1)
-        if listed.ndim != 1 or len(np.unique(listed)) != listed.size or (
-                listed.size == 0 or np.any(listed[order[at]] != known)):
+        listed, order = persons(people, "people")
+        if len(listed) != len(order) or not set(known) <= set(listed):
             raise ValueError("people must name every owner once.")
-        number, count = order[at][np.searchsorted(known, owners)], listed.size
-    else:
-        number, count = np.searchsorted(known, owners), known.size
-    rows = np.arange(owners.size)
+        at = dict(zip(listed, np.argsort(order).tolist(), strict=True))
+        number, count = np.array([at[name] for name in known])[number], len(listed)
+    rows = np.arange(number.size)
     place = _places(number, rows)
     if key is not None:
         arguments.key(key)
@@ -65,7 +59,7 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
         # person's own, so that which rows are read depends on nobody else
         words = np.asarray(_words(key, number, place))
         drawn = np.lexsort((place, words[:, 1], words[:, 0], number))
-        kept = np.zeros(owners.size, bool)
+        kept = np.zeros(number.size, bool)
         kept[drawn] = _places(number[drawn], rows) < most
         number, rows = number[kept], rows[kept]
         place = _places(number, np.arange(number.size))
@@ -95,13 +89,16 @@ def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = N
               people: Any = None) -> People:
     """Rows as records of persons, at most `most` rows each; the other rows are never read.
 
-    Person i of the result is the i-th of `people`, or of the owners in order. Who the persons are,
+    Person i of the result is the i-th of `people`, or of the owners in order: integers by value,
+    then text. Owners are compared exactly: integers of any size by their digits, text by its
+    characters, bytes, UUIDs; 1 and "1" are one person, "1" and "1.0" are two. Who the persons are,
     and so their number n, is public; which rows a person has, and how many, is not. Use it with
     `problems.per_person`, and with `problems.by_group` for groups of persons.
 
     Args:
       data: leaves `[rows, ...]`.
-      owners: whose each row is, whole numbers or text, `[rows]`.
+      owners: the owner of each row, integers or text, `[rows]`; none may be missing, and floats
+        are taken only where each is an integer below 2^53.
       most: k, rows of a person that are read.
       key: draws which rows of a person with more are read, uniformly; not the run's key. None: the
         first ones, in the order of the table.
@@ -112,8 +109,8 @@ def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = N
       one without rows: they are masked.
 
     Raises:
-      ValueError: for data and owners of different lengths, owners of another kind, or an owner who
-        is not among `people`.
+      ValueError: for data and owners of different lengths, owners that are missing or of another
+        kind, with the number of the row, or an owner who is not among `people`.
       TypeError: for data that are no arrays.
 
     Examples:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxminimax.base.identity import LONGEST, absent, exact
+
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")  # "3.0" and "3" are one value
 
 
@@ -49,18 +51,20 @@ def _number(cell: Any) -> float:
 
 def as_words(cells: Any) -> np.ndarray:
     """Cells as text `[n]`: stripped, whole numbers without a point, "" where there is nothing."""
-    return np.array(_each(word, cells), object)
+    return np.array(_each(word, exact(cells)), object)
 
 
 def word(cell: Any) -> str:
-    """One cell as text, so that 1, 1.0, "1" and " 1.0 " are the same value."""
-    try:
-        if cell is None or cell != cell:  # NaN, NaT
-            return ""
-    except (TypeError, ValueError):  # NA of pandas, which is neither equal nor different
+    """One cell as text, so that 1, 1.0, "1" and " 1.0 " are the same value.
+
+    It is for values of categories; names of persons are exact, see `base.identity`.
+    """
+    if absent(cell):
         return ""
     if isinstance(cell, bool | np.bool_):
         return "1" if cell else "0"
+    if isinstance(cell, numbers.Integral):
+        return str(int(cell)) if abs(int(cell)) < LONGEST else hex(cell)
     if isinstance(cell, numbers.Real):
         value = _number(cell)
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)

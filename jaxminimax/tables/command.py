@@ -74,7 +74,7 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
     schema = options.schema(args, list(frame.columns), len(frame))
     test = None
     if args.test_fraction is not None:
-        owners = None if schema.owner is None else schema.cells(frame, schema.owner)
+        owners = schema.owners(frame)
         test = files.held_out(len(frame), owners, args.test_fraction, args.seed or 0)
     rows = frame if test is None else frame[~test]
     for note in options.doubts(schema, len(rows)):

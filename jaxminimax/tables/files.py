@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.tables.columns import as_words
+from jaxminimax.base.identity import persons
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = ",;\t|"
@@ -18,10 +18,13 @@ def read(path: Any) -> Any:
     """A data frame of a CSV or Parquet file; cells of a CSV stay text until a schema reads them.
 
     Of a CSV file the header line, which is public, says what separates columns: a comma, semicolon,
-    tab or bar. What is no UTF-8 becomes a replacement character, in its own cell.
+    tab or bar, and spaces after each one if the header has them after all of its own. Every line
+    after it is a record, a blank line too: its cells are all missing. Text is kept as it is, and a
+    byte that is no UTF-8 becomes a surrogate of its own.
 
     Raises:
-      ValueError: for a file that is not there or no table, or has two columns of one name.
+      ValueError: for a file that is not there or no table, has two columns of one name, or a
+        carriage return that ends no line, with the number of the line.
       ImportError: without pandas, or without pyarrow for a Parquet file.
     """
     try:
@@ -40,10 +43,14 @@ def read(path: Any) -> Any:
         except (ValueError, OSError) as error:
             raise ValueError(f"{path} cannot be read as a table: {error}") from error
     try:
-        names, separator = header(path)
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True,
-                            sep=separator, encoding="utf-8-sig", encoding_errors="replace",
-                            header=0, index_col=False)
+        names, how = header(path)
+        _refuse_stray_ends(path)
+        how |= {"keep_default_na": False, "encoding": "utf-8-sig", "header": 0, "index_col": False,
+                "skip_blank_lines": False}
+        try:
+            frame = pd.read_csv(path, dtype=str, **how)
+        except UnicodeDecodeError:  # the text of pandas holds no surrogates, Python's does
+            frame = pd.read_csv(path, dtype=object, encoding_errors="surrogateescape", **how)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
     if len(names) != len(frame.columns):
@@ -53,8 +60,8 @@ def read(path: Any) -> Any:
     return frame
 
 
-def header(path: Any) -> tuple[list[str], str]:
-    """Names of the columns of a CSV file, and what separates them.
+def header(path: Any) -> tuple[list[str], dict[str, Any]]:
+    """Names of the columns of a CSV file, and what pandas has to know to read it.
 
     Raises:
       ValueError: for a file without a header line, or two columns of one name.
@@ -62,20 +69,32 @@ def header(path: Any) -> tuple[list[str], str]:
     """
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         # a quoted name may hold a separator, or a line's end
-        first = next((line for line in file if line.strip()), "")
+        before, first = next((x for x in enumerate(file) if x[1].strip()), (0, ""))
         while first.count('"') % 2 and (more := file.readline()):
             first += more
     if not first:
         raise ValueError("there is no header line.")
     outside = "".join(first.split('"')[::2])
     separator = max(_SEPARATORS, key=outside.count)
+    spaced = [part.startswith(" ") for part in outside.split(separator)[1:]]
     cells = next(csv.reader(first.splitlines(True), delimiter=separator, skipinitialspace=True))
     names = [name.strip() or f"Unnamed: {k}" for k, name in enumerate(cells)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"several columns are named {', '.join(map(repr, twice))}: give every one "
                          "a name of its own.")
-    return names, separator
+    return names, {"sep": separator, "skiprows": before,
+                   "skipinitialspace": bool(spaced) and all(spaced)}
+
+
+def _refuse_stray_ends(path: Any) -> None:
+    """Refuses a carriage return inside a line, at which a record would be cut in two."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            text = line.removesuffix(b"\n").removesuffix(b"\r")
+            if b"\r" in text and (number > 1 or line.endswith(b"\n")):  # or it ends all lines
+                raise ValueError(f"line {number} has a carriage return that ends no line: remove "
+                                 "it, or end every line in the same way.")
 
 
 def held_out(rows: int, owners: Any | None, fraction: float, seed: int) -> np.ndarray:
@@ -92,13 +111,14 @@ def held_out(rows: int, owners: Any | None, fraction: float, seed: int) -> np.nd
       seed: of the draw.
 
     Raises:
-      ValueError: for a fraction out of range, or one that leaves no person on a side.
+      ValueError: for a fraction out of range, one that leaves no person on a side, or owners that
+        `problems.by_person` refuses.
     """
     checks.number("test fraction", fraction, low=0.0, high=1.0)
     if owners is None:
         person, people = np.arange(rows), rows
     else:
-        names, person = np.unique(as_words(owners).astype(str), return_inverse=True)
+        names, person = persons(owners)
         people = len(names)
     count = round(fraction * people)
     if not 0 < count < people:
@@ -108,7 +128,7 @@ def held_out(rows: int, owners: Any | None, fraction: float, seed: int) -> np.nd
     if owners is None:
         chosen[np.random.default_rng(seed).permutation(people)[:count]] = True
     else:
-        hashes = [_hashed(seed, str(name)) for name in names]
+        hashes = [_hashed(seed, name) for name in names]
         chosen[sorted(range(people), key=hashes.__getitem__)[:count]] = True
     return chosen[person]
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxminimax.problems._people import rows_of_people
-from jaxminimax.tables.columns import as_words
 from jaxminimax.tables.moments import Moments
 
 
@@ -30,10 +29,15 @@ def by_person(rows: int, owners: Any | None, most: int) -> np.ndarray:
       rows: how many there are.
       owners: whose each one is, `[rows]`; None: every row is a person's only one.
       most: rows of a person that are read.
+
+    Raises:
+      ValueError: for owners of another number, and as `problems.by_person`.
     """
     if owners is None:
         return np.arange(rows)[:, None]
-    return rows_of_people(as_words(owners).astype(str), most)
+    if len(owners) != rows:
+        raise ValueError(f"owners must be one for each of {rows} rows, got {len(owners)}.")
+    return rows_of_people(owners, most)
 
 
 def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int = 1) -> Records:

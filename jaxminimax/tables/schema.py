@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from jaxminimax.base import checks
+from jaxminimax.base.identity import exact
 from jaxminimax.tables.columns import Category, Charged, Column, Number, as_words, word
 
 _COLUMN = {"range", "log", "missing", "categories"}
@@ -230,20 +231,33 @@ class Schema:
         order = {value: k for k, value in enumerate(self.group_values)}
         return np.array([order.get(x, len(order)) for x in words], np.int64)
 
+    def owners(self, frame: Any) -> Any:
+        """The owner of each row, `[n]`; None where the schema has none.
+
+        Raises:
+          ValueError: as `cells`.
+        """
+        return None if self.owner is None else self.cells(frame, self.owner)
+
     def cells(self, frame: Any, name: str) -> Any:
         """One column of a table.
 
         Raises:
-          ValueError: if the table has none of that name, or several.
+          ValueError: for a table that has none of that name, or several, and for no table at all.
         """
-        known = list(frame.columns) if hasattr(frame, "columns") else list(frame)
+        known = getattr(frame, "column_names", getattr(frame, "columns", frame))
+        if known is frame and not isinstance(frame, Mapping):
+            raise ValueError("a table must be a data frame or a dictionary of columns, got a "
+                             f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
+                             "of records, or of an array and columns=[...].")
+        known = list(known)
         if name not in known:
             raise ValueError(f"the table has no column {name!r}; it has {known}.")
         if known.count(name) > 1:
             raise ValueError(f"the table has {known.count(name)} columns {name!r}: give them "
                              "different names.")
         column = frame[name]
-        return column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column, object)
+        return exact(column) if isinstance(column, list | tuple) else column
 
 
 def _known(where: str, record: Any, words: set[str]) -> None:

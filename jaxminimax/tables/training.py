@@ -37,7 +37,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
     be subtracted. Called once more after its end, the same run returns the same scorer.
 
     Args:
-      frame: a data frame of pandas or polars, or a dictionary of columns.
+      frame: a data frame of pandas, polars or pyarrow, or a dictionary of columns.
       schema: what is public about it.
       epsilon: of everything that is released, replace-one; of a row, or of a person where the
         schema has an owner.
@@ -63,7 +63,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         ((400,), True)
     """
     refuse_ledger(driver)
-    owners = None if schema.owner is None else schema.cells(frame, schema.owner)
+    owners = schema.owners(frame)
     labels = schema.labels(frame)
     index = by_person(len(labels), owners, schema.most)
     groups = None

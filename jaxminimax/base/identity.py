@@ -1,0 +1,103 @@
+"""Names of persons: exact, and the same from every kind of table."""
+
+import decimal
+import numbers
+import re
+import uuid
+from typing import Any
+
+import numpy as np
+
+LONGEST = 10**4000  # Python prints integers of 4,300 digits and no longer ones
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,999}")
+
+
+def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
+    """The names of all persons in order, and the number of each row's person, `[rows]`.
+
+    A name is exact text: an integer by its decimal digits, whatever its size; text by its
+    characters; bytes by those of UTF-8, with a surrogate for each byte that is none; a UUID by its
+    36 characters. No name passes through a float. So 1 and "1" are one person, as a CSV file does
+    not tell them apart, and "1", "1.0", "01", " 1" and "true" are five.
+
+    Integers come first, by value, and other names follow in the order of their characters.
+
+    Args:
+      owners: the owner of every row, as a list, an array, or a column of pandas, polars or pyarrow.
+      what: name of the argument, for errors.
+
+    Raises:
+      ValueError: for owners that are no vector, and with the number of the row for an owner that is
+        missing or empty, for a float that is no integer below 2^53 in magnitude (2^24 in single
+        precision), as larger integers share floats, and for booleans, dates and other kinds.
+    """
+    array = exact(owners)
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iufOUST":
+        raise ValueError(f"{what} must be integers or text, one for each row, got shape "
+                         f"{array.shape} and dtype {array.dtype}.")
+    cells, rows = array, np.arange(array.size)
+    if array.dtype.kind in "iu":
+        cells, rows = np.unique(array, return_inverse=True)
+    names = [_name(cell, f"row {row} of {what} (from 0)") for row, cell in enumerate(cells)]
+    known = sorted(set(names), key=_order)
+    number = {name: k for k, name in enumerate(known)}
+    return known, np.array([number[name] for name in names])[rows]
+
+
+def exact(cells: Any) -> np.ndarray:
+    """Cells of a list, an array or a column as an array that rounds none of them.
+
+    NumPy makes floats of some lists of integers, and of integers in columns with missing cells.
+    """
+    kind = getattr(cells, "dtype", getattr(cells, "type", None))
+    if isinstance(kind, np.dtype) or "float" in str(kind).lower():
+        return np.asarray(cells)
+    for read in ("to_pylist", "to_list"):  # of pyarrow; of pandas and polars
+        if hasattr(cells, read):
+            cells = getattr(cells, read)()
+    cells = list(cells)
+    return np.fromiter(cells, object, len(cells))
+
+
+def absent(cell: Any) -> bool:
+    """Whether a cell is None, NaN, NaT or NA."""
+    try:
+        return cell is None or bool(cell != cell)
+    except (TypeError, ValueError, ArithmeticError):  # NA of pandas is neither equal nor different
+        return True
+
+
+def _name(cell: Any, where: str) -> str:
+    """An owner as text."""
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8", "surrogateescape")
+    if absent(cell) or (isinstance(cell, str) and not cell):
+        raise ValueError(f"{where} has no owner: every row belongs to a person; name its owner, or "
+                         "leave the row out.")
+    if isinstance(cell, str | uuid.UUID):
+        return str(cell)
+    digits = _digits(cell)
+    if digits is None:
+        raise ValueError(f"{where} has an owner of type {type(cell).__name__}: owners are text or "
+                         "integers. A float must be an integer below 2^53 in magnitude (2^24 in "
+                         "single precision), since larger integers share floats: read such a "
+                         "column as integers or as text.")
+    return digits
+
+
+def _digits(cell: Any) -> str | None:
+    """The digits of an integer; None where rounding could have made it, and for other kinds."""
+    if isinstance(cell, decimal.Decimal):
+        sure = cell.is_finite() and cell.adjusted() < 4000 and cell == cell.to_integral_value()
+    elif isinstance(cell, float | np.floating):
+        limit = 2.0 ** min(53, 1 + np.finfo(type(cell)).nmant)
+        sure = bool(-limit < cell < limit) and bool(cell == int(cell))
+    else:
+        sure = isinstance(cell, numbers.Integral) and not isinstance(cell, bool)
+    return str(int(cell)) if sure and abs(int(cell)) < LONGEST else None
+
+
+def _order(name: str) -> tuple[bool, int, str]:
+    """Integers by value, then other text."""
+    whole = _INTEGER.fullmatch(name) is not None
+    return not whole, int(name) if whole else 0, name

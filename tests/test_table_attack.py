@@ -1,0 +1,32 @@
+"""Replacing one person in a table moves no release of `train` further than is charged for."""
+
+import numpy as np
+import pytest
+
+from benchmarks import table_attack
+
+
+@pytest.mark.slow
+def test_no_release_moves_further_than_is_charged_for(tmp_path):
+    found = table_attack.worst(200, tmp_path)
+    assert len(found) == 5, found
+    assert max(found.values()) <= 1 + 1e-6, found
+    assert min(found.values()) > 0.5, found  # or the search would have found nothing
+
+
+@pytest.mark.parametrize("names", table_attack.NAMES)
+def test_names_of_persons_differ_from_each_other(names):
+    made = [table_attack.NAMES[names](k) for k in range(table_attack.PERSONS + 1)]
+    assert len(set(made)) == len(made)
+
+
+def test_neighbours_differ_in_the_rows_of_one_person():
+    for seed, names in enumerate(table_attack.NAMES):
+        old, new = table_attack.neighbours(seed, names, fixed_label=False)
+        gone, = set(old.who) - set(new.who)
+        come, = set(new.who) - set(old.who)
+        others = [table[table.who != who].reset_index(drop=True)
+                  for table, who in ((old, gone), (new, come))]
+        assert others[0].equals(others[1])
+        assert old.g[old.who == gone].unique() == new.g[new.who == come].unique()
+        assert not np.array_equal(old.who, new.who)
