@@ -99,7 +99,7 @@ def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = 
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
     return over_charged(auditor.signal(KEY, algorithm, hyper, start, data, auditor.PLAIN,
-                                       observe=auditor.points, runs=RUNS))
+                                       observe=auditor.all_releases, runs=RUNS))
 
 
 def leaves() -> Finding:
