@@ -245,32 +245,34 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
 
     found = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
     scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(found)])
-    gauge = None
+    seen, gauge = made, None
     if alone:
         released = [x.release(1) for x in found]
-        more = [_likelihood_ratios(released)] if _public(made) else []
-        unit = scale(hyper, z, problem)
+        if _public(made):
+            scores = _joined(scores, _likelihood_ratios(released))
+        unit = scale(hyper, z)
         if unit is not None:
             bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
-            more.append(coarse_scores(released, unit, bits))
-        for both in more:
-            for score, own in zip(scores, both, strict=True):
-                score.update(own)
-        seen = made
+            scores = _joined(scores, coarse_scores(released, unit, bits))
         if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
             seen = dataclasses.replace(made, times=hyper.iterations)  # a round's first release
         if runs >= _FEW and not _moving(getattr(made, "query", None), made):
             gauge = signal_of(released[0], seen, neighbours=neighbours, confidence=confidence)
-    value, name, hits, trials = lower_bound(*scores, delta, confidence)
+    value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
                  gauge)
 
 
 def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Statistics of points `[runs, rounds, k]` on each data set."""
-    moves = [np.diff(x, axis=1, prepend=0.0) for x in paths]
-    return [{"linear": x, "failures": np.isnan(move).any(2).sum(1).astype(float)}
-            for x, move in zip(linear(*moves, len(moves[0]) // 2), moves, strict=True)]
+    one, two = (np.diff(x, axis=1, prepend=0.0) for x in paths)
+    return [{"linear": x, "failures": np.isnan(moves).any(2).sum(1).astype(float)}
+            for x, moves in zip(linear(one, two, len(one) // 2), (one, two), strict=True)]
+
+
+def _joined(scores: list[dict[str, np.ndarray]],
+            more: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    return [a | b for a, b in zip(scores, more, strict=True)]
 
 
 def _likelihood_ratios(found: list[Rounds]) -> list[dict[str, np.ndarray]]:

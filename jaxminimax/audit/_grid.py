@@ -58,15 +58,15 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     return found
 
 
-def scale(hyper: Any, z: Saddle, problem: Any) -> np.ndarray | None:
+def scale(hyper: Any, z: Saddle) -> np.ndarray | None:
     """The described standard deviation of the noise in a release's numbers, `[k]`.
 
     Returns:
-      NaN for a player without a clip norm; None for another mechanism, where some player has no
-      noise, and where the sample or the operator is secret, so that nobody knows the sum.
+      NaN for a player without a clip norm; None for another mechanism than a `Query`, without
+      noise, and where the sample is secret, so that nobody knows the sum.
     """
     query = getattr(hyper, "query", None)
-    if not isinstance(query, Query) or query.sampling.secret or problem.random:
+    if not isinstance(query, Query) or query.sampling.secret:
         return None
     unit = np.concatenate([
         np.full(sum(jnp.size(x) for x in jax.tree.leaves(point)), math.nan if clip is None else

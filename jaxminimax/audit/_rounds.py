@@ -161,9 +161,9 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
                                jax.tree.map(lambda x: x[0], data))
     except jax.errors.UnexpectedTracerError as error:
         raise ValueError(
-            f"{algorithm.__name__} makes a release in a branch or a loop of its own, where it "
-            "cannot be observed: give observe=lambda state, released: ..., what its state holds of "
-            "that release.") from error
+            "The algorithm makes a release in a branch or a loop of its own, where it cannot be "
+            "observed: give observe=lambda state, released: ..., of what its state holds of that "
+            "release.") from error
     several = isinstance(shown, tuple) and not hasattr(shown, "_fields")
     leaves = tuple(tuple(x.size for x in jax.tree.leaves(release))
                    for release in (shown if several else (shown,)))
