@@ -130,7 +130,9 @@ def grouped(module: Any) -> bool:
 def hyper_of(module: Any, case: Case) -> Any | None:
     """The `Hyper` of a case, not calibrated; None where the algorithm has no such sampling."""
     if grouped(module):
-        usual = case.pair == "worst" and not (case.joint or case.how)
+        # a capacity is for the population of the other algorithms
+        usual = case.pair == "worst" and not (case.joint or case.how or getattr(
+            case.sampling, "capacity", None))
         if not usual or isinstance(case.sampling, Disjoint) or (
                 module is jmm.balanced_groups and not isinstance(case.sampling, jmm.Full)):
             return None

@@ -156,14 +156,8 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
             new = algorithm.update(key, state, data, hyper, problem)
         return new, observe(new, released)
 
-    try:
-        shown = jax.eval_shape(lambda key, data: update(key, start, data, hyper)[1], sides[0],
-                               jax.tree.map(lambda x: x[0], data))
-    except jax.errors.UnexpectedTracerError as error:
-        raise ValueError(
-            "The algorithm makes a release in a branch or a loop of its own, where it cannot be "
-            "observed: give observe=lambda state, released: ..., of what its state holds of that "
-            "release.") from error
+    shown = jax.eval_shape(lambda key, data: update(key, start, data, hyper)[1], sides[0],
+                           jax.tree.map(lambda x: x[0], data))
     several = isinstance(shown, tuple) and not hasattr(shown, "_fields")
     leaves = tuple(tuple(x.size for x in jax.tree.leaves(release))
                    for release in (shown if several else (shown,)))
@@ -189,7 +183,13 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
     results = []
     for on, key in enumerate(sides):
         keys = jax.random.split(key, (-(-runs // together), together))
-        seen = jax.device_get(programme(keys, data, jnp.int32(on)))
+        try:
+            seen = jax.device_get(programme(keys, data, jnp.int32(on)))
+        except jax.errors.UnexpectedTracerError as error:
+            raise ValueError(
+                "The algorithm makes a release in a branch or a loop of its own, where it cannot "
+                "be observed: give observe=lambda state, released: ..., of what its state holds of "
+                "that release.") from error
         noisy, still = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs] for x in seen)
         results.append(Rounds(noisy, still, leaves))
     return results
