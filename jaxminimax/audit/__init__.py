@@ -10,10 +10,11 @@ at the stated confidence, whatever the two distributions are. Statistic, thresho
 the pair are chosen on one half of the runs, the bound is computed on the other. A lower bound above
 the claimed epsilon proves a bug; one below it proves nothing.
 
-Beside the bound stands the `Signal`, which is no proof for all events but much sharper: how far a
-record moves what is released, in units of the noise that is on it, measured and as charged; how
-often samples hold the record; and whether two released numbers share noise. A part of ten per cent
-that is missing from a noise scale or a sensitivity shows in a few thousand runs.
+The bound looks at the points that runs publish. The `Signal` is no proof for all events but much
+sharper, and looks at the values that the release functions return: how far a record moves them, in
+units of their noise, measured and as charged; how often samples hold the record; and whether two of
+their numbers share noise. A part of ten per cent that is missing from a noise scale or a
+sensitivity shows in a few thousand runs.
 
 The pair "worst" is the one that attains the theory's bound for one release (and, without fixed-size
 samples, for all of them): every operator is far above its clip norm, along one axis, opposite for
