@@ -89,11 +89,11 @@ class Case:
 
 
 CASES = (
-    Case(Full(), 1, quick=True),
+    Case(Full(), 1),
     Case(Full(), 5, BOTH, quick=True),
     Case(Full(), 5, how={"strategy": "ghost"}),
     Case(Full(), 5, how={"strategy": "microbatch", "microbatch": 6}),
-    Case(Full(), 5, joint=True, quick=True),
+    Case(Full(), 5, joint=True),
     Case(Full(), 5, pair="random"),
     Case(Poisson(rate=0.25), 1, quick=True),
     Case(Poisson(rate=0.25), 5, BOTH),
