@@ -12,9 +12,11 @@ from scipy import stats
 
 import jaxminimax as jmm
 from benchmarks import audit as benchmark
-from benchmarks import mutant_plants, stream_attack, wide_attack
+from benchmarks import group_attack, mutant_plants, stream_attack, wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting._curves import gaussian_epsilon
+from jaxminimax.door.observed import observed
+from jaxminimax.noise.floats import ROUNDING_MARGIN
 
 DELTA = 1e-2
 CLIP = Saddle(0.5, 2.0)
@@ -282,7 +284,7 @@ def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     hyper = benchmark.hyper_of(module, benchmark.Case(sampling, rounds))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))
     found = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)), audit.PLAIN,
-                         observe=audit.points)
+                         observe=audit.all_releases)
     assert not found.violated
     assert found.low <= found.attained <= found.high
     assert found.attained > 0.95 * found.charged
@@ -292,6 +294,71 @@ def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     assert dataclasses.replace(found, charged=less).violated
     assert dataclasses.replace(found, read=1.1 * found.read_charged).violated
     assert dataclasses.replace(found, shared=0.01).violated
+
+
+@pytest.mark.slow
+def test_the_noise_of_a_round_that_ends_with_an_average_is_that_of_its_release():
+    """The point moves to the mean of the round, which holds the noise of the earlier releases."""
+    module, rounds = jmm.recursive_sgda, benchmark.Case(Disjoint(batch=6), 7)
+    hyper = jmm.calibrate(module, benchmark.hyper_of(module, rounds), 1.0, DELTA)
+
+    def found():
+        return audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)),
+                            audit.PLAIN, observe=audit.all_releases)
+
+    sound = found()
+    assert (sound.violated, sound.shared) == (False, 0.0)
+    assert sound.attained > 0.95 * sound.charged
+    with mutant_plants.replace("integer noise", mutant_plants.quieter(0.9))():
+        assert found().low > sound.charged
+    with mutant_plants.replace("release", mutant_plants.same_key_in_two_rounds)():
+        assert found().shared > 0.5
+
+
+# --- what is released ---
+
+
+def released_by(module, hyper, problem, data, z):
+    with observed() as values:
+        state = module.update(KEY, module.init(z, hyper), data, hyper, problem)
+    return state, values
+
+
+def test_what_is_observed_is_what_was_released_and_only_meanwhile():
+    hyper = loud(Full(), 2)
+    data = jax.tree.map(lambda x: x[0], audit.worst_pair(hyper.query, RO))
+    z = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
+    arguments = (KEY, sgda.mechanism(hyper), jnp.int32(0), audit.PLAIN, z, data)
+    state, values = released_by(sgda, hyper, audit.PLAIN, data, z)
+    jax.tree.map(np.testing.assert_array_equal, values, [jmm.release(*arguments)])
+    assert len(values) == 1
+    np.testing.assert_allclose(state.z.w, -0.5 * values[0].w, rtol=1e-6)
+    with observed() as other, pytest.raises(ValueError, match="population"):
+        jmm.release(KEY, sgda.mechanism(hyper), jnp.int32(0), audit.PLAIN, z,
+                    jax.tree.map(lambda x: x[1:], data))
+    assert other == []
+
+
+def test_of_releases_that_call_others_the_outer_one_is_observed():
+    """All groups' gradient is a release of a weighted sum, times a public number."""
+    hyper = benchmark.hyper_of(jmm.balanced_groups, benchmark.Case(Full(), 1))
+    hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5), losses=None)
+    data = jax.tree.map(lambda x: x[0], group_attack.worst_pair(Full()))
+    state, values = released_by(jmm.balanced_groups, hyper, group_attack.PROBLEM, data,
+                                Saddle(jnp.zeros(2), ()))
+    assert len(values) == 1
+    np.testing.assert_allclose(state.z.w, -values[0], rtol=1e-6)
+
+
+def test_a_release_in_a_branch_is_refused_and_its_place_in_the_state_is_not():
+    hyper = benchmark.hyper_of(jmm.balanced_groups, benchmark.Case(Full(), 2))
+    hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5), balanced=0.5,
+                                losses=with_noise(hyper.losses, 1.0))
+    how = (KEY, jmm.balanced_groups, hyper, Saddle(jnp.zeros(2), ()),
+           group_attack.worst_pair(Full()), group_attack.PROBLEM)
+    with pytest.raises(ValueError, match=r"in a branch or a loop.*observe="):
+        audit.rounds(*how, audit.all_releases, 4)
+    assert audit.rounds(*how, lambda state, _: state.losses, 4).noise.shape == (4, 2, 2)
 
 
 # --- a pair of one's own ---
@@ -441,6 +508,22 @@ def test_a_grid_of_small_radii_is_seen_by_whoever_knows_the_sum():
     assert audit.coarse(both, 24)["equal"].min() > 0.45
 
 
+def test_grids_are_looked_for_in_units_of_the_noise_as_it_is():
+    """A float64 generator's radii are multiples of 2^-53 only if all its margin is divided by."""
+    rng, d, unit = np.random.default_rng(0), 1000, 0.7
+    fine = rng.uniform(size=(50, d // 2)) * 2.0 ** rng.uniform(-20, 0, (50, d // 2))
+    angle = rng.uniform(0, 2 * np.pi, fine.shape)
+    sums = rng.normal(size=(2, d)) * 2.0**-30
+    for u, grid in ((np.ceil(fine * 2.0**53) * 2.0**-53, True), (fine, False)):
+        radius = np.sqrt(-2 * np.log1p(-u))
+        noise = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], 1)
+        quiet = np.broadcast_to(sums, (50, 1, 2, d))
+        noisy = quiet + unit * ROUNDING_MARGIN * noise[:, None, None]
+        one, two = audit.coarse_scores([audit.Rounds(noisy, quiet, ((d,),))] * 2, unit, 53)
+        assert (one["radii on 2^-53"].mean() > 0.9) == grid
+        assert two["radii on 2^-53"].mean() < 0.3  # on the other data set
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("dim", "dtype"), [(1, jnp.float32), (5000, jnp.float32),
                                             (500, jnp.float64)], ids=str)
@@ -503,6 +586,14 @@ def test_what_repeats_no_query_is_attacked_and_half_the_noise_is_caught(number):
     assert 0.45 * 4.0 <= attained(1.0) <= 4.0 < attained(0.5)
 
 
+def test_every_case_of_the_benchmark_can_be_run():
+    cases = [(module, hyper) for module in benchmark.modules().values() for case in benchmark.CASES
+             if (hyper := benchmark.hyper_of(module, case)) is not None]
+    assert len(cases) > 80
+    for module, hyper in cases:
+        module.mechanism(hyper).check()
+
+
 def test_the_benchmark_has_every_algorithm_and_every_sampling():
     assert {"sgda", "gda", "extragradient", "proximal", "group_sgd",
             "active_groups"} <= set(benchmark.modules())
@@ -518,6 +609,27 @@ def test_an_algorithm_that_no_attack_knows_is_named(monkeypatch):
     monkeypatch.setattr(benchmark, "STREAMS", lambda: benchmark.stream_attack.attacks()[1:2])
     with pytest.raises(LookupError, match=r"group_oco.*phased_erm"):
         benchmark.modules()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*benchmark.modules(), *(
+    f"{attack.algorithm.__name__.split('.')[-1]}, {attack.name}"
+    for attack in stream_attack.attacks())])
+def test_the_quick_benchmark_passes_on_sound_code(name, monkeypatch, capsys):
+    """All of `--quick --only claims`, an algorithm at a time."""
+    found = {k: x for k, x in benchmark.modules().items() if k == name}
+    monkeypatch.setattr(benchmark, "modules", lambda: found)
+    monkeypatch.setattr(benchmark, "STREAMS", lambda: [
+        x for x in stream_attack.attacks() if name.endswith(f", {x.name}")])
+    assert benchmark.main(["--quick", "--only", "claims"]) == 0
+    cases = [case for module in found.values() for case in benchmark.CASES
+             if case.quick and benchmark.hyper_of(module, case) is not None]
+    assert capsys.readouterr().out.count("replace_one") == max(1, len(cases))
+
+
+@pytest.mark.slow
+def test_the_quick_attacks_with_many_numbers_pass_on_sound_code():
+    assert benchmark.main(["--quick", "--only", "wide"]) == 0
 
 
 @pytest.mark.slow

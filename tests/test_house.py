@@ -111,6 +111,21 @@ def parameters(function):
                             args.kwarg) if a is not None]
 
 
+def names_in_doubt(source):
+    """Lines of `getattr(x, name, default)` with x, or what x is an attribute of, imported from us.
+
+    A name that is gone would be read as the default.
+    """
+    tree = ast.parse(source)
+    ours = {alias.asname or alias.name.split(".")[0] for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+            if (getattr(node, "module", None) or alias.name).split(".")[0] in {
+                "jaxminimax", "benchmarks"}}
+    return [call.lineno for call in ast.walk(tree) if isinstance(call, ast.Call)
+            and getattr(call.func, "id", "") == "getattr" and len(call.args) == 3
+            and ast.unparse(call.args[0]).split(".")[0] in ours]
+
+
 def in_folder(folder):
     return sorted(p for p in SOURCES if p.startswith(folder) and "/" not in p.removeprefix(folder)
                   and not p.endswith("__init__.py"))
@@ -247,6 +262,19 @@ def test_the_package_leaves_the_configuration_of_jax_alone():
                           node.name.split(".") if isinstance(node, ast.alias) else [])
              if name in ("config", "enable_x64")}
     assert found == {("base/precision.py", "enable_x64"), ("base/kept_programs.py", "config")}
+
+
+def test_names_of_our_own_modules_have_no_default():
+    benchmarks = (ROOT.parent / "benchmarks").rglob("*.py")
+    sources = SOURCES | {str(path): path.read_text() for path in benchmarks}
+    assert {path for path, source in sources.items() if names_in_doubt(source)} == set()
+
+
+@pytest.mark.parametrize("line", ["import jaxminimax as us", "from jaxminimax import noise as us",
+                                  "import benchmarks.audit as us"])
+def test_a_default_for_a_name_of_our_own_is_caught(line):
+    assert names_in_doubt(f"{line}\ngetattr(us.noise, 'SPARE', 1.0)") == [2]
+    assert not names_in_doubt(f"{line}\ngetattr(us.noise, 'SPARE'), getattr(query, 'steps', 1)")
 
 
 def test_nothing_is_left_for_later():

@@ -315,7 +315,7 @@ def test_complex_numbers_are_refused(place):
 
 @pytest.mark.parametrize("z", 2.0 ** np.arange(-13, 6) * 1.3)
 def test_the_noise_is_as_many_units_as_its_law_says(z):
-    """2^L units are sigma, to the last bit: `SPARE` has nothing left for an inexact power of 2."""
+    """2^L units are sigma, to the last bit: the margin for rounding has no room for an error."""
     scale = jax.jit(lambda z: noising.scales(Saddle(1.7, None), Saddle(z, None), 100).w)(z)
     assert np.float64(scale.unit) * 2.0 ** int(scale.bits) == np.float64(scale.std)
     assert float(scale.std) * np.float64(1 / scale.unit) / 2.0 ** int(scale.bits) <= 1 + 2.0**-24

@@ -5,7 +5,6 @@ on the other. So one replaced record moves every sum by twice its clip norm and 
 halves, and what is charged for both is attained. All others are zero.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -53,7 +52,7 @@ def seen(state: Any, joint: bool = False) -> dict[str, Any]:
 def signal(key: jax.Array, joint: bool = False, runs: int = 4000) -> Signal:
     """How far the record moves the sums and the counts of one release, over what is charged."""
     return audit.signal(key, sgda, hyper_of(joint), ZERO, pair(joint), PROBLEM, runs=runs,
-                        observe=functools.partial(seen, joint=joint))
+                        observe=lambda state, _: seen(state, joint))
 
 
 def attack(key: jax.Array, runs: int = 40_000, epsilon: float = 3.0) -> tuple[float, float]:

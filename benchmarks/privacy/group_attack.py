@@ -91,7 +91,7 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     z = concrete(hyper.query.noise_multiplier)
     moved = -np.diff(path.w, axis=1, prepend=0.0)
     moved[:, 0] *= -1
-    if hyper.query.groups == "all":  # released s times what is clipped and blurred
+    if hyper.query.groups == "all":  # released s times what is clipped and gets noise
         before = np.concatenate([np.full_like(path.v[:, :1], -math.log(len(SIZES))),
                                  path.v[:, :-1]], 1)
         s = np.max(np.exp(before) / np.array(SIZES), -1)
@@ -146,7 +146,7 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
         hyper, query=dataclasses.replace(hyper.query, sizes=(n, n)),
         losses=dataclasses.replace(hyper.losses, sizes=(n, n)))
     few = jax.tree.map(lambda x: x[:, :, :n], data)
-    found = {}
+    found, after_index = {}, int(algorithm is jmm.active_groups)
     if algorithm is jmm.balanced_groups:  # weights that move for sure, far from balanced ones
         equal = dataclasses.replace(hyper, losses=dataclasses.replace(
             hyper.losses, noise_multiplier=0.0))
@@ -155,17 +155,18 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
             how["mechanism"] = made.parts[0]
     if only in (None, "gradients"):
         found["gradients"] = auditor.signal(key, algorithm, equal, start, few, PROBLEM,
-                                            observe=lambda state: state.z.w, **how)
+                                            observe=lambda _, released: released[after_index],
+                                            **how)
         how["mechanism"] = made
     if algorithm is jmm.active_groups and only in (None, "largest loss"):
         found["largest loss"] = largest_loss(key, hyper, made, runs=10 * runs,
                                              confidence=confidence)
     if algorithm is not jmm.active_groups and only in (None, "losses"):
-        # the second group's loss has hardly any noise
         law = "gaussian" if hyper.losses.gaussian else "laplace"
         how["mechanism"] = made.parts[1]
         found["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law=law,
-                                         observe=lambda state: state.z.v[0] - state.z.v[1], **how)
+                                         observe=lambda state, released: released[1] if
+                                         algorithm is jmm.group_sgd else state.losses, **how)
     return found
 
 

@@ -99,7 +99,7 @@ def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = 
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
     return over_charged(auditor.signal(KEY, algorithm, hyper, start, data, auditor.PLAIN,
-                                       observe=auditor.points, runs=RUNS))
+                                       observe=auditor.all_releases, runs=RUNS))
 
 
 def leaves() -> Finding:
@@ -391,9 +391,9 @@ def law() -> Finding:
     hyper = hyper_of(sgda, 2, query(FULL))
     data = auditor.worst_pair(hyper.query, "replace_one")
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
-    found = auditor.rounds(KEY, sgda, hyper, start, data, auditor.PLAIN, auditor.points, RUNS)
-    x = found.parts()[1]
-    x = np.ravel(x / x.std(0))
+    found = auditor.rounds(KEY, sgda, hyper, start, data, auditor.PLAIN, auditor.first_release,
+                           RUNS)
+    x = np.ravel(found.noise / found.noise.std(0))
     return Finding(float(stats.kstest(x, "norm").statistic) * math.sqrt(x.size), 2.5)
 
 

@@ -63,6 +63,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "index": (losses, "chosen"),
     "margin of the noise": (noising, "ROUNDING_MARGIN"),
     "dither": (noising, "dither"),
+    "noise on a sum": (noising, "add_noise_and_normalise"),
     "node": (stream, "_node"),
     "what correlated noise is made of": (correlated, "floored_normal"),
     "keys of a release": (core, "keys_of_release"),

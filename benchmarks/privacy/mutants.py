@@ -21,6 +21,7 @@ import jax
 import jaxminimax as jmm
 from benchmarks import mutant_charges as charges
 from benchmarks import mutant_detectors as find
+from benchmarks import mutant_grids as grids
 from benchmarks import mutant_plants as plant
 from benchmarks import mutant_runs as runs
 from benchmarks import mutant_samples as samples
@@ -136,6 +137,8 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.by_all_records, LOSSES, SIGNAL),
     ("noise of bounded range", "tails of the noise: uniform, same variance", "integer noise",
      plant.uniform, find.law, "distance from the normal law"),
+    ("noise of the textbook's Box-Muller numbers", "the last bits of the noise", "noise on a sum",
+     grids.naive_noise, grids.grids, "audit: lower bound on epsilon"),
     ("noise skipped once in ten rounds", "one release is exact", "release", plant.silent_once,
      FOUR, SIGNAL),
     # independence

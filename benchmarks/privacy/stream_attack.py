@@ -39,8 +39,8 @@ class Attack:
       data: the two data sets, leaves with a leading axis of 2.
       observe: `state -> tree`, what the attack keeps of a round.
       scores: `(path, hyper) ->` statistics of the runs by name, each `[runs]`.
-      added: `state -> tree`, numbers that what is released is added to; None: `observe`.
-      measured: `(rounds, mechanism) -> Signal`, the signal of what was added.
+      added: `(state, released) -> tree`, the numbers whose noise is measured.
+      measured: `(rounds, mechanism) -> Signal`, their signal.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Attack:
     data: Any
     observe: Callable[[Any], Any]
     scores: Callable[[Any, Any], dict[str, np.ndarray]]
-    added: Callable[[Any], Any] | None = None
+    added: auditor.Observe = auditor.first_release
     measured: Callable[..., auditor.Signal] = auditor.signal_of
 
 
@@ -196,24 +196,9 @@ def _first_turn(path: Any, hyper: Any) -> dict[str, np.ndarray]:
     return scores
 
 
-def _gap_and_turns(state: Any) -> Any:
-    return jnp.stack([state.log_weights[0] - state.log_weights[1],
-                      state.turns[0].astype(state.log_weights.dtype)])
-
-
-def _signed(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
-    """Signal of single losses: the gap of the log weights falls or rises with the group drawn.
-
-    Given that the record's group was drawn; weights are nearly equal for small steps.
-    """
-    first = found.parts()[0][:, :, 0, 1] == 1
-    sign = np.where(first, 1.0, -1.0)[..., None]
-    turned = found._replace(before=found.before[..., :1] * sign, leaves=((1,),),
-                            noisy=found.noisy[..., :1] * sign[:, :, None],
-                            quiet=found.quiet[..., :1] * sign[:, :, None])
-    signal = auditor.signal_of(turned, mechanism, law="laplace", **how)
-    # a record is in one of the rounds, whichever it is
-    rounds = found.before.shape[1]
+def _in_one_round(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
+    """Signal of single losses: a record is in one of the rounds, whichever it is."""
+    signal, rounds = auditor.signal_of(found, mechanism, law="laplace", **how), found.noisy.shape[1]
     return dataclasses.replace(signal, attained=signal.attained / rounds, low=signal.low / rounds,
                                high=signal.high / rounds)
 
@@ -233,16 +218,15 @@ def one_pass(role: str, rounds: int = 4) -> Attack:
                   {"gradient": jnp.asarray(gradient), "loss": jnp.asarray(loss)},
                   lambda state: {"log_weights": state.log_weights, "turns": state.turns,
                                  "total": state.online.total.w}, _first_turn,
-                  *((lambda state: state.online.total.w, _first_leaf) if role == "gradient"
-                    else (_gap_and_turns, _signed)))
+                  *((lambda _, released: released[1], _first_leaf) if role == "gradient"
+                    else (auditor.first_release, _in_one_round)))
 
 
 def _first_leaf(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
     """Signal of a group's gradients among the runs whose first round reads the record."""
-    one, two = np.moveaxis(found.parts()[0], 2, 0)
+    one, two = np.moveaxis(found.quiet, 2, 0)
     there = np.any(one[:, 0] != two[:, 0], -1)
-    kept = found._replace(before=found.before[there], noisy=found.noisy[there],
-                          quiet=found.quiet[there])
+    kept = found._replace(noisy=found.noisy[there], quiet=found.quiet[there])
     return auditor.signal_of(kept, mechanism.parts[0], **how)
 
 
@@ -301,10 +285,10 @@ def signal(key: jax.Array, attack: Attack, hyper: Any, *, runs: int, mechanism: 
       mechanism: what is charged; None: the hyper's own.
       **how: see `jaxminimax.audit.signal_of`.
     """
-    if attack.measured is _signed:  # so that the weights, which divide the losses, stay equal
+    if attack.measured is _in_one_round:  # so that noise hardly decides which group is drawn
         hyper = dataclasses.replace(hyper, weight_step=1e-3 * WEIGHT_STEP)
     found = auditor.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
-                           attack.added or attack.observe, runs)
+                           attack.added, runs)
     made = attack.algorithm.mechanism(hyper) if mechanism is None else mechanism
     return attack.measured(found, made, **how)
 

@@ -8,7 +8,6 @@ itself.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +19,7 @@ from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
+from jaxminimax.audit import Observe
 from jaxminimax.mechanism import concrete, noise_unit, solution_length
 
 RECORDS = jmm.Problem(operator=lambda z, x: Saddle(
@@ -43,22 +43,22 @@ GROUPS = jmm.GroupProblem(
 
 
 class Path(NamedTuple):
-    """How the first release of an algorithm is read off its state.
+    """An algorithm, and which of its releases is looked at.
 
     Attributes:
       algorithm: the module.
       hyper: calibrated.
       problem: whose records are their own gradients.
-      observe: `state -> tree`, the point or sum that it is added to.
       unit: standard deviation of the noise on it.
+      observe: `(state, released) -> tree`, what is looked at of a round.
       groups: whether data have an axis of groups.
     """
 
     algorithm: Any
     hyper: Any
     problem: Any
-    observe: Callable[[Any], Any]
     unit: float
+    observe: Observe
     groups: bool = False
 
 
@@ -73,8 +73,8 @@ def path(name: str, epsilon: float) -> Path:
     def calibrated(hyper: Any) -> Any:
         return jmm.calibrate(module, hyper, epsilon, _DELTA)
 
-    def point(state: Any) -> Any:
-        return getattr(state, "ahead", state.z).w
+    def of_w(_: Any, released: list[Any]) -> Any:
+        return released[0].w
 
     n = _RECORDS
     if name in ("sgda", "gda", "extragradient", "recursive_sgda"):
@@ -86,7 +86,7 @@ def path(name: str, epsilon: float) -> Path:
             own = {"base": 0.1, "diameter": 10.0, "rounds": 1, "inner": 2}
         hyper = calibrated(module.Hyper(query=query, **own))
         z = hyper.query.noise_multiplier.w
-        return Path(module, hyper, RECORDS, point, z / n)
+        return Path(module, hyper, RECORDS, z / n, of_w)
     if name in ("proximal", "recursive"):
         doubling = name == "recursive"
         query = jmm.Resolvent(bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0, population=n,
@@ -94,28 +94,29 @@ def path(name: str, epsilon: float) -> Path:
         query = module.certified(query, 1) if doubling else module.certified(query)
         hyper = calibrated(module.Hyper(query=query, iterations=1))
         size = concrete(noise_unit(hyper.query))
-        return Path(module, hyper, RECORDS, point, size * hyper.query.noise_multiplier)
+        return Path(module, hyper, RECORDS, size * hyper.query.noise_multiplier, of_w)
     if name == "phased_erm":
         query = jmm.GroupSolution(lipschitz=1.0, bound=2 * _FAR, smooth=1e-9, diameter=2 * _FAR,
                                   reg_w=1.0, reg_lam=1e12, sizes=(n,), phases=1)
         hyper = calibrated(module.Hyper(query=module.certified(query)))
         size = concrete(solution_length(hyper.query, 1.0))
-        return Path(module, hyper, LINES, point, size * hyper.query.noise_multiplier, True)
+        return Path(module, hyper, LINES, size * hyper.query.noise_multiplier,
+                    auditor.first_release, True)
     if name == "ftrl":
         hyper = calibrated(module.Hyper(query=jmm.TreeSums(clip=1.0, leaves=2), step=1.0))
-        return Path(module, hyper, RECORDS, lambda state: state.total.w,
-                    hyper.query.noise_multiplier)
+        return Path(module, hyper, RECORDS, hyper.query.noise_multiplier, of_w)
     if name == "group_oco":
         hyper = calibrated(module.Hyper(
             query=module.releases(clip=1.0, bound=1.0, iterations=2), step=1.0, weight_step=0.1,
             sizes=(n,)))
-        return Path(module, hyper, GROUPS, lambda state: state.online.total.w,
-                    hyper.query.parts[0].noise_multiplier, True)
+        return Path(module, hyper, GROUPS, hyper.query.parts[0].noise_multiplier,
+                    lambda _, released: released[1].w, True)  # after a loss
     if name == "balanced_groups":
         hyper = calibrated(module.Hyper(
             query=jmm.GroupGradients(clip=1.0, sizes=(n,), groups="all"), losses=None, step=1.0,
             iterations=1))
-        return Path(module, hyper, GROUPS, point, hyper.query.noise_multiplier / n, True)
+        return Path(module, hyper, GROUPS, hyper.query.noise_multiplier / n,
+                    auditor.first_release, True)
     if name in ("group_sgd", "active_groups"):
         active = name == "active_groups"
         own = {} if active else {"weight_step": 1.0}
@@ -123,7 +124,8 @@ def path(name: str, epsilon: float) -> Path:
         hyper = calibrated(module.Hyper(
             query=jmm.GroupGradients(clip=1.0, sizes=(n,)), iterations=1, step=1.0,
             losses=losses, **own))
-        return Path(module, hyper, GROUPS, point, hyper.query.noise_multiplier / n, True)
+        return Path(module, hyper, GROUPS, hyper.query.noise_multiplier / n,
+                    lambda _, released: released[active], True)  # after an index
     raise LookupError(f"no path of {name!r} is known: say in path how its releases are read.")
 
 
@@ -163,18 +165,7 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     start = Saddle(w, jnp.zeros(1, dtype) if how.problem is RECORDS else ())
     found = auditor.rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
                                    how.observe, runs)
-    unit = how.unit
-    if name == "recursive_sgda":  # whose only step is averaged with the start
-        unit *= float(jmm.recursive_sgda.steps(how.hyper, start, 1)) / 2
-    bits = jnp.finfo(dtype).nmant + 1
-    scores = []
-    for i, seen in enumerate(found):
-        rest = (seen.noisy[:, :, i] - seen.before - seen.parts()[0][:, :, 0])[:, 0] / unit
-        score = auditor.coarse(-rest, bits)
-        if bits > 24:  # the noise may be a little louder than described
-            louder = auditor.coarse(-rest / getattr(jmm.noise, "SPARE", 1.0), bits)
-            score |= {f"{name}, louder": x for name, x in louder.items()}
-        scores.append(score)
+    scores = auditor.coarse_scores(found, how.unit, jnp.finfo(dtype).nmant + 1)
     value, statistic, hits, trials = auditor.lower_bound(*scores, _DELTA, confidence)
     made = how.algorithm.mechanism(how.hyper)
     looked_at = made.parts[0] if isinstance(made, jmm.Parallel) else made

@@ -10,10 +10,11 @@ at the stated confidence, whatever the two distributions are. Statistic, thresho
 the pair are chosen on one half of the runs, the bound is computed on the other. A lower bound above
 the claimed epsilon proves a bug; one below it proves nothing.
 
-Beside the bound stands the `Signal`, which is no proof for all events but much sharper: how far a
-record moves what is released, in units of the noise that is on it, measured and as charged; how
-often samples hold the record; and whether two released numbers share noise. A part of ten per cent
-that is missing from a noise scale or a sensitivity shows in a few thousand runs.
+The bound looks at the points that runs publish. The `Signal` is no proof for all events but much
+sharper, and looks at the values that the release functions return: how far a record moves them, in
+units of their noise, measured and as charged; how often samples hold the record; and whether two of
+their numbers share noise. A part of ten per cent that is missing from a noise scale or a
+sensitivity shows in a few thousand runs.
 
 The pair "worst" is the one that attains the theory's bound for one release (and, without fixed-size
 samples, for all of them): every operator is far above its clip norm, along one axis, opposite for
@@ -34,7 +35,8 @@ import numpy as np
 from jaxminimax.accounting import epsilon
 from jaxminimax.audit._bound import clopper_pearson, linear, lower_bound
 from jaxminimax.audit._grid import coarse as coarse
-from jaxminimax.audit._grid import coarse_scores, scale
+from jaxminimax.audit._grid import coarse_scores as coarse_scores
+from jaxminimax.audit._grid import scale
 from jaxminimax.audit._index import index_signal
 from jaxminimax.audit._pairs import (
     PAIRS,
@@ -46,14 +48,16 @@ from jaxminimax.audit._pairs import (
     worst_pair,
 )
 from jaxminimax.audit._released import likelihood_ratio, releases
+from jaxminimax.audit._rounds import Observe as Observe
 from jaxminimax.audit._rounds import (
     Rounds,
+    all_releases,
     first_points,
-    points,
     rounds_of_both,
     straightened,
     unprojected,
 )
+from jaxminimax.audit._rounds import first_release as first_release
 from jaxminimax.audit._rounds import rounds as rounds
 from jaxminimax.audit._signal import Signal, charged_signal, signal, signal_of
 from jaxminimax.base import checks
@@ -207,8 +211,9 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
     found = None
     if runs >= _FEW and not _moving(query, made):
-        found = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how), observe=points,
-                       runs=min(runs, _ENOUGH), neighbours=neighbours, confidence=confidence)
+        found = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how),
+                       observe=all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
+                       confidence=confidence)
     return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials,
                  found)
 
@@ -228,42 +233,56 @@ def _public(mechanism: Any) -> bool:
 def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: int,
          neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
          z: Saddle) -> Audit:
-    """The audit of a user's pair, round by round."""
+    """The audit of a user's pair, round by round: of the points, and of what was released."""
     data = check_pair(pair, problem)
     made = algorithm.mechanism(hyper)
     claimed = epsilon(made, delta, neighbours=neighbours)
     problem = unprojected(problem, hyper)
-    found = rounds_of_both(key, algorithm, hyper, z, data, problem, first_points, runs)
-    one, two = _scores(found, _public(made))
-    unit = scale(found[0], hyper, z, data, problem) if isinstance(problem, Problem) else None
-    if unit is not None:
-        bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
-        for score, more in zip((one, two), coarse_scores(found, unit, bits), strict=True):
-            score.update(more)
-    value, name, hits, trials = lower_bound(one, two, delta, confidence)
-    seen = made
-    if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
-        seen = dataclasses.replace(made, times=hyper.iterations)  # the first release of each round
-    gauge = None
-    if (runs >= _FEW and isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution)
-            and not _moving(getattr(made, "query", None), made)):
-        gauge = signal_of(found[0], seen, neighbours=neighbours, confidence=confidence)
+    # one release a round, whose noise can be told from the algorithm's own arithmetic
+    alone = isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution)
+
+    def looked_at(state: Any, released: list[Any]) -> Any:
+        return (first_points(state), released[0]) if alone else (first_points(state),)
+
+    found = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
+    scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(found)])
+    seen, gauge = made, None
+    if alone:
+        released = [x.release(1) for x in found]
+        if _public(made):
+            scores = _joined(scores, _likelihood_ratios(released))
+        unit = scale(hyper, z)
+        if unit is not None:
+            bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
+            scores = _joined(scores, coarse_scores(released, unit, bits))
+        if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
+            seen = dataclasses.replace(made, times=hyper.iterations)  # a round's first release
+        if runs >= _FEW and not _moving(getattr(made, "query", None), made):
+            gauge = signal_of(released[0], seen, neighbours=neighbours, confidence=confidence)
+    value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
                  gauge)
 
 
-def _scores(found: list[Rounds], public: bool) -> list[dict[str, np.ndarray]]:
-    """Statistics of the runs on each data set; of what was released and what everybody knows."""
-    moves = [x.noisy[:, :, i] - x.before for i, x in enumerate(found)]
-    half = len(moves[0]) // 2
-    scores = [{"linear": x} for x in linear(moves[0], moves[1], half)]
-    for score, move in zip(scores, moves, strict=True):
-        score["failures"] = np.isnan(move).any(2).sum(1).astype(float)
-    if public:  # then whoever has the states knows what either data set would have added to them
-        noise = found[0].parts()[1][:half]
-        variance = np.maximum(np.nanvar(noise, 0), 1e-300)
-        for score, move, x in zip(scores, moves, found, strict=True):
-            one, two = np.moveaxis(x.parts()[0], 2, 0)
-            ratio = (move - (one + two) / 2) * (one - two) / variance
-            score["likelihood ratio"] = np.nansum(ratio, (1, 2))
+def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Statistics of points `[runs, rounds, k]` on each data set."""
+    one, two = (np.diff(x, axis=1, prepend=0.0) for x in paths)
+    return [{"linear": x, "failures": np.isnan(moves).any(2).sum(1).astype(float)}
+            for x, moves in zip(linear(one, two, len(one) // 2), (one, two), strict=True)]
+
+
+def _joined(scores: list[dict[str, np.ndarray]],
+            more: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    return [a | b for a, b in zip(scores, more, strict=True)]
+
+
+def _likelihood_ratios(found: list[Rounds]) -> list[dict[str, np.ndarray]]:
+    """That of releases of public samples: both data sets' sums at every point are known."""
+    half = len(found[0].noisy) // 2
+    variance = np.maximum(np.nanvar(found[0].noise[:half], 0), 1e-300)
+    scores = []
+    for i, x in enumerate(found):
+        one, two = np.moveaxis(x.quiet, 2, 0)
+        ratio = (x.noisy[:, :, i] - (one + two) / 2) * (one - two) / variance
+        scores.append({"likelihood ratio": np.nansum(ratio, (1, 2))})
     return scores

@@ -6,6 +6,7 @@ under the wrong one it is shifted. So every property of a sampler's numbers that
 tells the two apart, however little of the noise's law it is.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -13,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.audit._rounds import Rounds
-from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import Query, check_noise, concrete
+from jaxminimax.base.types import Saddle
+from jaxminimax.mechanism import Query, batch_size, check_noise, concrete
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 
 _NEAR = 2000  # steps of a grid from 0 that are looked at
@@ -58,46 +58,35 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     return found
 
 
-def scale(found: Rounds, hyper: Any, z: Saddle, data: PyTree,
-          problem: Problem) -> np.ndarray | None:
-    """The noise's standard deviation in the first round's numbers, `[k]`, from the description.
-
-    A release is a sum plus clip * noise multiplier times standard noise, and a point moves by a
-    step times it. How far the two data sets' clipped sums are apart, and the points that they lead
-    to, tells the step to many digits, which a grid is looked for with.
+def scale(hyper: Any, z: Saddle) -> np.ndarray | None:
+    """The described standard deviation of the noise in a release's numbers, `[k]`.
 
     Returns:
-      NaN for a player whose sums are equal; None where not all of the data are summed up.
+      NaN for a player without a clip norm; None for another mechanism than a `Query`, without
+      noise, and where the sample is secret, so that nobody knows the sum.
     """
     query = getattr(hyper, "query", None)
-    if not isinstance(query, Query) or query.sampling.secret or (
-            query.sampling.rows_read(query.population) < query.population):
+    if not isinstance(query, Query) or query.sampling.secret:
         return None
-    if problem.random:  # another operator in every release
-        return None
-    total = clipped_sum(problem.operator, query.clip, joint=query.joint)
-    sums = [total(z, jax.tree.map(lambda x, i=i: x[i], data)) for i in range(2)]
-    signal = found.parts()[0][:, 0].mean(0)  # [2, k], the same in all runs
-    unit, first = np.full(signal.shape[1], np.nan), 0
-    players = zip(z, query.clip, check_noise(query), *sums, strict=True)
-    for point, clip, noise, one, two in players:
-        size = sum(jnp.size(x) for x in jax.tree.leaves(point))
-        span, first = slice(first, first + size), first + size
-        if clip is None or not size:
-            continue
-        apart = np.concatenate([np.ravel(np.asarray(a, np.float64) - np.asarray(b, np.float64))
-                                for a, b in zip(*map(jax.tree.leaves, (one, two)), strict=True)])
-        if np.any(apart):
-            step = (signal[0, span] - signal[1, span]) @ apart / (apart @ apart)
-            unit[span] = abs(step) * (concrete(clip) * concrete(noise) * ROUNDING_MARGIN)
-    return unit if np.any(unit > 0) else None
+    unit = np.concatenate([
+        np.full(sum(jnp.size(x) for x in jax.tree.leaves(point)), math.nan if clip is None else
+                concrete(clip) * concrete(noise) / batch_size(query))
+        for point, clip, noise in zip(z, query.clip, check_noise(query), strict=True)])
+    return None if np.any(unit == 0) else unit
 
 
-def coarse_scores(found: list[Rounds], unit: np.ndarray, bits: int) -> list[dict[str, np.ndarray]]:
-    """`coarse` of the first round of runs on each data set, less what the first one adds."""
-    scores = []
-    for i, seen in enumerate(found):
-        rest = seen.noisy[:, 0, i] - seen.before[:, 0] - seen.parts()[0][:, 0, 0]
-        known = np.isfinite(unit) & (unit > 0)
-        scores.append(coarse(np.nan_to_num(rest[:, known]) / unit[known], bits))
-    return scores
+def coarse_scores(found: list[Rounds], unit: np.ndarray | float,
+                  bits: int) -> list[dict[str, np.ndarray]]:
+    """`coarse` of the first round of runs on each data set, less what the first one adds.
+
+    Args:
+      found: what runs on each data set released.
+      unit: the described standard deviation of their noise, `[k]` or one for all; NaN where there
+        is none.
+      bits: as in `coarse`.
+    """
+    unit = np.broadcast_to(unit, found[0].noisy.shape[-1:])
+    known = np.isfinite(unit)
+    louder = unit[known] * ROUNDING_MARGIN
+    return [coarse((seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, known] / louder, bits)
+            for i, seen in enumerate(found)]

@@ -1,10 +1,10 @@
-"""Rounds of a run, one by one: what each shows with and without noise, on both data sets.
+"""Rounds of a run, one by one: what each releases with and without noise, on both data sets.
 
 From the state that a run has reached, a round is taken four times with the run's key: on each data
 set of a pair, as described and with noise multipliers of 0. The key decides sample and noise, so
-the noise alone is what the first two have over the others, and the record alone what tells the data
-sets apart. That needs no knowledge of the algorithm, but that what is observed follows from what
-was released by adding multiples; and none of the records.
+what is released as described, less what is released without noise, is the noise of this release
+alone, whatever the algorithm makes of it; and what is released without noise tells how far the
+record moves it.
 """
 
 import dataclasses
@@ -17,22 +17,26 @@ import numpy as np
 
 from jaxminimax.algorithms.common.steps import EUCLIDEAN
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.door.observed import observed
 from jaxminimax.mechanism import Query
 
 _NUMBERS = 2**24  # that are on the device at a time
+
+# What is looked at of a round: `(state after the round, values that it released) -> tree`, numbers
+# that noise was added to; a tuple of trees for several releases.
+Observe = Callable[[Any, list[Any]], PyTree]
 
 
 class Rounds(NamedTuple):
     """Runs on one data set of a pair.
 
     Attributes:
-      before: what was observed before each round, `[runs, rounds, k]`.
-      noisy: after it on the two data sets, `[runs, rounds, 2, k]`; the run goes on from one.
+      noisy: what is observed of each round on the two data sets, `[runs, rounds, 2, k]`; the run
+        goes on from one of them.
       quiet: without noise.
       leaves: numbers of each leaf of what is observed, for each release of a round; they sum to k.
     """
 
-    before: np.ndarray
     noisy: np.ndarray
     quiet: np.ndarray
     leaves: tuple[tuple[int, ...], ...]
@@ -43,28 +47,16 @@ class Rounds(NamedTuple):
         return [[slice(int(end) - size, int(end)) for size, end in zip(release, ends, strict=False)]
                 for release in self.leaves]
 
-    def _ratio(self) -> np.ndarray:
-        """How much larger a step is than without noise, `[rounds, k]`: some steps depend on it."""
-        found: np.ndarray = np.ones(self.before.shape[1:])
-        for span in (span for release in self.spans() for span in release):
-            with np.errstate(invalid="ignore"):
-                size = [np.nansum(np.abs(np.diff(x[..., span], axis=2)), (0, 2, 3))
-                        for x in (self.noisy, self.quiet)]
-            apart = (size[1] > 0) & np.isfinite(size[0])
-            ratio = np.where(apart, size[0] / np.where(apart, size[1], 1.0), 1.0)
-            # a clean number for steps that do not: what is left is rounding
-            found[:, span] = np.where(np.abs(ratio - 1) < 1e-3, 1.0, ratio)[:, None]
-        return found
+    def release(self, i: int) -> "Rounds":
+        """The i-th release of every round alone."""
+        leaves = self.spans()[i]
+        there = slice(leaves[0].start, leaves[-1].stop)
+        return Rounds(self.noisy[..., there], self.quiet[..., there], (self.leaves[i],))
 
-    def parts(self) -> tuple[np.ndarray, np.ndarray]:
-        """What each round adds without noise on both data sets, and the noise on the first.
-
-        Returns:
-          `[runs, rounds, 2, k]` and `[runs, rounds, k]`.
-        """
-        ratio = self._ratio()
-        signal = (self.quiet - self.before[:, :, None]) * ratio[:, None]
-        return signal, self.noisy[:, :, 0] - self.before - signal[:, :, 0]
+    @property
+    def noise(self) -> np.ndarray:
+        """The noise of each round on the first data set, `[runs, rounds, k]`."""
+        return self.noisy[:, :, 0] - self.quiet[:, :, 0]
 
 
 def silenced(described: Any) -> Any:
@@ -83,13 +75,22 @@ def silenced(described: Any) -> Any:
     return dataclasses.replace(described, **values) if values else described
 
 
-def points(state: Any) -> PyTree:
-    """The points that a round's releases led to, a tuple of them if there are several."""
-    return (state.ahead, state.z) if hasattr(state, "ahead") else state.z
+def first_release(state: Any, released: list[Any]) -> PyTree:
+    """The first value that a round released.
+
+    Of later ones the noise is known only where operators do not depend on the point: it is moved by
+    the noise of the first.
+    """
+    return released[0]
+
+
+def all_releases(state: Any, released: list[Any]) -> PyTree:
+    """All that a round released."""
+    return tuple(released)
 
 
 def first_points(state: Any) -> PyTree:
-    """Those that the first release of a round led to."""
+    """The points that the first release of a round led to."""
     return getattr(state, "ahead", state.z)
 
 
@@ -108,7 +109,7 @@ def straightened(hyper: Any) -> Any:
 
 
 def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
-           observe: Callable[[Any], PyTree], runs: int) -> Rounds:
+           observe: Observe, runs: int) -> Rounds:
     """Runs on the first data set of a pair.
 
     Args:
@@ -118,20 +119,23 @@ def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
       z: the initial point.
       data: leaves `[2, ...]`.
       problem: what the algorithm takes.
-      observe: `state -> tree`, what is looked at; a tuple of trees for releases of one round.
+      observe: what is looked at.
       runs: how many.
+
+    Raises:
+      ValueError: if what is looked at was released in a branch or a loop of the algorithm's own.
     """
     return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
 def rounds_of_both(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-                   problem: Any, observe: Callable[[Any], PyTree], runs: int) -> list[Rounds]:
+                   problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Runs on each data set of a pair; arguments as in `rounds`."""
     return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
 
 
 def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-           problem: Any, observe: Callable[[Any], PyTree], runs: int) -> list[Rounds]:
+           problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """`rounds` for a key for each data set."""
     quiet = silenced(hyper)
     (loud, structure), hushed = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
@@ -140,14 +144,6 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
     noise = [jnp.stack([jnp.asarray(x) for x in (loud[i], hushed[i])]) for i in varied]
     noise = [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float) for x in noise]
     start = algorithm.init(z, hyper)
-    shown = jax.eval_shape(observe, start)
-    several = isinstance(shown, tuple) and not hasattr(shown, "_fields")
-    leaves = tuple(tuple(x.size for x in jax.tree.leaves(release))
-                   for release in (shown if several else (shown,)))
-    count = sum(map(sum, leaves))
-
-    def flat(state: Any) -> jax.Array:
-        return jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(observe(state))])
 
     def described(noise: list[jax.Array]) -> Any:
         leaves = list(loud)
@@ -155,16 +151,28 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
             leaves[i] = x
         return jax.tree.unflatten(structure, leaves)
 
+    def update(key: jax.Array, state: Any, data: PyTree, hyper: Any) -> tuple[Any, PyTree]:
+        with observed() as released:
+            new = algorithm.update(key, state, data, hyper, problem)
+        return new, observe(new, released)
+
+    shown = jax.eval_shape(lambda key, data: update(key, start, data, hyper)[1], sides[0],
+                           jax.tree.map(lambda x: x[0], data))
+    several = isinstance(shown, tuple) and not hasattr(shown, "_fields")
+    leaves = tuple(tuple(x.size for x in jax.tree.leaves(release))
+                   for release in (shown if several else (shown,)))
+    count = sum(map(sum, leaves))
+
     @jax.jit
     def programme(keys: jax.Array, data: PyTree, on: jax.Array) -> Any:
         def one(key: jax.Array) -> Any:
             def step(state: Any, _: None) -> Any:
-                def update(noise: list[jax.Array], data: PyTree) -> Any:
-                    return algorithm.update(key, state, data, described(noise), problem)
+                def flat(noise: list[jax.Array], data: PyTree) -> tuple[Any, jax.Array]:
+                    new, shown = update(key, state, data, described(noise))
+                    return new, jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(shown)])
 
-                both = jax.vmap(jax.vmap(update, (None, 0)), (0, None))(noise, data)
-                seen = jax.vmap(jax.vmap(flat))(both)
-                return jax.tree.map(lambda x: x[0, on], both), (flat(state), seen[0], seen[1])
+                both, seen = jax.vmap(jax.vmap(flat, (None, 0)), (0, None))(noise, data)
+                return jax.tree.map(lambda x: x[0, on], both), (seen[0], seen[1])
 
             return jax.lax.scan(step, start, length=hyper.iterations)[1]
 
@@ -175,8 +183,13 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
     results = []
     for on, key in enumerate(sides):
         keys = jax.random.split(key, (-(-runs // together), together))
-        seen = jax.device_get(programme(keys, data, jnp.int32(on)))
-        before, noisy, still = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs]
-                                for x in seen)
-        results.append(Rounds(before, noisy, still, leaves))
+        try:
+            seen = jax.device_get(programme(keys, data, jnp.int32(on)))
+        except jax.errors.UnexpectedTracerError as error:
+            raise ValueError(
+                "The algorithm makes a release in a branch or a loop of its own, where it cannot "
+                "be observed: give observe=lambda state, released: ..., of what its state holds of "
+                "that release.") from error
+        noisy, still = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs] for x in seen)
+        results.append(Rounds(noisy, still, leaves))
     return results

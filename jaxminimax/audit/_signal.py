@@ -8,7 +8,6 @@ tell their ratio to a few hundredths.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ import scipy
 from jaxminimax.accounting import _charge, _curves
 from jaxminimax.audit._bound import clopper_pearson
 from jaxminimax.audit._distance import gaussian_signal, laplace_signal, shared_noise
-from jaxminimax.audit._rounds import Rounds, first_points, rounds
+from jaxminimax.audit._rounds import Observe, Rounds, first_release, rounds
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
 from jaxminimax.mechanism import Full, OneRelease, TreeSums, coefficients
@@ -184,8 +183,7 @@ def _read(there: list[np.ndarray], confidence: float) -> float:
 def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
               law: str = "gaussian", confidence: float = 0.999) -> Signal:
     """The signal of rounds that were observed; see `signal`."""
-    parts, noise = found.parts()
-    gap = parts[:, :, 0] - parts[:, :, 1]
+    noise, gap = found.noise, found.quiet[:, :, 0] - found.quiet[:, :, 1]
     known = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
     if known.sum() < 4:
         raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
@@ -194,7 +192,7 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)
     query: Any = getattr(mechanism, "query", None)
-    if getattr(query, "adaptive", None) is not None and found.before.shape[1] > 1:
+    if getattr(query, "adaptive", None) is not None and found.noisy.shape[1] > 1:
         raise ValueError("With adaptive clip norms a release's noise differs from run to run: "
                          "measure the signal of one round, iterations=1.")
     bands = getattr(mechanism if query is None else query, "bands", 1)
@@ -223,7 +221,7 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
 
 def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
            *,
-           observe: Callable[[Any], PyTree] = first_points, runs: int = 4000,
+           observe: Observe = first_release, runs: int = 4000,
            neighbours: str = "replace_one", law: str = "gaussian", confidence: float = 0.999,
            mechanism: Any = None) -> Signal:
     """Measures how far a record moves the releases, in units of their noise.
@@ -238,7 +236,9 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
       z: the initial point.
       data: the pair, leaves `[2, ...]`.
       problem: what the algorithm takes; it should attain the clip norms.
-      observe: `state -> tree`, numbers that what is released is added to, times a public step.
+      observe: `(state, released) -> tree`, what is looked at of a round: `released` are the values
+        that the update's calls of release functions returned, in their order, and `state` is the
+        one after it. A tuple of trees for several releases. By default the first value.
       runs: at least ten for each number that is looked at.
       neighbours: the relation.
       law: of the noise, "gaussian" or "laplace".
@@ -247,7 +247,8 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
 
     Raises:
       ValueError: for numbers out of range, runs that are too few, several releases a round with
-        correlated noise, or several rounds with adaptive clip norms.
+        correlated noise, several rounds with adaptive clip norms, or a release within a branch or a
+        loop of the algorithm's own.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(2.0, None),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, with_strategy
+from jaxminimax.door.observed import first_observable, observable
 from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Difference, Repeat, Windows
 
@@ -41,6 +42,7 @@ def distance(z: Saddle, before: Saddle) -> jax.Array:
     return scale * jnp.sqrt(sum(jnp.sum(jnp.square(x / scale.astype(x.dtype))) for x in moves))
 
 
+@observable
 def release_difference(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                        z: Saddle, before: Saddle, data: PyTree) -> Saddle:
     """A noisy mean of the differences of the problem's operator at z and at `before`.
@@ -86,6 +88,7 @@ def release_difference(key: jax.Array, mechanism: Repeat, spent: jax.Array, prob
     return jax.tree.map(lambda x: x * length.astype(x.dtype), g)
 
 
+@first_observable
 def release_in_window(key: jax.Array, mechanism: Windows, spent: jax.Array, problem: Problem,
                       z: Saddle, before: Saddle, data: PyTree) -> tuple[Saddle, jax.Array]:
     """The release of a round: `release` at z if it opens a window, else `release_difference`.

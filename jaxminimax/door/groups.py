@@ -14,6 +14,7 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, operator_keys, own_record
+from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import check_groups, sample_of_group, sampled_of_group
 from jaxminimax.door.sums import PLACES, release
 from jaxminimax.gradients import weights
@@ -32,6 +33,7 @@ from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
 
 
+@observable
 def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
                            problem: GroupProblem, w: PyTree, data: PyTree,
                            group: jax.Array) -> PyTree:
@@ -117,6 +119,7 @@ def _of_group(sums: Callable, w: PyTree, data: Sharded, query: GroupGradients, g
                            None if words is None else (words, group))[0]
 
 
+@observable
 def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
                               problem: GroupProblem, w: PyTree, data: PyTree,
                               v: jax.Array) -> PyTree:

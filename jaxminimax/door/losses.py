@@ -1,7 +1,7 @@
 """The doors that losses leave by: every group's mean, the largest one's index, or one record's.
 
-Losses are clipped to [0, B], added and blurred by noise, all in integers (`noising`), or the index
-is drawn from integers (`noise.chosen`).
+Losses are clipped to [0, B] and added, and noise is added to the sum, all in integers (`noising`);
+or the index is drawn from integers (`noise.chosen`).
 """
 
 from typing import Any
@@ -14,6 +14,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.door import core, noising, operator_keys, own_record
+from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import Place, check_groups, record_at
 from jaxminimax.gradients import apart
 from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
@@ -25,6 +26,7 @@ from jaxminimax.placement.sharding import Sharded, arrays, check_key
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
 
 
+@observable
 def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Array,
                          problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """Every group's noisy mean loss at w, or the number of the group where it is largest.
@@ -66,6 +68,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     return core.nan_unless(allowed, noisy)
 
 
+@observable
 def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spent: jax.Array,
                         problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """The number of the group whose noisy mean loss at w is largest, and nothing else.
@@ -115,6 +118,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     return jnp.where(allowed, index, -1).astype(jnp.int32)
 
 
+@observable
 def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, problem: GroupProblem,
                  w: PyTree, data: PyTree, place: Place) -> jax.Array:
     """One record's noisy loss, clip(loss(w, x), 0, B) + B noise_multiplier Lap.

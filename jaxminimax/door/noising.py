@@ -5,8 +5,8 @@
 for every number of a release, with one unit g for each player (`mechanism._grid`). I and X are
 integers and their sum is exact; whatever rounding follows is post-processing. The standard
 deviation is the one product of the numbers that the accountant reads, a part in four million louder
-for what float32 descriptions lose: the noise multiplier, the product, its own product with `SPARE`
-and 1 / g are four roundings of 2^-24.
+for what float32 descriptions lose: the noise multiplier, the product, its own product with
+`ROUNDING_MARGIN` and 1 / g are four roundings of 2^-24.
 """
 
 import math
@@ -33,7 +33,7 @@ _NOISE, _DITHER = 0, 1  # what the key of a release's noise is folded with
 
 
 class Scale(NamedTuple):
-    """What a player's numbers are rounded to and blurred by.
+    """The grid that a player's numbers are rounded to, and the noise that is added to them.
 
     Attributes:
       std: sigma, `[]`, at least float32; 0: no noise.
@@ -46,7 +46,8 @@ class Scale(NamedTuple):
     @property
     def unit(self) -> jax.Array:
         """G; 1 where there is no noise, and nothing is rounded."""
-        # the power by its bits: XLA's exp2 is off by up to nine parts in 2^24, more than `SPARE`
+        # the power by its bits: XLA's exp2 is off by up to nine parts in 2^24, and the margin for
+        # rounding has four
         power = jax.lax.bitcast_convert_type((127 - self.bits) << 23, jnp.float32)
         return jnp.where(self.std == 0, 1.0, self.std * power.astype(self.std.dtype))
 
@@ -123,7 +124,7 @@ def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax
 
 def added(sums: Sums, noise: Saddle, scale: Saddle, exact: bool,
           size: jax.typing.ArrayLike) -> Saddle:
-    """`blurred`, with noise that was drawn: in units if `exact`."""
+    """`add_noise_and_normalise` with noise drawn before, in units of the grid if `exact`."""
     assert sums.integers is not None
 
     def leaf(total: Words, plain: jax.Array, noise: jax.Array, s: Scale) -> jax.Array:
@@ -174,7 +175,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
       length: half of what replacing a record may do, float64 `[]`.
       z: noise multiplier, sigma over that; 0: the point as it is.
       parameters: of the description.
-      exact: as in `blurred`.
+      exact: as in `add_noise_and_normalise`.
     """
     leaves, treedef = jax.tree.flatten(point)
     if not leaves:

@@ -1,4 +1,4 @@
-"""The door that proximal points leave by: a certified solution on a sample, blurred.
+"""The door that proximal points leave by: a certified solution on a sample, plus noise.
 
 Apart from `sums` because it rests on more: on an operator with true constants, and on a
 certificate, see `mechanism.Resolvent`.
@@ -16,6 +16,7 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, operator_keys, own_record
+from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import check_parts, part_of, sample_on_mesh, sampled_records
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import (
@@ -38,6 +39,7 @@ from jaxminimax.solvers import Regularised, certify, operator_extrapolation
 _NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
 
 
+@observable
 def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                       z: Saddle, data: PyTree) -> Saddle:
     """A noisy proximal point of the problem's operator around z, or NaN once the budget is spent.

@@ -1,4 +1,4 @@
-"""The door that certified solutions on fresh records of all groups leave by, blurred.
+"""The door that certified solutions on fresh records of all groups leave by, with noise.
 
 Apart from `sums` because it rests on more: on convex losses with true constants, and on a
 certificate, see `mechanism.GroupSolution`.
@@ -16,6 +16,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.door import core, noising, operator_keys, own_record
+from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import check_groups
 from jaxminimax.mechanism import (
     GroupSolution,
@@ -33,6 +34,7 @@ from jaxminimax.solvers import groups
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
 
 
+@observable
 def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.Array,
                            problem: GroupProblem, w: PyTree, data: PyTree) -> PyTree:
     """The next phase's noisy solution around w, or NaN once all phases are spent.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.door import core, correlated, noising, operator_keys, own_record
+from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import Place, check_groups, record_at
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
@@ -58,6 +59,7 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
     return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z, scale))
 
 
+@observable
 def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, problem: Problem,
                  z: Saddle, data: PyTree, place: Place,
                  present: jax.Array | None = None) -> Saddle:

@@ -13,6 +13,7 @@ from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.door import core, correlated, counts, noising, operator_keys, own_record
+from jaxminimax.door.observed import first_observable, observable
 from jaxminimax.door.samples import (
     check_parts,
     numbers_of_rows,
@@ -34,6 +35,7 @@ from jaxminimax.placement.sharding import arrays, is_spread
 PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
 
 
+@observable
 def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
             data: PyTree) -> Saddle:
     """A noisy mean of the problem's operator at z, or NaN once the budget is spent.
@@ -85,6 +87,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     return _released(key, mechanism, spent, problem, z, data)[0]
 
 
+@first_observable
 def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                      z: Saddle, data: PyTree, clip: Saddle | None) -> tuple[Saddle, Saddle]:
     """A `release` with these clip norms, and the clip norms that follow its noisy counts.

@@ -26,7 +26,7 @@ class GroupSolution(Once):
     """`phases` releases of certified solutions of the regularised worst-group problem.
 
     Phase t = 1, ..., T reads n_t = floor(n_i / T) records of every group i that no other phase
-    reads, and releases, blurred, the w of the saddle point of
+    reads, and releases, with noise, the w of the saddle point of
 
         sum_i v_i L_i(w) - mu_v sum_i v_i ln v_i + (mu_t / 2) ||w - c||^2     over W x simplex,
 
