@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxminimax.algorithms.common.steps import EUCLIDEAN
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.door.watch import update
 from jaxminimax.mechanism import Query
 
 _NUMBERS = 2**24  # that are on the device at a time
@@ -159,10 +160,10 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
     def programme(keys: jax.Array, data: PyTree, on: jax.Array) -> Any:
         def one(key: jax.Array) -> Any:
             def step(state: Any, _: None) -> Any:
-                def update(noise: list[jax.Array], data: PyTree) -> Any:
-                    return algorithm.update(key, state, data, described(noise), problem)
+                def taken(noise: list[jax.Array], data: PyTree) -> Any:
+                    return update(algorithm, key, state, data, described(noise), problem)
 
-                both = jax.vmap(jax.vmap(update, (None, 0)), (0, None))(noise, data)
+                both = jax.vmap(jax.vmap(taken, (None, 0)), (0, None))(noise, data)
                 seen = jax.vmap(jax.vmap(flat))(both)
                 return jax.tree.map(lambda x: x[0, on], both), (flat(state), seen[0], seen[1])
 

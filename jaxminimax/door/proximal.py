@@ -17,6 +17,7 @@ from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, operator_keys, own_record
 from jaxminimax.door.samples import check_parts, part_of, sample_on_mesh, sampled_records
+from jaxminimax.door.watch import watched
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import (
     Repeat,
@@ -38,6 +39,7 @@ from jaxminimax.solvers import Regularised, certify, operator_extrapolation
 _NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
 
 
+@watched
 def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                       z: Saddle, data: PyTree) -> Saddle:
     """A noisy proximal point of the problem's operator around z, or NaN once the budget is spent.

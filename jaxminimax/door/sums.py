@@ -19,6 +19,7 @@ from jaxminimax.door.samples import (
     sample_on_mesh,
     sampled_records,
 )
+from jaxminimax.door.watch import watched
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import (
     Query,
@@ -34,6 +35,7 @@ from jaxminimax.placement.sharding import arrays, is_spread
 PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
 
 
+@watched
 def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
             data: PyTree) -> Saddle:
     """A noisy mean of the problem's operator at z, or NaN once the budget is spent.
@@ -85,6 +87,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     return _released(key, mechanism, spent, problem, z, data)[0]
 
 
+@watched
 def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                      z: Saddle, data: PyTree, clip: Saddle | None) -> tuple[Saddle, Saddle]:
     """A `release` with these clip norms, and the clip norms that follow its noisy counts.
@@ -152,7 +155,8 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
     if query.adaptive is not None:
         clipped = dataclasses.replace(clipped, counted=True)
         beside = query.adaptive.counts(query)
-    words = core.operators_words(key, core.Kind.MEAN, spent) if problem.random else None
+    words = core.operators_words(key, core.stream(core.Kind.MEAN, mechanism), spent) if (
+        problem.random) else None
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
     released = Saddle(*(None if c is None else x for c, x in zip(clip, z, strict=True)))
     noising.check_size(released, query.parameters, beside)
@@ -176,8 +180,8 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
 
     # (I + X) g / m; a player without a clip norm releases nothing
     if query.bands > 1:
-        drawn = correlated.noise(key, core.Kind.MEAN_INNOVATION, spent, query.bands, total.floats,
-                                 scale, query.exact)
+        drawn = correlated.noise(key, core.stream(core.Kind.MEAN_INNOVATION, mechanism), spent,
+                                 query.bands, total.floats, scale, query.exact)
         g = noising.added(total, drawn, scale, query.exact, batch_size(query))
     else:
         g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)

@@ -30,6 +30,7 @@ from jaxminimax.mechanism.costs import Charge as Charge
 from jaxminimax.mechanism.costs import PrivacyLoss as PrivacyLoss
 from jaxminimax.mechanism.costs import budget_split as budget_split
 from jaxminimax.mechanism.costs import concrete as concrete
+from jaxminimax.mechanism.description import Answered as Answered
 from jaxminimax.mechanism.description import Description as Description
 from jaxminimax.mechanism.description import Leaf as Leaf
 from jaxminimax.mechanism.description import Mechanism as Mechanism
