@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.precision import in_float64
@@ -88,8 +89,8 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
     No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
     twice 32 bits, so that different streams or numbers have different keys, for sure. So have, of
     the same run's key, `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` for i < 2^31:
-    they are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these. Keys that
-    descend from different ones are as unlikely to agree as any two of random bits.
+    they are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these. Keys
+    that descend from different ones are as unlikely to agree as any two of random bits.
 
     Args:
       key: of the run.
@@ -142,7 +143,7 @@ def is_left(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
     checks.scalars(spent=spent)
     if not jnp.issubdtype(jnp.result_type(spent), jnp.integer):
         raise ValueError(f"spent must be an integer, got {jnp.result_type(spent)}.")
-    if not isinstance(spent, jax.Array) and not -(2**31) <= int(spent) < 2**31:
+    if not isinstance(spent, jax.Array) and abs(int(np.asarray(spent))) >= 2**31:
         raise ValueError(f"spent must be an integer of 32 bits, got {spent}: it is the number of "
                          "releases that were made before.")
     spent = jnp.asarray(spent)

@@ -155,3 +155,18 @@ def numbered() -> Iterator[list[tuple[str, int, int]]]:
         yield numbers
     finally:
         _NUMBERS.reset(token)
+
+
+def check_numbers(numbers: list[tuple[str, int, int]]) -> None:
+    """Refuses two releases of one description with one number.
+
+    Raises:
+      ValueError: naming the number.
+    """
+    jax.effects_barrier()
+    again = {one for one in numbers if numbers.count(one) > 1}
+    if again:
+        draws, place, number = min(again)
+        raise ValueError(f"update makes two releases number {number} of one description ({draws}, "
+                         f"place {place}), so with one noise: count on between them, and from "
+                         "round to round.")

@@ -85,6 +85,9 @@ from jaxminimax.mechanism.sampling import Sampling as Sampling
 from jaxminimax.mechanism.sampling import WorstCase as WorstCase
 from jaxminimax.mechanism.sampling import overflow_probability as overflow_probability
 from jaxminimax.mechanism.selection import Selection as Selection
+from jaxminimax.mechanism.settings import check_charged as check_charged
+from jaxminimax.mechanism.settings import descriptions as descriptions
+from jaxminimax.mechanism.settings import with_noise_of_all as with_noise_of_all
 from jaxminimax.mechanism.stream import RecordLosses as RecordLosses
 from jaxminimax.mechanism.stream import Solution as Solution
 from jaxminimax.mechanism.stream import TreeSums as TreeSums
