@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
 
 from jaxminimax.base.types import Algorithm, PyTree
 
@@ -28,11 +29,13 @@ class Seen(NamedTuple):
       described: that it answers.
       number: releases of it that were made before.
       value: what was released.
+      trace: of which program it is a part; another one inside a `jit` or a branch of the round.
     """
 
     described: Any
     number: Any
     value: PyTree
+    trace: Any
 
 
 _SEEN: ContextVar[list[Seen] | None] = ContextVar("releases", default=None)
@@ -51,7 +54,7 @@ def watched(door: Door) -> Door:
             value = door(key, mechanism, spent, *args, **how)
         finally:
             _SEEN.reset(token)
-        seen.append(Seen(mechanism, spent, value))
+        seen.append(Seen(mechanism, spent, value, get_opaque_trace_state()))
         if (numbers := _NUMBERS.get()) is not None:
             jax.debug.callback(functools.partial(_note, numbers, *_stream(mechanism),
                                                  mechanism.releases()), spent)
@@ -85,18 +88,18 @@ def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper
 def update_and_releases(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
                         problem: Any) -> tuple[Any, list[Seen]]:
     """The same, and the releases in their order."""
-    token = _SEEN.set([])
+    trace, token = get_opaque_trace_state(), _SEEN.set([])
     try:
         state = algorithm.update(key, state, data, hyper, problem)
         seen = _SEEN.get() or []
     finally:
         _SEEN.reset(token)
     if seen:  # else all of them are in a program that was traced before
-        _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper))
+        _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper), trace)
     return state, seen
 
 
-def _check(seen: list[Seen], described: Any, again: Any) -> None:
+def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
     charged = {_stream(one): (one, other) for one, other in zip(
         described.answered(), again.answered(), strict=True)}
     numbers: list[tuple[Any, Any]] = []
@@ -106,7 +109,7 @@ def _check(seen: list[Seen], described: Any, again: Any) -> None:
             raise ValueError(f"update releases {name} at place {place[1]}, which mechanism(hyper) "
                              "does not have, so nothing charges it: release the parts of "
                              "mechanism(hyper) themselves.")
-        if not _same(one.described, *charged[place]):
+        if not _same(one.described, *charged[place], one.trace == trace):
             raise ValueError(f"update releases {name} with other settings than the one of "
                              "mechanism(hyper) that is charged for it: release the parts of "
                              "mechanism(hyper) as they are.")
@@ -128,21 +131,24 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def _same(one: Any, charged: Any, again: Any) -> bool:
+def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
     """Whether a description is the one that is charged.
 
     A traced number is the same where it is the same object, if `mechanism` hands it on, as the two
-    descriptions that are charged show; one that is computed there anew cannot be compared.
+    descriptions that are charged show. One that is computed there anew cannot be compared, nor can
+    arguments of a program inside the round: `here` is whether it is outside of them.
     """
     if isinstance(charged, jax.core.Tracer):
-        return one is charged or (charged is not again and isinstance(one, jax.core.Tracer))
+        return one is charged or (isinstance(one, jax.core.Tracer)
+                                  and not (here and charged is again))
     if type(one) is not type(charged):
         return False
     if isinstance(one, tuple):
-        return len(one) == len(charged) and all(map(_same, one, charged, again))
+        return len(one) == len(charged) and all(
+            _same(*each, here) for each in zip(one, charged, again, strict=True))
     if dataclasses.is_dataclass(one) and not isinstance(one, type):
-        return all(_same(*(getattr(x, field.name) for x in (one, charged, again)))
-                   for field in dataclasses.fields(one))
+        return all(_same(getattr(one, name), getattr(charged, name), getattr(again, name), here)
+                   for name in (field.name for field in dataclasses.fields(one)))
     return one is charged or bool(np.array_equal(one, charged))
 
 

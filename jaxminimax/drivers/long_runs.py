@@ -215,7 +215,7 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
             "key scheme": core.SCHEME} | (
-                {"order of parts": places} if any(places) else {})
+                {"place of a part": places} if any(places) else {})
 
 
 def _check_folder(path: str | os.PathLike) -> None:
