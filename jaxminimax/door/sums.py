@@ -48,11 +48,12 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     size: n, q n or b, never the realised one. A joint clip scales both players' g by one factor.
 
     Args:
-      key: root key of the run, a secret. Sample and noise are functions of it and `spent`
-        alone, so a resumed run repeats exactly what it had released. For the same reason, never
-        release at two different points with the same key and `spent`.
-      mechanism: what was promised to the accountant.
-      spent: number of releases already made, int32 `[]`.
+      key: root key of the run, a secret. Sample and noise are functions of it, of `spent` and of
+        the mechanism's place alone, so a resumed run repeats exactly what it had released. For the
+        same reason, never release at two different points with the same three.
+      mechanism: what was promised to the accountant; of a `Sequence` or a `Parallel` one of its
+        `parts` as it is, whose place no other part has.
+      spent: number of releases of this mechanism already made, int32 `[]`.
       problem: only `problem.operator` is used, which also says how its clipped sum is computed
         (`saddle_operator`, `with_strategy`), and whether it draws.
       z: the point to query.
