@@ -19,10 +19,10 @@ from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.people import rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle, SaddleOperator
-from jaxminimax.door import labels, operator_keys, own_record
+from jaxminimax.door import labels, operator_keys, own_record, watch
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, leaves
+from jaxminimax.mechanism import Full, leaves, with_noise_of_all
 from jaxminimax.mechanism import check as check_description
 from jaxminimax.mechanism.costs import REPLACE_ONE
 from jaxminimax.placement.host_data import HostData
@@ -119,14 +119,15 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
       look: whether to evaluate the first 4,096 records at z: the share that is not finite, the
         share that is clipped and the median norm for each player, and the share of labels outside
         of the documented set. That is NOT PRIVATE: for public data, or synthetic ones.
-      measure: whether to compile a round, and to run it on synthetic data of the same shapes, for
-        its memory and its seconds. Those are the device's; all else is the same on every call.
+      measure: whether to compile a round, and to run three on synthetic data of the same shapes,
+        for its memory and its seconds, and to see that no two of their releases have one number.
+        Memory and seconds are the device's; all else is the same on every call.
 
     Raises:
       TypeError: for arguments of another kind, an operator whose value is not like z, or a loss
         that is not one number.
       ValueError: for a description that is not valid, or an operator that reads more than one
-        record.
+        record; for a round whose releases are not those of the description.
 
     Examples:
         >>> problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.3,
@@ -282,16 +283,21 @@ def _lost(query: Any, each: int) -> float:
 
 
 def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
-    """Bytes and seconds of a compiled round, on data of these shapes that are made up."""
+    """Bytes and seconds of a compiled round, on data of these shapes that are made up.
+
+    Raises:
+      ValueError: for two releases of one description with one number, in one round or in two.
+    """
     key, state = jax.random.key(0), jax.tree.map(jnp.asarray, algorithm.init(z, hyper))
     if not _noise_is_set(algorithm.mechanism(hyper)):
-        hyper = _noised(hyper)
+        hyper = with_noise_of_all(hyper, 1.0)  # for a round whose result nobody sees
 
     @jax.jit
     def one(key: jax.Array, state: Any, rows: PyTree) -> Any:
-        return algorithm.update(key, state, rows, hyper, problem)
+        return watch.update(algorithm, key, state, rows, hyper, problem)
 
-    compiled = one.lower(key, state, rows).compile()
+    with watch.numbered() as numbers:
+        compiled = one.lower(key, state, rows).compile()
     memory = compiled.memory_analysis()
     found: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}
@@ -301,16 +307,10 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
     taken = []
     for _ in range(3):
         begun = time.perf_counter()
-        jax.block_until_ready(compiled(key, state, made))
+        state = jax.block_until_ready(compiled(key, state, made))
         taken.append(time.perf_counter() - begun)
+    watch.check_numbers(numbers)
     return found | {"seconds": min(taken)}
-
-
-def _noised(hyper: Any) -> Any:
-    """Settings with some noise, for a round whose result nobody sees."""
-    changed = {name: getattr(hyper, name).with_noise(1.0) for name in ("query", "losses")
-               if getattr(hyper, name, None) is not None}
-    return dataclasses.replace(hyper, **changed)
 
 
 # --- on the data: not private ---

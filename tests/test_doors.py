@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.door import core, samples
 from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.door.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.door.noisy_operator import noisy_operator
 from jaxminimax.door.proximal import release_resolvent
 from jaxminimax.door.solutions import release_group_solution
 from jaxminimax.door.stream import next_pair, release_leaf
@@ -167,6 +169,51 @@ def test_a_place_has_a_number_for_each_axis_that_there_is():
 
 
 # --- keys ---
+
+
+def streams_of(function, *args):
+    """What all keys of releases that a function makes are folded with."""
+    found = []
+
+    def noted(key, stream, number):
+        found.append(stream)
+        return made(key, stream, number)
+
+    made = core._of_release
+    with mock.patch.object(core, "_of_release", noted):
+        jax.eval_shape(function, *args)
+    return found
+
+
+@every_door
+@pytest.mark.parametrize("place", [0, 3])
+def test_all_keys_of_a_release_are_of_its_place(door, place):
+    described = dataclasses.replace(door.mechanism, place=place)
+    found = streams_of(lambda x: door.opened(described, ZERO, x), door.data)
+    assert found
+    assert {stream // 256 for stream in found} == {place}
+
+
+def test_what_operators_and_public_terms_draw_is_of_a_place_too():
+    problem = jmm.Problem(lambda z, x, key: Saddle(x * jax.random.normal(key, (2,)), ()),
+                          random=True, public=lambda z, key: z)
+    described = dataclasses.replace(DOORS["sum"].mechanism, place=3)
+    found = streams_of(lambda x: noisy_operator(KEY, described, ZERO, problem, Z, x), ROWS)
+    assert len(found) == 3
+    assert {stream // 256 for stream in found} == {3}
+
+
+def test_correlated_noise_is_of_a_place_too():
+    both = Saddle(1.0, None)
+    banded = jmm.Query(clip=both, noise_multiplier=both, population=N, bands=2,
+                       sampling=jmm.Disjoint(batch=2))
+    sums = jmm.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=2)
+    for opened, described in ((DOORS["sum"].opened, jmm.Repeat(query=banded, times=4)),
+                              (DOORS["leaf"].opened, sums)):
+        placed = dataclasses.replace(described, place=3)
+        found = streams_of(lambda x, f=opened, m=placed: f(m, ZERO, x), ROWS)
+        assert {stream // 256 for stream in found} == {3}
+        assert len(set(found)) == 2
 
 
 def words(keys):

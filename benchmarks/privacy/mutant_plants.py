@@ -12,7 +12,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 
-from benchmarks import group_attack
+from benchmarks import group_attack, mutant_places
 from jaxminimax import Saddle, ftrl, group_oco, sgda
 from jaxminimax.accounting import _curves, _people
 from jaxminimax.base import identity
@@ -31,6 +31,7 @@ from jaxminimax.door import (
     solutions,
     stream,
 )
+from jaxminimax.door.watch import watched
 from jaxminimax.gradients import clipping, ghost, summation, weights
 from jaxminimax.gradients.ghost import _factors, _tied, _uses
 from jaxminimax.mechanism import (
@@ -69,6 +70,9 @@ AIMS: dict[str, tuple[Any, str]] = {
     "keys of a release": (core, "keys_of_release"),
     "key and sample": (samples, "sample_of_release"),
     "words of operators": (core, "operators_words"),
+    "stream of keys": (core, "stream"),
+    "numbers of a round": (mutant_places.Twice, "number"),
+    "parts of a round": (mutant_places.Two, "parts"),
     # samples
     "sample": (samples, "draw"),
     "size of a sample": (poisson, "drawn_size"),
@@ -459,9 +463,10 @@ def silent_once(release: Any) -> Any:
         query = mechanism.query
         scaled = jax.tree.map(lambda z: z * loud, query.noise_multiplier)
         query = dataclasses.replace(query, noise_multiplier=scaled)
-        return release(key, dataclasses.replace(mechanism, query=query), spent, *args, **how)
+        return release.__wrapped__(key, dataclasses.replace(mechanism, query=query), spent, *args,
+                                   **how)
 
-    return changed
+    return watched(changed)  # the description that is seen is the one that is charged
 
 
 def same_key_in_two_rounds(release: Any) -> Any:

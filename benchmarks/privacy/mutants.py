@@ -1,6 +1,6 @@
 """Planted bugs: each is caught by a detector that is silent on the code as it stands.
 
-    python -m benchmarks.mutants [--markdown FILE]
+    python -m benchmarks.mutants [--only NAME,NAME] [--markdown FILE]
 
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
 no file is edited. `mutant_plants` has the bugs, `mutant_charges` those of the accountant. A detector
@@ -12,6 +12,7 @@ are in `mutant_subtle`, of files and ledgers in `mutant_runs`, of tables in `mut
 import contextlib
 import functools
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ import jaxminimax as jmm
 from benchmarks import mutant_charges as charges
 from benchmarks import mutant_detectors as find
 from benchmarks import mutant_grids as grids
+from benchmarks import mutant_places as places
 from benchmarks import mutant_plants as plant
 from benchmarks import mutant_runs as runs
 from benchmarks import mutant_samples as samples
@@ -176,6 +178,13 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
      plant.loss_of_round_0, LOSS, SIGNAL),
     ("one noise for all rounds of groups' losses", "independence of rounds", "keys of a release",
      plant.of_number_0, LOSSES, SIGNAL),
+    # several releases a round
+    ("one_place", "independence of two descriptions of one kind", "stream of keys",
+     places.of_the_kind_alone, places.two_parts, "correlation of two releases' noise"),
+    ("one_number", "independence of two releases of one description", "numbers of a round",
+     places.of_one_number, places.one_part, "correlation of two releases' noise"),
+    ("unpriced", "accountant: releases that are not described", "parts of a round",
+     places.with_another_clip, places.refused, "runs that are refused"),
     # samples
     ("sampling rate doubled", "amplification", "sample", plant.times_the_rate(2.0), SAMPLED,
      SIGNAL),
@@ -343,9 +352,16 @@ def markdown(rows: list[tuple[Mutant, Finding, Finding]]) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = report.Parser(prog="python -m benchmarks.mutants", description=__doc__.split("\n")[0])
     parser.add_argument("--markdown", type=report.output(".md"), help=f"default: {RESULT.name}")
+    parser.add_argument("--only", help="names of bugs with commas between them; a table is "
+                        "written by --markdown alone")
     args = parser.parse_args(argv)
+    names = {m.name for m in MUTANTS}
+    only = names if args.only is None else set(re.split(r",(?! )", args.only))
+    if only - names:
+        parser.error(f"no planted bug is called {sorted(only - names)}: names are the first column "
+                     f"of {RESULT.name}")
     rows = []
-    for mutant in MUTANTS:
+    for mutant in (m for m in MUTANTS if m.name in only):
         rows.append((mutant, *check(mutant)))
         report.say(markdown(rows[-1:]).splitlines()[-1])
     text = ("# Planted bugs\n\nWritten by `python -m benchmarks.mutants`. A signal is the distance "
@@ -354,7 +370,8 @@ def main(argv: list[str] | None = None) -> int:
             "what noise has in common, if that is more.\n\n" + markdown(rows))
     if args.markdown is None:
         RESULT.parent.mkdir(exist_ok=True)
-    (args.markdown or RESULT).write_text(text, encoding="utf-8")
+    if args.only is None or args.markdown is not None:
+        (args.markdown or RESULT).write_text(text, encoding="utf-8")
     caught = all(broken.fires and not sound.fires for _, sound, broken in rows)
     if not caught:
         report.say("A PLANTED BUG WAS NOT CAUGHT, or a detector fires without one: see the table.")

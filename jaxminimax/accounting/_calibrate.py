@@ -15,10 +15,13 @@ from jaxminimax.mechanism import (
     Mechanism,
     Sequence,
     check,
+    check_charged,
+    descriptions,
     disjoint_parts,
     leaves,
     parts_of_data,
     with_noise,
+    with_noise_of_all,
 )
 from jaxminimax.mechanism.costs import silent
 
@@ -106,8 +109,11 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
 
     The search is on the joint cost of everything the run releases, and the private side of its
     bracket is returned. The ratio between the players' multipliers is kept: give
-    `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal. Parts on
-    disjoint data, a query that is `Parallel`, each reach the target by themselves.
+    `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal. All
+    descriptions of `hyper`, in whatever fields or tuples, are scaled by one factor, so the ratios
+    between their multipliers are kept as well, and unset means 1: two queries with multipliers of
+    Saddle(1.0, 1.0) and Saddle(3.0, 3.0) end with ratio 3. Parts on disjoint data, a single query
+    that is `Parallel`, each reach the target by themselves.
 
     A hyper with `losses` releases groups' losses too. Their noise, unless it is set already, is
     the one at which they alone would cost `share * epsilon`; then `query`'s is found on the joint
@@ -126,7 +132,8 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
 
     Raises:
       ValueError: for numbers out of range; for a target that no noise reaches, or that is met with
-        next to none; for one that would be missed by more than 0.2 %.
+        next to none; for one that would be missed by more than 0.2 %; for settings without a
+        description, or with one that `algorithm.mechanism(hyper)` does not have.
       TypeError: for what is no algorithm, or settings that are not its own.
 
     Examples:
@@ -141,6 +148,7 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
     check_delta(delta)
     checks.count("people", people)
     check(of_run(algorithm, hyper))
+    check_charged(algorithm, hyper)
     made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, beside(alongside), share,
                       int(people))
     warn_of(delta, algorithm.mechanism(made))
@@ -149,16 +157,18 @@ def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
 
 def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
                alongside: tuple[Mechanism, ...], share: float, people: int) -> Any:
-    if disjoint_parts(hyper.query):
+    losses = getattr(hyper, "losses", None)
+    if set(descriptions(hyper)) - {"losses"} == {"query"} and disjoint_parts(hyper.query):
         hyper = _each_part(algorithm, hyper, epsilon, delta, neighbours, alongside)
         if people == 1:
             return hyper  # one record is in one part; several may be in several, see below
-    if getattr(hyper, "losses", None) is not None:
+    if losses is not None:
         hyper = _with_losses(algorithm, hyper, share * epsilon, delta, neighbours, people)
         _leave_room((*alongside, *_losses(algorithm, hyper)), epsilon, delta, neighbours, people)
 
     def described(scale: float) -> Any:
-        return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
+        made = with_noise_of_all(hyper, scale)
+        return made if losses is None else dataclasses.replace(made, losses=hyper.losses)
 
     scale = _solve(lambda scale: algorithm.mechanism(described(scale)), epsilon, delta, neighbours,
                    alongside, people)

@@ -49,7 +49,6 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import started, stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.core import Kind
 from jaxminimax.door.differences import release_in_window
 from jaxminimax.door.operator_keys import public_term
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Query, Windows
@@ -123,7 +122,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     u = jax.tree.map(lambda a, b: jnp.where(opens, a, b + a), g, state.estimate)  # u_t
     along = u
     if problem.public is not None:
-        along = tree.add(u, public_term(problem, state.z, key, Kind.MEAN, state.spent))
+        along = tree.add(u, public_term(problem, state.z, key, mechanism(hyper), state.spent))
     z = stepped(state.z, along, hyper.step, t, problem)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, state.z, u, mean, t)

@@ -37,6 +37,7 @@ from jaxminimax.audit._bound import clopper_pearson, linear, lower_bound
 from jaxminimax.audit._grid import coarse as coarse
 from jaxminimax.audit._grid import coarse_scores as coarse_scores
 from jaxminimax.audit._grid import scale
+from jaxminimax.audit._independence import shared_between_releases
 from jaxminimax.audit._index import index_signal
 from jaxminimax.audit._pairs import (
     PAIRS,
@@ -103,6 +104,9 @@ class Audit:
       trials: runs on each data set that the bound is computed from.
       signal: how far a record moves the releases in units of their noise, and what is charged;
         None where that was not measured.
+      shared: largest correlation of the noise of two releases of a run, from below, where a round
+        makes several; 0 unless it is there beyond doubt. Their difference then has less noise than
+        the two together.
 
     Examples:
         >>> found = jmm.audit.Audit(epsilon_lower=0.8, epsilon_claimed=1.0, delta=1e-2,
@@ -123,11 +127,12 @@ class Audit:
     hits: tuple[int, int]
     trials: int
     signal: Signal | None = None
+    shared: float = 0.0
 
     @property
     def violated(self) -> bool:
         """Whether the claim, or what it charges, is refuted."""
-        return (not self.epsilon_lower <= self.epsilon_claimed
+        return (not self.epsilon_lower <= self.epsilon_claimed or self.shared > 0
                 or (self.signal is not None and self.signal.violated))
 
 
@@ -214,8 +219,11 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
         found = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how),
                        observe=all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
                        confidence=confidence)
+    shared = shared_between_releases(choice, algorithm, hyper, start,
+                                     jax.tree.map(lambda x: x[0], data), PROBLEM,
+                                     min(runs, _ENOUGH), confidence)
     return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials,
-                 found)
+                 found, shared)
 
 
 def _moving(query: Any, mechanism: Any) -> bool:
@@ -260,8 +268,10 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
         if runs >= _FEW and not _moving(getattr(made, "query", None), made):
             gauge = signal_of(released[0], seen, neighbours=neighbours, confidence=confidence)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
+    shared = shared_between_releases(key, algorithm, hyper, z, jax.tree.map(lambda x: x[0], data),
+                                     problem, min(runs, _ENOUGH), confidence)
     return Audit(value, claimed, delta, confidence, neighbours, "own", name, runs, hits, trials,
-                 gauge)
+                 gauge, shared)
 
 
 def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxminimax.algorithms.common.steps import EUCLIDEAN
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door.observed import observed
+from jaxminimax.door.watch import update_and_releases
 from jaxminimax.mechanism import Query
 
 _NUMBERS = 2**24  # that are on the device at a time
@@ -152,9 +152,8 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
         return jax.tree.unflatten(structure, leaves)
 
     def update(key: jax.Array, state: Any, data: PyTree, hyper: Any) -> tuple[Any, PyTree]:
-        with observed() as released:
-            new = algorithm.update(key, state, data, hyper, problem)
-        return new, observe(new, released)
+        new, seen = update_and_releases(algorithm, key, state, data, hyper, problem)
+        return new, observe(new, [release.value for release in seen])
 
     shown = jax.eval_shape(lambda key, data: update(key, start, data, hyper)[1], sides[0],
                            jax.tree.map(lambda x: x[0], data))

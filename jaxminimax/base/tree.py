@@ -47,9 +47,10 @@ def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
     terms or rounds them up depending on what the sum has come to, so that one row may decide about
     all that follow. (n = 65,536 of them were moved by 65 times what the row itself had added.)
     """
-    whole = x.shape[0] // _BLOCK * _BLOCK
-    blocks = jnp.einsum("bi,bik->bk", weight[:whole].reshape(-1, _BLOCK),
-                        x[:whole].reshape(-1, _BLOCK, x.shape[1]), precision=EXACT)
+    count = x.shape[0] // _BLOCK
+    whole = count * _BLOCK
+    blocks = jnp.einsum("bi,bik->bk", weight[:whole].reshape(count, _BLOCK),
+                        x[:whole].reshape(count, _BLOCK, x.shape[1]), precision=EXACT)
     rest = jnp.einsum("i,ik->k", weight[whole:], x[whole:], precision=EXACT)
     if blocks.shape[0] > _BLOCK:
         return sum_rows(jnp.ones(blocks.shape[0], blocks.dtype), blocks) + rest

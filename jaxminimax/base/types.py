@@ -35,7 +35,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     `jax.tree.static` shape the program. NumPy's numbers in static fields become Python's, also
     inside tuples: products of counts would overflow at 32 bits, and every door reads them. No
     validation in `__post_init__`: unflattening runs it on tracers. Numbers are checked where a
-    run, a calibration or a charge begins.
+    run, a calibration or a charge begins. (A base class may settle fields there.)
 
     Examples:
         >>> @jmm.pytree_dataclass
@@ -47,8 +47,11 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
         ([1.0, 2.0], 3)
     """
     static: list[str] = []
+    inherited = getattr(cls, "__post_init__", None)
 
     def __post_init__(self: Any) -> None:
+        if inherited is not None:
+            inherited(self)
         for name in static:
             value = getattr(self, name)
             if type(value) not in _PLAIN:

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import PyTree
+from jaxminimax.mechanism import Answered
 
 _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another
@@ -29,7 +31,7 @@ _SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a rel
 
 
 class Kind(enum.IntEnum):
-    """What a release's key is for; one run repeats at most one description of each."""
+    """What a release's key is for; descriptions of one kind are told apart by their places."""
 
     MEAN = 0  # clipped sums, and proximal points: a run repeats the one or the other
     GROUP_GRADIENT = 1
@@ -44,6 +46,26 @@ class Kind(enum.IntEnum):
     MEAN_INNOVATION = 9  # that of clipped sums
 
 
+_KINDS = 2**8  # more than there are
+
+
+def stream(kind: Kind, mechanism: Answered) -> int:
+    """What the keys of a description's releases are made of beside their numbers.
+
+        kind + 256 place
+
+    with the description's place among those of its kind in a run, see `mechanism.Answered`. Two
+    parts of a `Sequence` or a `Parallel` never share a stream, so neither noise nor samples.
+
+    Raises:
+      ValueError: for a place that is none.
+    """
+    if not 0 <= mechanism.place < 2**32 // _KINDS:
+        raise ValueError(f"place must be in [0, {2**32 // _KINDS}), got {mechanism.place}: leave "
+                         "it to Sequence and Parallel, which set it.")
+    return int(kind) + _KINDS * mechanism.place
+
+
 class Keys(NamedTuple):
     """Of one release, each for one use.
 
@@ -56,45 +78,43 @@ class Keys(NamedTuple):
     noise: jax.Array
 
 
-def keys_of_release(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> Keys:
-    """The keys of release `number` of a kind, functions of these and the run's key alone.
+def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> Keys:
+    """The keys of release `number` of a stream, functions of these and the run's key alone.
 
-        release's key = threefry_key(kind, 2^31 + number),
+        release's key = threefry_key(stream, 2^31 + number),
         sample's and noise's = threefry_release's key(0, 0) and (0, 1).
 
     (`operators_words`, `public_key` and `words_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
 
     No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
-    twice 32 bits, so that different kinds or numbers have different keys, for sure. So have, of the
-    same run's key, `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` for i < 2^31: they
-    are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these. Keys that
-    descend from different ones are as unlikely to agree as any two of random bits.
-
-    Two descriptions of one kind need two run keys: nothing here tells them apart.
+    twice 32 bits, so that different streams or numbers have different keys, for sure. So have, of
+    the same run's key, `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` for i < 2^31:
+    they are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these. Keys
+    that descend from different ones are as unlikely to agree as any two of random bits.
 
     Args:
       key: of the run.
-      kind: of the release.
+      stream: of the release, see `stream`.
       number: of the release or the node, an integer: below 2^31 - 1 for `Kind.MEAN`
         (`SampleKeys.of_pass` has that one), below 2^32 for others.
     """
-    own = _of_release(key, kind, number)
+    own = _of_release(key, stream, number)
     return Keys(fold_in(own, _SAMPLE), fold_in(own, _NOISE))
 
 
-def operators_words(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+def operators_words(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     """What the operators of a release draw from, uint32 `[2]`; see `door.operator_keys`."""
-    return jax.random.key_data(fold_in(_of_release(key, kind, number), _OPERATORS))[:2]
+    return jax.random.key_data(fold_in(_of_release(key, stream, number), _OPERATORS))[:2]
 
 
-def public_key(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+def public_key(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     """What the public term beside a release draws from."""
-    return key_of(jax.random.key_data(fold_in(_of_release(key, kind, number), _PUBLIC))[:2])
+    return key_of(jax.random.key_data(fold_in(_of_release(key, stream, number), _PUBLIC))[:2])
 
 
-def words_ahead(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+def words_ahead(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     """What a sample that is drawn ahead is marked with, uint32 `[2]`; see `host_data.mark`."""
-    return jax.random.key_data(fold_in(_of_release(key, kind, number), _AHEAD))[:2]
+    return jax.random.key_data(fold_in(_of_release(key, stream, number), _AHEAD))[:2]
 
 
 def key_of(words: jax.Array) -> jax.Array:
@@ -105,9 +125,9 @@ def key_of(words: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
-def _of_release(key: jax.Array, kind: Kind, number: jax.typing.ArrayLike) -> jax.Array:
+def _of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
-    return fold_in(key, counter, kind)
+    return fold_in(key, counter, stream)
 
 
 # --- the end of the budget ---
@@ -117,11 +137,15 @@ def is_left(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
     """Whether 0 <= spent < limit, for the number of releases that were made before this one.
 
     Raises:
-      ValueError: for a number that is not one integer: rounded, it would repeat keys.
+      ValueError: for a number that is not one integer, or has more than 32 bits: rounded, or cut
+        short, it would repeat keys.
     """
     checks.scalars(spent=spent)
     if not jnp.issubdtype(jnp.result_type(spent), jnp.integer):
         raise ValueError(f"spent must be an integer, got {jnp.result_type(spent)}.")
+    if not isinstance(spent, jax.Array) and abs(int(np.asarray(spent))) >= 2**31:
+        raise ValueError(f"spent must be an integer of 32 bits, got {spent}: it is the number of "
+                         "releases that were made before.")
     spent = jnp.asarray(spent)
     return (spent >= 0) & (spent < limit)
 

@@ -14,22 +14,22 @@ from jaxminimax.noise import floored_normal, gaussian
 _HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
 
 
-def noise(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, like: Saddle,
+def noise(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
           scale: Saddle, exact: bool) -> Saddle:
     """What is added to release `spent` = 0, 1, ..., in units of the grid if `exact`.
 
         X_t = zeta_t + floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
 
     zeta_t the floors of real normals and U_t uniform on {0, ..., 2^17 - 1}; the argument is in
-    `mechanism.factorisation`. Both are functions of the key, the kind and the number, so that no
+    `mechanism.factorisation`. Both are functions of the key, the stream and the number, so that no
     state holds what later noise is made of. The numbers of `TOGETHER` releases are one draw. Sums
     of products are those of 13 lower and 13 upper bits, with sum |a_k| below 2^17: below 2^31 each
     unless a number is 15 deviations off. A constant makes up for zeta's means of -1/2, but for X's.
 
     Args:
       key: root key of the run.
-      kind: `Kind.INNOVATION` or `Kind.MEAN_INNOVATION`. A run may release both; made of one draw,
-        their difference would have no noise.
+      stream: of `Kind.INNOVATION` or `Kind.MEAN_INNOVATION`. A run may release both; made of one
+        draw, their difference would have no noise.
       spent: releases made before, int32 `[]`.
       bands: p.
       like: arrays of both players.
@@ -37,7 +37,7 @@ def noise(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, like: S
       exact: whether they are integers.
     """
     window = _integers if exact else _floats
-    return window(key, kind, jnp.asarray(spent, jnp.int32), bands, like, scale)
+    return window(key, stream, jnp.asarray(spent, jnp.int32), bands, like, scale)
 
 
 def _over_window(spent: jax.Array, bands: int, start: PyTree,
@@ -61,7 +61,7 @@ def _weights(lag: jax.Array, table: jax.Array) -> jax.Array:
     return jnp.where(there, table[jnp.clip(lag, 0, table.shape[0] - 1)], 0)
 
 
-def _integers(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, like: Saddle,
+def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
               scale: Saddle) -> Saddle:
     leaves, treedef = jax.tree.flatten(like)
     size, rows = sum(x.size for x in leaves), min(TOGETHER, bands)
@@ -74,7 +74,7 @@ def _integers(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, lik
 
     def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
         now, high, low = total
-        zeta = floored_normal(core.keys_of_release(key, kind, block).noise,
+        zeta = floored_normal(core.keys_of_release(key, stream, block).noise,
                               rows * size, finest, wanted).reshape(rows, size) >> shift[None]
         a = _weights(lag, table)[:, None]
         return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
@@ -83,7 +83,7 @@ def _integers(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, lik
 
     zero = jnp.zeros(size, jnp.int32)
     now, high, low = _over_window(spent, bands, (zero, zero, zero), add)
-    uniform = random_words(core.keys_of_release(key, kind, spent).sample, (size,))
+    uniform = random_words(core.keys_of_release(key, stream, spent).sample, (size,))
     uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
     # half of the sum of the coefficients in use: the means of zeta are -1/2
     half = jnp.asarray((known.cumsum() - known[0]) >> 1, jnp.int32)[jnp.clip(spent, 0, bands - 1)]
@@ -96,7 +96,7 @@ def _integers(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, lik
     return jax.tree.unflatten(treedef, found)
 
 
-def _floats(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, like: Saddle,
+def _floats(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
             scale: Saddle) -> Saddle:
     rows = min(TOGETHER, bands)
     table = jnp.asarray(coefficients(bands) * 2.0**-FRACTION, jnp.float32)
@@ -104,7 +104,7 @@ def _floats(key: jax.Array, kind: core.Kind, spent: jax.Array, bands: int, like:
     several = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), like)
 
     def add(total: Saddle, block: jax.Array, lag: jax.Array) -> Saddle:
-        drawn = gaussian(core.keys_of_release(key, kind, block).noise, several, std)
+        drawn = gaussian(core.keys_of_release(key, stream, block).noise, several, std)
         weights = _weights(lag, table)
         return jax.tree.map(lambda sum_, x: sum_ + jnp.tensordot(
             weights.astype(x.dtype), x, 1, precision="highest"), total, drawn)

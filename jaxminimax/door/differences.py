@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, with_strategy
-from jaxminimax.door.observed import first_observable, observable
 from jaxminimax.door.sums import release
+from jaxminimax.door.watch import watched, watched_pair
 from jaxminimax.mechanism import Difference, Repeat, Windows
 
 
@@ -42,7 +42,7 @@ def distance(z: Saddle, before: Saddle) -> jax.Array:
     return scale * jnp.sqrt(sum(jnp.sum(jnp.square(x / scale.astype(x.dtype))) for x in moves))
 
 
-@observable
+@watched
 def release_difference(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                        z: Saddle, before: Saddle, data: PyTree) -> Saddle:
     """A noisy mean of the differences of the problem's operator at z and at `before`.
@@ -88,7 +88,7 @@ def release_difference(key: jax.Array, mechanism: Repeat, spent: jax.Array, prob
     return jax.tree.map(lambda x: x * length.astype(x.dtype), g)
 
 
-@first_observable
+@watched_pair
 def release_in_window(key: jax.Array, mechanism: Windows, spent: jax.Array, problem: Problem,
                       z: Saddle, before: Saddle, data: PyTree) -> tuple[Saddle, jax.Array]:
     """The release of a round: `release` at z if it opens a window, else `release_difference`.
@@ -115,7 +115,7 @@ def release_in_window(key: jax.Array, mechanism: Windows, spent: jax.Array, prob
         raise TypeError("release_in_window answers Windows, algorithm.mechanism(hyper), got "
                         f"{checks.told(mechanism)}.")
     mechanism.check_own()
-    anchors, differences = (Repeat(query=query, times=mechanism.rounds)
+    anchors, differences = (Repeat(query=query, times=mechanism.rounds, place=mechanism.place)
                             for query in (mechanism.anchor, mechanism.difference))
     opens = jnp.asarray(spent) % mechanism.length == 0
 

@@ -4,6 +4,7 @@ As in `sums`, sample and noise follow from the description that the accountant r
 key and the number of the release alone.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -14,9 +15,9 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import check_groups, sample_of_group, sampled_of_group
 from jaxminimax.door.sums import PLACES, release
+from jaxminimax.door.watch import watched
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.summation import Part, Rounding, Sums
@@ -33,7 +34,7 @@ from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
 
 
-@observable
+@watched
 def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
                            problem: GroupProblem, w: PyTree, data: PyTree,
                            group: jax.Array) -> PyTree:
@@ -73,10 +74,11 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     p = len(query.sizes)
     allowed = core.is_left(spent, mechanism.times) & (group >= 0) & (group < p)
     group = jnp.clip(group, 0, p - 1)
-    keys = core.keys_of_release(key, core.Kind.GROUP_GRADIENT, spent)
+    stream = core.stream(core.Kind.GROUP_GRADIENT, mechanism)
+    keys = core.keys_of_release(key, stream, spent)
     scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
     sums = clipped_sum(operator_keys.operator_of(problem), Saddle(query.clip, None)).sums
-    words = core.operators_words(key, core.Kind.GROUP_GRADIENT, spent) if problem.random else None
+    words = core.operators_words(key, stream, spent) if problem.random else None
     if isinstance(data, Sharded):
         check_key(key)
         sample = sample_of_group(keys, key, query, group)
@@ -119,7 +121,7 @@ def _of_group(sums: Callable, w: PyTree, data: Sharded, query: GroupGradients, g
                            None if words is None else (words, group))[0]
 
 
-@observable
+@watched
 def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
                               problem: GroupProblem, w: PyTree, data: PyTree,
                               v: jax.Array) -> PyTree:
@@ -146,8 +148,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     follows from its group wherever it is, and what is added to it is the same noise, once.
 
     Args:
-      key: root key of the run, a secret; as in `release`, and with its numbers: a run that also
-        calls `release` needs another key for that.
+      key: root key of the run, a secret; as in `release`.
       mechanism: what was promised to the accountant: repeats `GroupGradients(groups="all")`.
       spent: number of releases already made of this mechanism, int32 `[]`.
       problem: only `problem.operator` is used, and whether it draws.
@@ -175,7 +176,8 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     check_groups(data, query.sizes)
     own_record.check_operator(problem, Saddle(w, ()), data, 2, n)
     operator = operator_keys.operator_of(problem)
-    words = core.operators_words(key, core.Kind.MEAN, spent) if problem.random else None
+    stream = core.stream(core.Kind.MEAN, mechanism)
+    words = core.operators_words(key, stream, spent) if problem.random else None
     s, r = shares(jnp.asarray(v, tree.float_dtype(w)), query.sizes)
 
     def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:
@@ -185,12 +187,12 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         return Saddle(jax.tree.map(lambda a: a * scale.astype(tree.at_least_float32(a.dtype)), g),
                       ())
 
-    whole = Repeat(query=in_group(query, n), times=mechanism.times)
+    whole = dataclasses.replace(mechanism, query=in_group(query, n), parts=1)
     if isinstance(data, Sharded):
         check_key(key)
         whole.query.check_own()
         noising.check_size(w, query.parameters)
-        noise = core.keys_of_release(key, core.Kind.MEAN, spent).noise
+        noise = core.keys_of_release(key, stream, spent).noise
         scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
         rounding = noising.rounding(noise, scale, Saddle(w, None), n, query.parameters)
 

@@ -14,8 +14,8 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import Place, check_groups, record_at
+from jaxminimax.door.watch import watched
 from jaxminimax.gradients import apart
 from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
 from jaxminimax.noise import chosen
@@ -26,7 +26,7 @@ from jaxminimax.placement.sharding import Sharded, arrays, check_key
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
 
 
-@observable
+@watched
 def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Array,
                          problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """Every group's noisy mean loss at w, or the number of the group where it is largest.
@@ -59,8 +59,9 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
         raise ValueError(f"release_group_losses answers GroupLosses, got "
                          f"{type(mechanism).__name__}.")
     allowed = core.is_left(spent, mechanism.times)
-    each = _losses(key, core.Kind.GROUP_LOSSES, spent, mechanism, problem, w, data)
-    keys = core.keys_of_release(key, core.Kind.GROUP_LOSSES, spent)
+    stream = core.stream(core.Kind.GROUP_LOSSES, mechanism)
+    each = _losses(key, stream, spent, mechanism, problem, w, data)
+    keys = core.keys_of_release(key, stream, spent)
     dtype = float_dtype(jax.tree.map(jnp.asarray, w))
     noisy = _noisy_means(keys.noise, mechanism, each, mechanism.sizes, dtype)
     if mechanism.only_argmax:
@@ -68,7 +69,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     return core.nan_unless(allowed, noisy)
 
 
-@observable
+@watched
 def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spent: jax.Array,
                         problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """The number of the group whose noisy mean loss at w is largest, and nothing else.
@@ -107,8 +108,9 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
         raise ValueError("release_group_index answers a Selection, or GroupLosses("
                          f"only_argmax=True), got {type(mechanism).__name__}.")
     allowed = core.is_left(spent, mechanism.times)
-    each = _losses(key, core.Kind.SELECTION, spent, mechanism, problem, w, data)
-    keys = core.keys_of_release(key, core.Kind.SELECTION, spent)
+    stream = core.stream(core.Kind.SELECTION, mechanism)
+    each = _losses(key, stream, spent, mechanism, problem, w, data)
+    keys = core.keys_of_release(key, stream, spent)
     allowed &= jnp.asarray(check_noise(mechanism)) >= 0  # not NaN, which no comparison is true of
     below, plain = core.with_key_in_float64(
         lambda _, *numbers: _scores(mechanism.sizes, *numbers), keys.noise, each, mechanism.bound,
@@ -118,7 +120,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     return jnp.where(allowed, index, -1).astype(jnp.int32)
 
 
-@observable
+@watched
 def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, problem: GroupProblem,
                  w: PyTree, data: PyTree, place: Place) -> jax.Array:
     """One record's noisy loss, clip(loss(w, x), 0, B) + B noise_multiplier Lap.
@@ -146,27 +148,28 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     allowed = core.is_left(spent, mechanism.times)
     if isinstance(data, Sharded):
         check_key(key)
+    stream = core.stream(core.Kind.RECORD_LOSS, mechanism)
     record, inside = record_at(data, place)
     own_record.check_loss(problem, w, data, axes=len(place))
     if problem.random:
         *group, row = place
-        words = core.operators_words(key, core.Kind.RECORD_LOSS, spent)
+        words = core.operators_words(key, stream, spent)
         record = operator_keys.with_words(record, jnp.asarray(row), words, *group)
     loss = operator_keys.loss_of(problem)(w, record)
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
-    keys = core.keys_of_release(key, core.Kind.RECORD_LOSS, spent)
+    keys = core.keys_of_release(key, stream, spent)
     loss = jnp.where(inside, loss, jnp.nan)
     alone = loss[None, None]  # a group of one record
     noisy = _noisy_means(keys.noise, mechanism, alone, (1,), at_least_float32(loss.dtype))
     return core.nan_unless(allowed, noisy[0])
 
 
-def _losses(key: jax.Array, kind: core.Kind, spent: jax.Array, mechanism: GroupLosses | Selection,
+def _losses(key: jax.Array, stream: int, spent: jax.Array, mechanism: GroupLosses | Selection,
             problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
     """Every record's loss, `[p, n_max]`, once everything is as described; on a mesh `[p, D m]`.
 
-    Of a problem that draws, with the records' keys of release `spent` of this kind.
+    Of a problem that draws, with the records' keys of release `spent` of this stream.
 
     Raises:
       ValueError: as the doors.
@@ -175,7 +178,7 @@ def _losses(key: jax.Array, kind: core.Kind, spent: jax.Array, mechanism: GroupL
     w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     check_groups(data, mechanism.sizes)
     own_record.check_loss(problem, w, data, 2, sum(mechanism.sizes))
-    words = core.operators_words(key, kind, spent) if problem.random else None
+    words = core.operators_words(key, stream, spent) if problem.random else None
     loss = operator_keys.loss_of(problem)
     if isinstance(data, Sharded):
         check_key(key)

@@ -4,7 +4,6 @@ import jax
 
 from jaxminimax.base import tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core
 from jaxminimax.door.operator_keys import public_term
 from jaxminimax.door.sums import release, release_and_clip
 from jaxminimax.mechanism import Repeat
@@ -32,7 +31,8 @@ def noisy_operator(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem:
     Raises:
       ValueError: as `release`.
     """
-    return _with_public(release(key, mechanism, spent, problem, z, data), key, spent, problem, z)
+    g = release(key, mechanism, spent, problem, z, data)
+    return _with_public(g, key, mechanism, spent, problem, z)
 
 
 def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
@@ -58,11 +58,11 @@ def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     if mechanism.query.adaptive is None:
         return noisy_operator(key, mechanism, spent, problem, z, data), None
     g, clip = release_and_clip(key, mechanism, spent, problem, z, data, clip)
-    return _with_public(g, key, spent, problem, z), clip
+    return _with_public(g, key, mechanism, spent, problem, z), clip
 
 
-def _with_public(g: Saddle, key: jax.Array, spent: jax.Array, problem: Problem,
-                 z: Saddle) -> Saddle:
+def _with_public(g: Saddle, key: jax.Array, mechanism: Repeat, spent: jax.Array,
+                 problem: Problem, z: Saddle) -> Saddle:
     if problem.public is not None:
-        g = tree.add(g, public_term(problem, z, key, core.Kind.MEAN, spent))
+        g = tree.add(g, public_term(problem, z, key, mechanism, spent))
     return tree.cast_like(g, z)

@@ -47,6 +47,7 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.door import core
 from jaxminimax.gradients.clipping import ClippedOperator
+from jaxminimax.mechanism import Answered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +105,13 @@ def with_words_of_groups(data: PyTree, words: jax.Array) -> tuple[PyTree, jax.Ar
     return with_words(data, jnp.broadcast_to(row, (group.size, row.size)), words, group)
 
 
-def public_term(problem: Problem, z: Saddle, key: jax.Array, kind: core.Kind,
+def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered,
                 number: jax.typing.ArrayLike) -> Saddle:
     """The public term at z; that of a problem that draws has a key of its own."""
     assert problem.public is not None
     if not problem.random:
         return problem.public(z)
-    return problem.public(z, core.public_key(key, kind, number))
+    return problem.public(z, core.public_key(key, core.stream(core.Kind.MEAN, mechanism), number))
 
 
 def refuse(problem: Problem | GroupProblem, by: str) -> None:

@@ -16,8 +16,8 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import check_parts, part_of, sample_on_mesh, sampled_records
+from jaxminimax.door.watch import watched
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import (
     Repeat,
@@ -39,7 +39,7 @@ from jaxminimax.solvers import Regularised, certify, operator_extrapolation
 _NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
 
 
-@observable
+@watched
 def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                       z: Saddle, data: PyTree) -> Saddle:
     """A noisy proximal point of the problem's operator around z, or NaN once the budget is spent.

@@ -7,6 +7,7 @@ Data of another layout than described are refused here, before anything is read.
 import jax
 import jax.numpy as jnp
 
+from jaxminimax.base import checks
 from jaxminimax.base.types import PyTree
 from jaxminimax.door import core
 from jaxminimax.door.core import Keys
@@ -49,12 +50,14 @@ def check_parts(data: PyTree, mechanism: Repeat) -> None:
     """`check_rows` of a repeated query: the population, or at least that of all parts."""
     assert isinstance(mechanism.query, Query | Resolvent)
     parts, n = mechanism.parts, mechanism.query.population
+    checks.count("population", n)
     described = f"population={n}" if parts == 1 else f"{parts} parts of {n} records"
     check_rows(data, (parts * n,), described, more=parts > 1)
 
 
 def check_groups(data: PyTree, sizes: tuple[int, ...]) -> None:
     """`check_rows` of groups of these sizes, `[p, n_max, ...]`."""
+    checks.count("sizes", min(sizes))
     check_rows(data, (len(sizes), max(sizes)), f"{len(sizes)} groups of up to {max(sizes)} "
                "records: use problems.by_group")
 
@@ -103,7 +106,7 @@ def sample_of_release(key: jax.Array, mechanism: Repeat,
     the same sample.
     """
     assert isinstance(mechanism.query, Query | Resolvent)
-    keys = core.keys_of_release(key, core.Kind.MEAN, spent)
+    keys = core.keys_of_release(key, core.stream(core.Kind.MEAN, mechanism), spent)
     source = SampleKeys(keys.sample, key, part_of(mechanism, spent))
     sample = draw(source, mechanism.query, spent % mechanism.times)
     if mechanism.parts > 1 and sample.rows is not None:
@@ -112,7 +115,7 @@ def sample_of_release(key: jax.Array, mechanism: Repeat,
 
 
 def described(mechanism: Repeat) -> tuple:
-    """What a release's sample is a function of, beside the run's key and the release's number."""
+    """What a release's sample is a function of, beside its key."""
     query = mechanism.query
     assert isinstance(query, Query | Resolvent)
     return query.sampling, query.population, mechanism.times, mechanism.parts
@@ -131,7 +134,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
                              "nothing is gained by HostData: use Poisson, FixedSize or Disjoint, "
                              "or give the arrays themselves.")
         fits = jnp.asarray(sample.fits)
-        words = core.words_ahead(key, core.Kind.MEAN, number)
+        words = core.words_ahead(key, core.stream(core.Kind.MEAN, mechanism), number)
         marked = mark(words, sample.rows, sample.valid, sample.high) + fits
         return Sent(sample.rows, sample.high, sample.valid, fits, marked)
 
@@ -156,8 +159,8 @@ def _words_of(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     if data.described != described(mechanism):
         raise ValueError(f"The releases read samples of {described(mechanism)}, but rows were sent "
                          f"for {data.described}: they were sent for another description.")
-    return (core.keys_of_release(key, core.Kind.MEAN, spent).noise,
-            core.words_ahead(key, core.Kind.MEAN, spent))
+    stream = core.stream(core.Kind.MEAN, mechanism)
+    return core.keys_of_release(key, stream, spent).noise, core.words_ahead(key, stream, spent)
 
 
 def sample_on_mesh(key: jax.Array, mechanism: Repeat, spent: jax.Array,

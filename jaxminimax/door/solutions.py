@@ -16,8 +16,8 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import check_groups
+from jaxminimax.door.watch import watched
 from jaxminimax.mechanism import (
     GroupSolution,
     check_noise,
@@ -34,7 +34,7 @@ from jaxminimax.solvers import groups
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
 
 
-@observable
+@watched
 def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.Array,
                            problem: GroupProblem, w: PyTree, data: PyTree) -> PyTree:
     """The next phase's noisy solution around w, or NaN once all phases are spent.
@@ -88,7 +88,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     check_groups(data, sizes)
     own_record.check(problem.loss, w, data, 2, sum(sizes))
     allowed = core.is_left(spent, mechanism.phases)
-    keys = core.keys_of_release(key, core.Kind.GROUP_SOLUTION, spent)
+    keys = core.keys_of_release(key, core.stream(core.Kind.GROUP_SOLUTION, mechanism), spent)
     each = np.array(phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
     place = np.arange(each.max())[None]

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.door import core, correlated, noising, operator_keys, own_record
-from jaxminimax.door.observed import observable
 from jaxminimax.door.samples import Place, check_groups, record_at
+from jaxminimax.door.watch import watched
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
 from jaxminimax.placement.sharding import Sharded, check_key
@@ -43,8 +43,9 @@ def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum
     different one for each.
     """
     number = (2 * index.astype(jnp.uint32) - 1) << level.astype(jnp.uint32)
+    keys = core.keys_of_release(key, core.stream(core.Kind.NODE, mechanism), number)
     return (noising.integer_noise if mechanism.exact else noising.float_noise)(
-        core.keys_of_release(key, core.Kind.NODE, number).noise, z, Saddle(scale, scale))
+        keys.noise, z, Saddle(scale, scale))
 
 
 def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
@@ -59,7 +60,7 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
     return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z, scale))
 
 
-@observable
+@watched
 def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, problem: Problem,
                  z: Saddle, data: PyTree, place: Place,
                  present: jax.Array | None = None) -> Saddle:
@@ -114,19 +115,20 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     clip = Saddle(mechanism.clip, mechanism.clip)
     scale = noising.scales(clip, Saddle(noise_multiplier, noise_multiplier), mechanism.parameters)
     allowed = core.is_left(spent, mechanism.leaves)
-    keys = core.keys_of_release(key, core.Kind.LEAF, spent)
+    own = core.stream(core.Kind.LEAF, mechanism)
+    keys = core.keys_of_release(key, own, spent)
     rounding = noising.rounding(keys.noise, scale, z, 1, mechanism.parameters)
     examples = jax.tree.map(lambda x: x[None], record)
     if problem.random:
         *group, row = place
-        words = core.operators_words(key, core.Kind.LEAF, spent)
+        words = core.operators_words(key, own, spent)
         examples = operator_keys.with_words(examples, jnp.asarray(row)[None], words, *group)
     total = clipped_sum(operator_keys.operator_of(problem), clip, joint=True).sums(
         z, examples, mask[None], rounding)
     # g_t + N_t - N_{t-1}
     if isinstance(mechanism, CorrelatedSums):
-        noise = correlated.noise(key, core.Kind.INNOVATION, spent, mechanism.bands, total.floats,
-                                 scale, mechanism.exact)
+        noise = correlated.noise(key, core.stream(core.Kind.INNOVATION, mechanism), spent,
+                                 mechanism.bands, total.floats, scale, mechanism.exact)
     else:
         leaf = jnp.asarray(spent, jnp.int32) + 1
         noise = _noise_step(key, leaf, mechanism, total.floats, scale.w)

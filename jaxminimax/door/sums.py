@@ -13,13 +13,13 @@ from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.door import core, correlated, counts, noising, operator_keys, own_record
-from jaxminimax.door.observed import first_observable, observable
 from jaxminimax.door.samples import (
     check_parts,
     numbers_of_rows,
     sample_on_mesh,
     sampled_records,
 )
+from jaxminimax.door.watch import watched, watched_pair
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import (
     Query,
@@ -35,7 +35,7 @@ from jaxminimax.placement.sharding import arrays, is_spread
 PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
 
 
-@observable
+@watched
 def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
             data: PyTree) -> Saddle:
     """A noisy mean of the problem's operator at z, or NaN once the budget is spent.
@@ -48,11 +48,12 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     size: n, q n or b, never the realised one. A joint clip scales both players' g by one factor.
 
     Args:
-      key: root key of the run, a secret. Sample and noise are functions of it and `spent`
-        alone, so a resumed run repeats exactly what it had released. For the same reason, never
-        release at two different points with the same key and `spent`.
-      mechanism: what was promised to the accountant.
-      spent: number of releases already made, int32 `[]`.
+      key: root key of the run, a secret. Sample and noise are functions of it, of `spent` and of
+        the mechanism's place alone, so a resumed run repeats exactly what it had released. For the
+        same reason, never release at two different points with the same three.
+      mechanism: what was promised to the accountant; of a `Sequence` or a `Parallel` one of its
+        `parts` as it is, whose place no other part has.
+      spent: number of releases of this mechanism already made, int32 `[]`.
       problem: only `problem.operator` is used, which also says how its clipped sum is computed
         (`saddle_operator`, `with_strategy`), and whether it draws.
       z: the point to query.
@@ -87,7 +88,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     return _released(key, mechanism, spent, problem, z, data)[0]
 
 
-@first_observable
+@watched_pair
 def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                      z: Saddle, data: PyTree, clip: Saddle | None) -> tuple[Saddle, Saddle]:
     """A `release` with these clip norms, and the clip norms that follow its noisy counts.
@@ -155,7 +156,8 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
     if query.adaptive is not None:
         clipped = dataclasses.replace(clipped, counted=True)
         beside = query.adaptive.counts(query)
-    words = core.operators_words(key, core.Kind.MEAN, spent) if problem.random else None
+    words = core.operators_words(key, core.stream(core.Kind.MEAN, mechanism), spent) if (
+        problem.random) else None
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
     released = Saddle(*(None if c is None else x for c, x in zip(clip, z, strict=True)))
     noising.check_size(released, query.parameters, beside)
@@ -179,8 +181,8 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
 
     # (I + X) g / m; a player without a clip norm releases nothing
     if query.bands > 1:
-        drawn = correlated.noise(key, core.Kind.MEAN_INNOVATION, spent, query.bands, total.floats,
-                                 scale, query.exact)
+        drawn = correlated.noise(key, core.stream(core.Kind.MEAN_INNOVATION, mechanism), spent,
+                                 query.bands, total.floats, scale, query.exact)
         g = noising.added(total, drawn, scale, query.exact, batch_size(query))
     else:
         g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)

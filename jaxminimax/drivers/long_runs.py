@@ -20,6 +20,7 @@ from jaxminimax.base import arguments, arithmetic, checks, own_files
 from jaxminimax.base.people import rows_each, unit_of
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.door import core
+from jaxminimax.door.watch import update
 from jaxminimax.drivers import bookings, fingerprint, progress_bar
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.drivers.result import Run
@@ -37,7 +38,7 @@ _SHARDS = "number of shards"
 def _advance(state: Any, key: jax.Array, data: PyTree, hyper: Any, rounds: jax.Array,
              algorithm: Algorithm, problem: Problem, places: tuple | None = None) -> Any:
     def step(_: jax.Array, state: Any) -> Any:
-        state = algorithm.update(key, state, data, hyper, problem)
+        state = update(algorithm, key, state, data, hyper, problem)
         if places is None:
             return state
         # what was on every device, or spread over some, stays so
@@ -216,8 +217,11 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     # a function prints its address, which is another one in every process
     told = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))
+    # part of the keys; a run whose parts are all of different kinds has nothing but zeros
+    places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
-            "key scheme": core.SCHEME}
+            "key scheme": core.SCHEME} | (
+                {"place of a part": places} if any(places) else {})
 
 
 def _check_folder(path: str | os.PathLike) -> None:

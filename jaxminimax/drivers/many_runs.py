@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.door.watch import update
 from jaxminimax.drivers import progress_bar
 from jaxminimax.drivers.result import Run
 from jaxminimax.drivers.scan import nothing, run
@@ -172,7 +173,7 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
         def advance(key: jax.Array, state: Any, hyper: Any, length: jax.Array) -> Any:
             if differ:  # a run's own number decides its averages, and when its releases are spent
                 hyper = dataclasses.replace(hyper, iterations=length)
-            return algorithm.update(key, state, data, hyper, problem)
+            return update(algorithm, key, state, data, hyper, problem)
 
         def step(t: jax.Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
             states, seen = carry

@@ -11,6 +11,7 @@ from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.door import own_record
+from jaxminimax.door.watch import update
 from jaxminimax.drivers.result import Run
 from jaxminimax.mechanism import check
 from jaxminimax.placement.sharding import arrays
@@ -84,7 +85,7 @@ def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algor
 def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
             problem: Problem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     def step(state: Any, _: None) -> tuple[Any, PyTree]:
-        state = algorithm.update(key, state, data, hyper, problem)
+        state = update(algorithm, key, state, data, hyper, problem)
         return state, observe(state)
 
     return jax.lax.scan(step, algorithm.init(z, hyper), length=hyper.iterations)
@@ -115,11 +116,11 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
     own = dataclasses.replace(hyper, iterations=length)  # decides averages, and the end
 
     def step(t: jax.Array, state: Any) -> Any:
-        new = algorithm.update(key, state, data, own, problem)
+        new = update(algorithm, key, state, data, own, problem)
         return jax.tree.map(lambda a, b: jnp.where(t < length, a, b), new, state)
 
     if hide_time:
         return jax.lax.fori_loop(0, max(lengths), step, algorithm.init(z, hyper))
     return jax.lax.fori_loop(
-        0, length, lambda _, state: algorithm.update(key, state, data, own, problem),
+        0, length, lambda _, state: update(algorithm, key, state, data, own, problem),
         algorithm.init(z, hyper))

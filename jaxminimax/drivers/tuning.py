@@ -5,7 +5,6 @@ released too; the run with the best score leaves, and nothing else does. What th
 in `mechanism.repetitions`.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from jaxminimax.base.people import rows_each, unit_of
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import many_runs
 from jaxminimax.drivers.private_search import cumulative, score_problem, search
-from jaxminimax.mechanism import Full, Query, Repeat, check, with_noise
+from jaxminimax.mechanism import Full, Query, Repeat, check, with_noise_of_all
 from jaxminimax.mechanism.repetitions import Repetitions
 from jaxminimax.placement.sharding import Sharded, arrays
 
@@ -181,7 +180,7 @@ def _check(candidates: list[Any], algorithm: Algorithm) -> None:
     """Refuses candidates that are none, or differ in more than numbers and iterations."""
     for hyper in candidates:
         check(algorithm.mechanism(hyper))
-    alike = [dataclasses.replace(h, query=with_noise(h.query, 1.0)) for h in candidates]
+    alike = [with_noise_of_all(h, 1.0) for h in candidates]
     many_runs.lengths_of(many_runs.stack(alike), len(alike), algorithm)
 
 

@@ -164,9 +164,10 @@ class Leaf(NamedTuple):
         rest = rounded(sum_rows(weight[whole:], flat[whole:]), self.scale, dither)
         if not whole:
             return jax.tree.map(lambda a: a.reshape(shape), _of(rest, self.wide))
-        parts = jnp.einsum("bi,bik->bk", weight[:whole].reshape(-1, inner),
-                           flat[:whole].reshape(-1, inner, flat.shape[1]), precision=EXACT)
-        blocks = jnp.sum(parts.reshape(-1, BLOCK // inner, flat.shape[1]), 1)
+        parts = jnp.einsum("bi,bik->bk", weight[:whole].reshape(whole // inner, inner),
+                           flat[:whole].reshape(whole // inner, inner, flat.shape[1]),
+                           precision=EXACT)
+        blocks = jnp.sum(parts.reshape(whole // BLOCK, BLOCK // inner, flat.shape[1]), 1)
         found = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
                      _of(rest, self.wide))
         return jax.tree.map(lambda a: a.reshape(shape), found)

@@ -30,6 +30,7 @@ from jaxminimax.mechanism.costs import Charge as Charge
 from jaxminimax.mechanism.costs import PrivacyLoss as PrivacyLoss
 from jaxminimax.mechanism.costs import budget_split as budget_split
 from jaxminimax.mechanism.costs import concrete as concrete
+from jaxminimax.mechanism.description import Answered as Answered
 from jaxminimax.mechanism.description import Description as Description
 from jaxminimax.mechanism.description import Leaf as Leaf
 from jaxminimax.mechanism.description import Mechanism as Mechanism
@@ -84,6 +85,9 @@ from jaxminimax.mechanism.sampling import Sampling as Sampling
 from jaxminimax.mechanism.sampling import WorstCase as WorstCase
 from jaxminimax.mechanism.sampling import overflow_probability as overflow_probability
 from jaxminimax.mechanism.selection import Selection as Selection
+from jaxminimax.mechanism.settings import check_charged as check_charged
+from jaxminimax.mechanism.settings import descriptions as descriptions
+from jaxminimax.mechanism.settings import with_noise_of_all as with_noise_of_all
 from jaxminimax.mechanism.stream import RecordLosses as RecordLosses
 from jaxminimax.mechanism.stream import Solution as Solution
 from jaxminimax.mechanism.stream import TreeSums as TreeSums

@@ -13,7 +13,7 @@ from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
 from jaxminimax.mechanism._checks import check_grid, check_times
 from jaxminimax.mechanism.costs import Charge, compose
-from jaxminimax.mechanism.description import Description, Leaf, OneRelease, known
+from jaxminimax.mechanism.description import Answered, Description, Leaf, OneRelease, known
 
 
 @pytree_dataclass
@@ -40,6 +40,11 @@ class Repeat(Leaf):
     query: Any  # a `OneRelease`
     times: int = jax.tree.static()
     parts: int = jax.tree.static(default=1)
+
+    @property
+    def draws(self) -> str:
+        """One group's gradients have keys of their own; sums and proximal points share theirs."""
+        return "one group" if getattr(self.query, "groups", None) == "one" else "mean"
 
     @property
     def _query(self) -> OneRelease:
@@ -134,6 +139,23 @@ class _Several(Description):
 
     parts: tuple[Any, ...]
     in_turn: bool
+
+    def __post_init__(self) -> None:
+        if isinstance(self.parts, tuple):  # else `check` refuses it
+            object.__setattr__(self, "parts", self._parts_placed(set()))
+
+    def _parts_placed(self, taken: set[tuple[str, int]]) -> tuple[Any, ...]:
+        return tuple(part.placed(taken) if isinstance(part, Description) else part
+                     for part in self.parts)
+
+    def placed(self, taken: set[tuple[str, int]]) -> Self:
+        """Every part at another place."""
+        return dataclasses.replace(  # type: ignore[type-var]
+            self, parts=self._parts_placed(taken))
+
+    def answered(self) -> tuple[Answered, ...]:
+        """Those of every part."""
+        return tuple(one for part in self._listed for one in part.answered())
 
     def check(self) -> None:
         """Every part."""

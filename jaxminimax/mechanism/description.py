@@ -12,6 +12,9 @@ import abc
 import dataclasses
 from typing import TYPE_CHECKING, Any, Self
 
+import jax
+
+from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, concrete
 from jaxminimax.mechanism.sampling import Sampling
 from jaxminimax.mechanism.sentences import imperfections
@@ -72,6 +75,14 @@ class Description(abc.ABC):
     def flattened(self) -> "tuple[Leaf, ...]":
         """The leaves that it is put together from, in order."""
 
+    def answered(self) -> "tuple[Answered, ...]":
+        """The descriptions in it that releases answer, each with a place of its own, in order."""
+        return self.flattened()
+
+    def placed(self, taken: set[tuple[str, int]]) -> "Description":
+        """The same at places that are not in `taken`, to which they are added; see `Answered`."""
+        return self
+
     @abc.abstractmethod
     def records(self) -> int:
         """How many records it is for; 0 where it does not say."""
@@ -96,7 +107,33 @@ class Description(abc.ABC):
 Mechanism = Description
 
 
-class Leaf(Description):
+@pytree_dataclass
+class Answered(Description):
+    """A description that releases answer.
+
+    Attributes:
+      place: its number among the descriptions of a run whose releases draw from the same stream of
+        keys. 0, but in a `Sequence` or a `Parallel`, which set it: the place is part of the keys
+        of its releases, so that no two descriptions share noise or samples.
+    """
+
+    place: int = jax.tree.static(default=0, repr=False)
+
+    @property
+    def draws(self) -> str:
+        """The stream of keys; descriptions that share one are told apart by `place`."""
+        return type(self).__name__
+
+    def placed(self, taken: set[tuple[str, int]]) -> Self:
+        """At its own place, or the next one that is free."""
+        place = self.place
+        while (self.draws, place) in taken:
+            place += 1
+        taken.add((self.draws, place))
+        return self if place == self.place else dataclasses.replace(self, place=place)
+
+
+class Leaf(Answered):
     """A mechanism that is not put together from others; it has one noise multiplier.
 
     What it is asked beyond a `Description` is charged by `costs.price` and printed by statements.

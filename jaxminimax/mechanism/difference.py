@@ -44,7 +44,7 @@ from jaxminimax.mechanism._checks import check_bound, check_grid, check_multipli
 from jaxminimax.mechanism._grid import PARAMETERS
 from jaxminimax.mechanism.composed import Repeat, Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Description, Leaf, OneRelease, scaled
+from jaxminimax.mechanism.description import Answered, Leaf, OneRelease, scaled
 from jaxminimax.mechanism.passes import Full
 from jaxminimax.mechanism.query import Query, check_sampled, sampled_charges, sampled_words
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
@@ -156,7 +156,7 @@ class Difference(OneRelease):
 
 
 @pytree_dataclass
-class Windows(Description):
+class Windows(Answered):
     """`rounds` releases in windows of `length`: an anchor, then differences.
 
     Attributes:
@@ -179,6 +179,8 @@ class Windows(Description):
     difference: Difference
     length: int = jax.tree.static()
     rounds: int = jax.tree.static(default=1)
+
+    draws = "mean"
 
     @property
     def population(self) -> int:
@@ -242,7 +244,12 @@ class Windows(Description):
         """The anchors, and the differences if there are any."""
         anchors = -(-self.rounds // self.length)
         kinds = (self.anchor, anchors), (self.difference, self.rounds - anchors)
-        return tuple(Repeat(query=query, times=times) for query, times in kinds if times)
+        return tuple(Repeat(query=query, times=times, place=self.place)
+                     for query, times in kinds if times)
+
+    def answered(self) -> tuple[Answered, ...]:
+        """Itself: a release is an anchor or a difference by its number."""
+        return (self,)
 
     def records(self) -> int:
         """Both read the same data."""

@@ -59,6 +59,7 @@ class LeafSums(Once):
     leaves: int
     exact: bool
 
+    draws = "leaf"
     unit = ""
 
     def releases(self) -> int:

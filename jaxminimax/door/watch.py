@@ -1,0 +1,187 @@
+"""The releases of a round, compared with the description that is charged while it is traced.
+
+Drivers take their rounds by `update`, which refuses an algorithm whose releases are not those of
+`mechanism(hyper)`. It looks at the program once, when it is traced, and adds nothing to it.
+Releases inside a user's own `jax.jit` that was traced before are not seen again; keys that differ
+by the place of a description (`core.stream`) need no such look.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax.extend.core import get_opaque_trace_state
+
+from jaxminimax.base.types import Algorithm, PyTree
+
+Door = TypeVar("Door", bound=Callable[..., Any])
+
+
+class Seen(NamedTuple):
+    """A release of a round.
+
+    Attributes:
+      described: that it answers.
+      number: releases of it that were made before.
+      value: what was released.
+      trace: of which program it is a part; another one inside a `jit` or a branch of the round.
+    """
+
+    described: Any
+    number: Any
+    value: PyTree
+    trace: Any
+
+
+_SEEN: ContextVar[list[Seen] | None] = ContextVar("releases", default=None)
+_NUMBERS: ContextVar[list[tuple[str, int, int]] | None] = ContextVar("numbers", default=None)
+
+
+def watched(door: Door) -> Door:
+    """A function that releases, `(key, mechanism, spent, ...)`, and is seen; not what it calls."""
+    return _watched(door, lambda value: value)
+
+
+def watched_pair(door: Door) -> Door:
+    """The same of a function whose value is a pair: its first entry is seen, the noisy sum."""
+    return _watched(door, lambda value: value[0])
+
+
+def _watched(door: Door, shown: Callable[[Any], PyTree]) -> Door:
+    @functools.wraps(door)
+    def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        seen = _SEEN.get()
+        if seen is None:
+            return door(key, mechanism, spent, *args, **how)
+        token = _SEEN.set(None)
+        try:
+            value = door(key, mechanism, spent, *args, **how)
+        finally:
+            _SEEN.reset(token)
+        seen.append(Seen(mechanism, spent, shown(value), get_opaque_trace_state()))
+        if (numbers := _NUMBERS.get()) is not None:
+            jax.debug.callback(functools.partial(_note, numbers, *_stream(mechanism),
+                                                 mechanism.releases()), spent)
+        return value
+
+    return release  # type: ignore[return-value]
+
+
+def _note(numbers: list[tuple[str, int, int]], draws: str, place: int, limit: int,
+          spent: Any) -> None:
+    if 0 <= int(spent) < limit:  # others release NaN
+        numbers.append((draws, place, int(spent)))
+
+
+def _stream(described: Any) -> tuple[str, int]:
+    return described.draws, described.place
+
+
+def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
+           problem: Any) -> Any:
+    """`algorithm.update`, whose releases are those that `algorithm.mechanism(hyper)` describes.
+
+    Raises:
+      ValueError: while tracing, for a release that the description does not have, or that differs
+        from it; for a description that is charged and not released; for two releases of one
+        description with one number.
+    """
+    return update_and_releases(algorithm, key, state, data, hyper, problem)[0]
+
+
+def update_and_releases(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
+                        problem: Any) -> tuple[Any, list[Seen]]:
+    """The same, and the releases in their order."""
+    trace, token = get_opaque_trace_state(), _SEEN.set([])
+    try:
+        state = algorithm.update(key, state, data, hyper, problem)
+        seen = _SEEN.get() or []
+    finally:
+        _SEEN.reset(token)
+    if seen:  # else all of them are in a program that was traced before
+        _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper), trace)
+    return state, seen
+
+
+def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
+    charged = {_stream(one): (one, other) for one, other in zip(
+        described.answered(), again.answered(), strict=True)}
+    numbers: list[tuple[Any, Any]] = []
+    for one in seen:
+        name, place = f"a {type(one.described).__name__}", _stream(one.described)
+        if place not in charged:
+            raise ValueError(f"update releases {name} at place {place[1]}, which mechanism(hyper) "
+                             "does not have, so nothing charges it: release the parts of "
+                             "mechanism(hyper) themselves.")
+        if not _same(one.described, *charged[place], one.trace == trace):
+            raise ValueError(f"update releases {name} with other settings than the one of "
+                             "mechanism(hyper) that is charged for it: release the parts of "
+                             "mechanism(hyper) as they are.")
+        if any(place == other and _equal(one.number, number) for other, number in numbers):
+            raise ValueError(f"update makes two releases of {name} with one number, so with one "
+                             "noise: count on between them, or describe each in a part of its own "
+                             "of a Sequence.")
+        numbers.append((place, one.number))
+    for place in set(charged) - {place for place, _ in numbers}:
+        raise ValueError(f"update never releases a {type(charged[place][0]).__name__} that "
+                         "mechanism(hyper) charges for: give each release its own part of "
+                         "mechanism(hyper).")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two numbers of releases are known to be equal."""
+    if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
+        return one is other
+    return bool(np.array_equal(one, other))
+
+
+def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
+    """Whether a description is the one that is charged.
+
+    A traced number is the same where it is the same object, if `mechanism` hands it on, as the two
+    descriptions that are charged show. One that is computed there anew cannot be compared, nor can
+    arguments of a program inside the round: `here` is whether it is outside of them.
+    """
+    if isinstance(charged, jax.core.Tracer):
+        return one is charged or (isinstance(one, jax.core.Tracer)
+                                  and not (here and charged is again))
+    if type(one) is not type(charged):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(charged) and all(
+            _same(*each, here) for each in zip(one, charged, again, strict=True))
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        return all(_same(getattr(one, name), getattr(charged, name), getattr(again, name), here)
+                   for name in (field.name for field in dataclasses.fields(one)))
+    return one is charged or bool(np.array_equal(one, charged))
+
+
+@contextlib.contextmanager
+def numbered() -> Iterator[list[tuple[str, int, int]]]:
+    """The numbers of all releases that rounds make which are traced here, as they are made."""
+    numbers: list[tuple[str, int, int]] = []
+    token = _NUMBERS.set(numbers)
+    try:
+        yield numbers
+    finally:
+        _NUMBERS.reset(token)
+
+
+def check_numbers(numbers: list[tuple[str, int, int]]) -> None:
+    """Refuses two releases of one description with one number.
+
+    Raises:
+      ValueError: naming the number.
+    """
+    jax.effects_barrier()
+    again = {one for one in numbers if numbers.count(one) > 1}
+    if again:
+        draws, place, number = min(again)
+        raise ValueError(f"update makes two releases number {number} of one description ({draws}, "
+                         f"place {place}), so with one noise: count on between them, and from "
+                         "round to round.")
