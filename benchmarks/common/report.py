@@ -64,6 +64,41 @@ def count(text: str) -> int:
     return int(text)
 
 
+def table_options(parser: argparse.ArgumentParser, default: int | None, note: str = "") -> None:
+    """`--seeds`, `--first-seed` and `--cell`: what of a table is run, and by which keys."""
+    parser.add_argument("--seeds", type=count, default=default,
+                        help=note or "number of seeds: FIRST, FIRST + 1, ...")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="FIRST",
+                        help="the first of them, default 0; others repeat a table on fresh keys")
+    parser.add_argument("--cell", action="append", metavar="WORDS",
+                        help="run only cells whose name has all of these words; may be repeated")
+
+
+def seeds(args: Any) -> range:
+    """The seeds that `table_options` asks for."""
+    return range(args.first_seed, args.first_seed + args.seeds)
+
+
+def chosen(args: Any, names: Sequence[str]) -> list[str]:
+    """The cells that `--cell` asks for, of all `names`, in order.
+
+    Raises:
+      ValueError: if it asks for a cell that there is not.
+    """
+    if args.cell is None:
+        return list(names)
+    for words in args.cell:
+        if not any(_has(name, words) for name in names):
+            raise ValueError(f"--cell {words!r}: no cell has these words; the cells are "
+                             f"{'; '.join(names)}")
+    return [name for name in names if any(_has(name, words) for words in args.cell)]
+
+
+def _has(name: str, words: str) -> bool:
+    """Whether a name has all words, each between blanks, commas or ends."""
+    return set(words.replace(",", " ").split()) <= set(name.replace(",", " ").split())
+
+
 def output(*endings: str) -> Callable[[str], pathlib.Path]:
     """An argparse type: a file that can be written, with one of `endings`."""
 
