@@ -138,9 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     args = p.parse_args(argv)
     if args.quick:
         args.seeds, args.epochs = 1, 1
-    arguments = {k: v for k, v in vars(args).items()
-                 if k in _SAME or k == "papers"}
-    arguments = json.loads(json.dumps(arguments))
+    arguments = {name: getattr(args, name) for name in ("papers", *_SAME)}
     clock = time.perf_counter()
     try:
         check(args)
