@@ -109,12 +109,15 @@ def fresh():
 @pytest.mark.parametrize("page", RUN)
 def test_what_is_printed_as_a_program_runs(page, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    namespace = fresh()
+    namespace, out, end = fresh(), "", 0
     for block in blocks(read(page)):
         if not block.waived and block.language in ("python", "bash"):
             execute(block, page, fresh() if page == "README.md" else namespace)
+            out, end = capsys.readouterr().out, block.line + block.text.count("\n") + 1
+        elif block.language == "text" and block.line == end + 3:
+            assert block.text == out.rstrip("\n"), "what the program above prints is something else"
     if page == "README.md":
-        assert "differential privacy for one record" in capsys.readouterr().out
+        assert "differential privacy for one record" in out
 
 
 @pytest.mark.parametrize("page", RUN)

@@ -48,22 +48,16 @@ _CODE = re.compile(r"`[^`\n]*[A-Za-z_][^`\n]*`|\]\([^)\s]*\)|arXiv:\S+")
 _NO_COMMENT = re.compile(r"^(?!# ).*$", re.MULTILINE)  # in a notebook
 
 
-def _stored(file: str) -> Any:
+@functools.cache
+def _made(kind: str, name: str, file: str) -> Any:
+    """What the function of a marker makes of its file."""
+    makers = {"table": TABLES, "figure": FIGURES}[kind]
+    if name not in makers:
+        raise ValueError(f"{name!r} is no {kind}: it must be one of {', '.join(makers)}.")
     path = ROOT / file
     if not path.exists():
         raise ValueError(f"{file} is not there: run the command that makes it.")
-    return _read(path)
-
-
-@functools.cache
-def _read(path: pathlib.Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _maker(makers: dict, kind: str, name: str) -> Any:
-    if name not in makers:
-        raise ValueError(f"{name!r} is no {kind}: it must be one of {', '.join(makers)}.")
-    return makers[name]
+    return makers[name](json.loads(path.read_text(encoding="utf-8")))
 
 
 def _blank(pattern: re.Pattern, text: str) -> str:
@@ -93,7 +87,7 @@ def _figures(text: str, sentences: str) -> tuple[str, str]:
     rest = sentences
     for marker in reversed(list(_FIGURE.finditer(sentences))):  # from the end: places stay
         name, file = marker.groups()
-        values = _maker(FIGURES, "figure", name)(_stored(file))
+        values = _made("figure", name, file)
         end = _END.search(sentences, marker.end()).start()
         found = list(_NUMBER.finditer(sentences, marker.end(), end))
         if len(found) != len(values):
@@ -127,8 +121,7 @@ def checked(page: pathlib.Path, text: str, constants: dict[str, str]) -> tuple[s
 
     def made(found: re.Match) -> str:
         name, file, _ = found.groups()
-        table = _maker(TABLES, "table", name)(_stored(file))
-        return f"<!-- table {name} of {file} -->\n{table}<!-- end -->\n"
+        return f"<!-- table {name} of {file} -->\n{_made('table', name, file)}<!-- end -->\n"
 
     return _TABLE.sub(made, text), wrong
 

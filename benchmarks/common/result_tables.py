@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import (
     group_figures,
+    prices,
     published_report,
     report,
     start,
@@ -280,48 +281,6 @@ def variance_auc(result: dict[str, Any]) -> str:
     return report.markdown(*variance_tables.ablation(result["auc"]))
 
 
-def searches(result: dict[str, Any]) -> str:
-    """What a search costs by its expected number of runs."""
-    return report.markdown(
-        ["expected runs", "a run of ε = 1, searched over",
-         "noise for ε = 1 in all, over that of one run"],
-        [[str(row["expected"]), f"{row['total']:.3f}", f"{row['noise_ratio']:.2f}"]
-         for row in result["searches"] if row["most"] is None])
-
-
-def ended_searches(result: dict[str, Any]) -> str:
-    """The same of ten expected runs by the shape of their law and its end."""
-    return report.markdown(
-        ["η", "at most", "total of a run of ε = 1"],
-        [[f"{row['eta']:g}", str(row["most"]), f"{row['total']:.3f}"]
-         for row in result["searches"] if row["most"] is not None])
-
-
-_FILTERS = {
-    "renyi": ('`"renyi"` (default)', "runs chosen on the way: Rényi divergences at one order "
-              "(Feldman and Zrnic, 2021)"),
-    "basic": ('`"basic"`', "the same, by ε and δ of the runs (Rogers et al., 2016)"),
-    "plan": ("`plan={name: description}`", "runs that are all named at opening; their order and "
-             "ends may be chosen by looking: one composition of privacy losses")}
-
-
-def filters(result: dict[str, Any]) -> str:
-    """Noise of equal runs under each filter of a ledger."""
-    runs = sorted({row["runs"] for row in result["filters"]})
-    found = {(row["filter"], row["runs"]): row["ratio"] for row in result["filters"]}
-    return report.markdown(
-        ["`filter=`", "for", *(f"k = {k}" for k in runs)],
-        [[*words, *(f"{found[name, k]:.2f}" for k in runs)] for name, words in _FILTERS.items()])
-
-
-def selection(result: dict[str, Any]) -> str:
-    """Deviations of the noise on the losses of the worst group."""
-    return report.markdown(
-        ["releases", "Gumbel, index alone", "Gaussian, all losses", "Laplace, all losses"],
-        [[str(row["releases"]), *(f"{row[x]:.2f}" for x in ("gumbel", "gaussian", "laplace"))]
-         for row in result["selection"]])
-
-
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "table2": table2, "throughput": throughput_tables.ratios,
     "throughput_targets": throughput_tables.missed,
@@ -336,6 +295,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gaps": gaps, "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
     "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,
-    "searches": searches, "ended_searches": ended_searches, "filters": filters,
-    "selection": selection,
+    "searches": prices.searched, "ended_searches": prices.ended, "filters": prices.ledgers,
+    "selection": prices.selected,
     "start": start.table, "start_imports": start.imports, "start_sizes": start.sizes}

@@ -2,7 +2,8 @@
 
 The run that is charged is that of the first page of reproductions: Poisson samples of 64 of 39,992
 records, 9,373 rounds, delta = 1e-6. What it costs to search with it, to repeat it under each filter
-of a ledger, and to stop it early; what rounding to the grid is charged; and the noise on the losses of the worst group.
+of a ledger, and to stop it early; what rounding to the grid is charged; and the noise on the losses
+of the worst group.
 """
 
 import dataclasses
@@ -108,10 +109,52 @@ def selection() -> list[dict[str, Any]]:
             for times in (10, 30, 300, 3000)]
 
 
+def searched(result: dict[str, Any]) -> str:
+    """What a search costs by its expected number of runs."""
+    return report.markdown(
+        ["expected runs", "a run of ε = 1, searched over",
+         "noise for ε = 1 in all, over that of one run"],
+        [[str(row["expected"]), f"{row['total']:.3f}", f"{row['noise_ratio']:.2f}"]
+         for row in result["searches"] if row["most"] is None])
+
+
+def ended(result: dict[str, Any]) -> str:
+    """The same of ten expected runs by the shape of their law and its end."""
+    return report.markdown(
+        ["η", "at most", "total of a run of ε = 1"],
+        [[f"{row['eta']:g}", str(row["most"]), f"{row['total']:.3f}"]
+         for row in result["searches"] if row["most"] is not None])
+
+
+_WORDS = {
+    "renyi": ('`"renyi"` (default)', "runs chosen on the way: Rényi divergences at one order "
+              "(Feldman and Zrnic, 2021)"),
+    "basic": ('`"basic"`', "the same, by ε and δ of the runs (Rogers et al., 2016)"),
+    "plan": ("`plan={name: description}`", "runs that are all named at opening; their order and "
+             "ends may be chosen by looking: one composition of privacy losses")}
+
+
+def ledgers(result: dict[str, Any]) -> str:
+    """Noise of equal runs under each filter of a ledger."""
+    runs = sorted({row["runs"] for row in result["filters"]})
+    found = {(row["filter"], row["runs"]): row["ratio"] for row in result["filters"]}
+    return report.markdown(
+        ["`filter=`", "for", *(f"k = {k}" for k in runs)],
+        [[*words, *(f"{found[name, k]:.2f}" for k in runs)] for name, words in _WORDS.items()])
+
+
+def selected(result: dict[str, Any]) -> str:
+    """Deviations of the noise on the losses of the worst group."""
+    return report.markdown(
+        ["releases", "Gumbel, index alone", "Gaussian, all losses", "Laplace, all losses"],
+        [[str(row["releases"]), *(f"{row[x]:.2f}" for x in ("gumbel", "gaussian", "laplace"))]
+         for row in result["selection"]])
+
+
 def main(argv: list[str] | None = None) -> int:
     """Computes and prints all of it."""
     parser = report.Parser(prog="python -m benchmarks.prices", description=__doc__)
-    parser.add_argument("--json", nargs="?", type=report.output(".json"), help="file of the figures",
+    parser.add_argument("--json", nargs="?", type=report.output(".json"), help="for the figures",
                         const=str(published_report.RESULTS / "prices.json"))
     args = parser.parse_args(argv)
     with warnings.catch_warnings():
@@ -120,7 +163,8 @@ def main(argv: list[str] | None = None) -> int:
         found = {"searches": searches(one), "filters": filters(one), "odometer": odometer(one),
                  "rounding": rounding(), "selection": selection()}
     for name, rows in found.items():
-        print(f"{name}\n{report.table(list(rows[0]), [[str(x) for x in r.values()] for r in rows])}")
+        lines = [[str(x) for x in row.values()] for row in rows]
+        print(f"{name}\n{report.table(list(rows[0]), lines)}")
     if args.json is not None:
         report.write_json(args.json, {"environment": report.environment(), **found})
     return 0

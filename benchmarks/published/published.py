@@ -14,9 +14,7 @@ holds already, from the same settings, are not run again. More seeds of one cell
 """
 
 import argparse
-import json
 import os
-import pathlib
 import sys
 import time
 from typing import Any

@@ -137,8 +137,8 @@ def tables(rows: Sequence[Row]) -> str:
             lines.append(f"| {r['data']} | {r['model']} | {r['epsilon']:g} | {_span(r)} | "
                          f"{r['delta']:.2g} | {r['metric']} | {r['published']:.4f} | {_ours(r)} | "
                          f"{r['seeds']} |")
-        open_ = [f"{verdict(r)}: {r['data']}, {r['model']}, ε = {r['epsilon']:g}, {r['metric']}: " + (
-            "not reached" if r["ours"] is None else f"{r['ours'] - r['published']:+.4f}")
+        open_ = [f"{verdict(r)}: {r['data']}, {r['model']}, ε = {r['epsilon']:g}, {r['metric']}: "
+                 + ("not reached" if r["ours"] is None else f"{r['ours'] - r['published']:+.4f}")
                  for r in mine if verdict(r) != verdicts.AHEAD]
         lines += ["", *(["Not ahead:", "", *(f"* {x}" for x in open_), ""] if open_ else [])]
     return "\n".join(lines).rstrip() + "\n"
@@ -149,10 +149,10 @@ def markdown(rows: Sequence[Row], details: Sequence[dict], assumed: Sequence[str
     lines = ["# The published record at a true ε", "",
              "*Published*: as printed, at the claimed ε. *Ours*: mean ± standard error over seeds, "
              "at a true ε equal to the claimed one, replace-one neighbours; bold where ahead. A "
-             "cell is ahead or behind where the difference exceeds two standard errors and, for few "
-             "seeds, the 95 % quantile of Student's t (2.78 of them for five seeds), and level "
-             "otherwise. *True ε of the claim*: what an explicit pair of data sets attains against the "
-             "published noise, and an upper bound; for PrivateDiff, of its noise with the clip "
+             "cell is ahead or behind where the difference exceeds two standard errors and, for "
+             "few seeds, the 95 % quantile of Student's t (2.78 of them for five seeds), and "
+             "level otherwise. *True ε of the claim*: what an explicit pair of data sets attains "
+             "against the published noise, and an upper bound; for PrivateDiff, of its noise with the clip "
              "that would have left every record seen as it is, which its program does not do; for "
              "DP-FERMI, of its program.", "", tables(rows)]
     if details:
