@@ -51,7 +51,8 @@ def test_the_narrowest_published_cell_is_level():
 
 def given(*words):
     p = argparse.ArgumentParser()
-    report.table_options(p, 5)
+    report.seed_options(p, 5)
+    report.cell_option(p)
     return p.parse_args(words)
 
 

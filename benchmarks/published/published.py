@@ -37,7 +37,8 @@ def parser() -> report.Parser:
     p = report.Parser(prog="python -m benchmarks.published", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
-    report.table_options(p, 5)
+    report.seed_options(p, 5)
+    report.cell_option(p)
     p.add_argument("--epochs", type=report.count, default=10,
                    help=f"of the re-runs of PrivateDiff's program, at most {truth.EPOCHS}")
     p.add_argument("--split", choices=("file", "validation"), default="file",

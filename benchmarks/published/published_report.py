@@ -152,9 +152,9 @@ def markdown(rows: Sequence[Row], details: Sequence[dict], assumed: Sequence[str
              "cell is ahead or behind where the difference exceeds two standard errors and, for "
              "few seeds, the 95 % quantile of Student's t (2.78 of them for five seeds), and "
              "level otherwise. *True ε of the claim*: what an explicit pair of data sets attains "
-             "against the published noise, and an upper bound; for PrivateDiff, of its noise with the clip "
-             "that would have left every record seen as it is, which its program does not do; for "
-             "DP-FERMI, of its program.", "", tables(rows)]
+             "against the published noise, and an upper bound; for PrivateDiff, of its noise with "
+             "the clip that would have left every record seen as it is, which its program does not "
+             "do; for DP-FERMI, of its program.", "", tables(rows)]
     if details:
         lines += ["## Re-runs of PrivateDiff's program", "",
                   "Its update on its data, from its initial weights: the largest norm of one "
