@@ -14,8 +14,8 @@ and is what the function NAME of `result_tables` makes of that file. In a senten
 
 stands before its numbers, as many as the function NAME of `result_figures` gives, up to the next
 marker, item or empty line. Every other number with a decimal point is listed in `constants.toml`,
-by its page and with its neighbours, together with what it is. Fenced programs, their outputs, which
-the tests compare, and inline code are not looked at.
+by its page and with its neighbours, together with what it is. Fenced programs, what stands below
+`<!-- printed -->`, which the tests compare with their outputs, and inline code are not looked at.
 
 Without arguments tables and figures are written anew; `--check` writes nothing, and fails where a
 page says something else than its file, or has a number that is neither marked nor listed.
@@ -42,8 +42,8 @@ _TABLE = re.compile(rf"<!-- table (.+?) of {_FILE}\n(.*?)<!-- end -->\n", re.DOT
 _FIGURE = re.compile(rf"<!-- figure (.+?) of {_FILE}")
 _END = re.compile(r"\n\s*(\n|[*-] |\d+\. |\|)|<!--|\Z")  # of a marker's numbers
 _NUMBER = re.compile(r"(?<![\w.])\d*\.\d+(?:e-?\d+)?")
-_PROGRAM = re.compile(r"^```(?:python|bash|json|yaml|bibtex)\n.*?^```$(?:\n\n^```text\n.*?^```$)?",
-                      re.DOTALL | re.MULTILINE)
+_PROGRAM = re.compile(r"^(?:<!-- printed -->\n```text|```(?:python|bash|json|yaml|bibtex))\n"
+                      r".*?^```$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*[A-Za-z_][^`\n]*`|\]\([^)\s]*\)|arXiv:\S+")
 _NO_COMMENT = re.compile(r"^(?!# ).*$", re.MULTILINE)  # in a notebook
 
