@@ -41,7 +41,7 @@ _FILE = r"(benchmarks/results/\S+\.json) -->"
 _TABLE = re.compile(rf"<!-- table (.+?) of {_FILE}\n(.*?)<!-- end -->\n", re.DOTALL)
 _FIGURE = re.compile(rf"<!-- figure (.+?) of {_FILE}")
 _END = re.compile(r"\n\s*(\n|[*-] |\d+\. |\|)|<!--|\Z")  # of a marker's numbers
-_NUMBER = re.compile(r"(?<![\w.])\d*\.\d+(?:e-?\d+)?")
+_NUMBER = re.compile(r"(?<![\w.])\d*\.\d+(?:e-?\d+)?(?!\d|\.\d)")  # and no version, 0.1.0
 _PROGRAM = re.compile(r"^(?:<!-- printed -->\n```text|```(?:python|bash|json|yaml|bibtex))\n"
                       r".*?^```$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*[A-Za-z_][^`\n]*`|\]\([^)\s]*\)|arXiv:\S+")

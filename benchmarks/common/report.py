@@ -71,7 +71,7 @@ def count(text: str) -> int:
     return int(text)
 
 
-def seed_options(parser: argparse.ArgumentParser, default: int, note: str = "") -> None:
+def seed_options(parser: argparse.ArgumentParser, default: int | None, note: str = "") -> None:
     """`--seeds` and `--first-seed`: how often a table is run, and with which keys."""
     parser.add_argument("--seeds", type=count, default=default,
                         help="number of seeds: FIRST, FIRST + 1, ..." + note)

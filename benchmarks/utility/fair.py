@@ -87,6 +87,7 @@ QUICK = (
 def parser() -> report.Parser:
     p = report.Parser(prog="python -m benchmarks.fair", description=__doc__)
     report.seed_options(p, 5, ", of the split and of the noise")
+    report.cell_option(p)
     p.add_argument("--rounds", type=report.count, default=100, help="of every method")
     p.add_argument("--quick", action="store_true",
                    help="two rows, two seeds and 20 rounds: whether it runs, not how good it is")
@@ -137,12 +138,15 @@ def _kept(path: pathlib.Path | None) -> dict[str, dict[str, Any]]:
     return {line["run"]: line for line in lines}
 
 
-def all_runs(jobs: Iterable[Job], seeds: Sequence[int], rounds: int, data_dir: str | None,
-             path: pathlib.Path | None) -> dict[tuple, list[dict[str, Any]]]:
+def all_runs(args: Any, jobs: Iterable[Job], seeds: Sequence[int],
+             rounds: int) -> dict[tuple, list[dict[str, Any]]]:
     """Every run, by what it is a run of."""
-    plan = [(seed, job, epsilon, weight) for seed in seeds for job in jobs
-            for epsilon in job.epsilons for weight in job.weights]
-    known, table, tasks = _kept(path), fair_tasks.frame(data_dir), {}
+    cells = {f"{job.method}, {job.kind}, {job.groups}, epsilon {epsilon:g}, weight {weight}":
+             (job, epsilon, weight) for job in jobs for epsilon in job.epsilons
+             for weight in job.weights}
+    plan = [(seed, *cells[name]) for seed in seeds for name in report.chosen(args, list(cells))]
+    path: pathlib.Path | None = args.kept
+    known, table, tasks = _kept(path), fair_tasks.frame(args.data_dir), {}
     found: dict[tuple, list[dict[str, Any]]] = collections.defaultdict(list)
     for seed, job, epsilon, weight in tqdm(plan, desc="training", file=sys.stderr, disable=None,
                                            leave=False):
@@ -288,7 +292,7 @@ def main(argv: list[str] | None = None) -> int:
     jobs, seeds, rounds = ((QUICK, range(2), 20) if args.quick else
                            (JOBS, report.seeds(args), args.rounds))
     try:
-        found = all_runs(jobs, seeds, rounds, args.data_dir, args.kept)
+        found = all_runs(args, jobs, seeds, rounds)
     except (ValueError, OSError) as error:
         p.error(str(error))
     made = rows(found)
