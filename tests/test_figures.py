@@ -81,7 +81,8 @@ def test_a_number_without_marker_is_found(text):
 
 def test_programs_and_their_outputs_are_not_looked_at():
     text = ("```python\nprint(0.5)\n```\n\n<!-- printed -->\n```text\n0.5\n```\n\n"
-            "By `share=0.5`, [see](a/v0.5.md), arXiv:2306.08153, version 0.1.0; a constant of\n0.75.\n")
+            "By `share=0.5`, [see](a/v0.5.md), arXiv:2306.08153, version 0.1.0; a constant of\n"
+            "0.75.\n")
     page = pathlib.Path("page.md")
     assert figures.checked(page, text, {"constant of 0.75": "theorem"}) == (text, [])
     assert len(figures.checked(page, text, {"constant of 0.75": ""})[1]) == 1
