@@ -207,5 +207,9 @@ def test_every_page_is_linked_from_the_first_two():
         assert missing == set(), first
 
 
+def test_the_citation_has_the_version():
+    assert f"\nversion: {jmm.__version__}\n" in read("CITATION.cff")
+
+
 def test_the_first_page_is_short():
     assert len(read("README.md").splitlines()) <= 150

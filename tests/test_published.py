@@ -130,10 +130,10 @@ def test_rows_have_the_fields_in_order_and_bounds_in_order():
     with pytest.raises(ValueError, match=r"these differ.*'auc'"):
         published_report.row(auc=1.0)
     text = published_report.tables([{**rows[0], "ours": 0.1}])
-    assert "0 of 1 cells" in text
-    assert "Left below" in text
+    assert "Of 1 cells ours is ahead in 0, level in 0, behind in 1." in text
+    assert "* behind: " in text
     error = {**rows[0], "metric": "error", "ours": 0.1, "published": 0.2}
-    assert published_report.ahead(error)
+    assert published_report.verdict(error) == "ahead"
 
 
 def test_rows_of_the_fair_benchmark_are_read(tmp_path):
@@ -145,7 +145,7 @@ def test_rows_of_the_fair_benchmark_are_read(tmp_path):
     file.write_text(json.dumps({"rows": [], "published": [
         row, free, out_of_reach, {**row, "published": None}]}))
     found = published_report.of_fermi(file)
-    assert [published_report.ahead(r) for r in found] == [True, True, False]
+    assert [published_report.verdict(r) for r in found] == ["level", "level", "behind"]
     assert found[0]["true_epsilon_low"] > 0.5
     assert found[1]["true_epsilon_low"] is None
     assert found[1]["epsilon"] == 0.5

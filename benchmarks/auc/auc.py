@@ -50,7 +50,7 @@ def parser() -> report.Parser:
     p.add_argument("--batch", type=_batch,
                    help="expected size of a Poisson batch, or 'full' (default: by data set)")
     p.add_argument("--iterations", type=report.count, help="rounds (default: by data set)")
-    p.add_argument("--seeds", type=report.count, default=5, help="number of seeds: 0, 1, ...")
+    report.seed_options(p, 5)
     p.add_argument("--json", type=report.output(".json"), help="write the results to this file")
     p.add_argument("--plot", type=report.output(".png"), help="plot AUC against epsilon")
     return p
@@ -118,7 +118,7 @@ def lane(args: Any, epsilon: float, dataset: data.Dataset) -> auc_runs.Lane:
 def splits(args: Any, first: data.Dataset) -> Iterator[tuple[data.Dataset, auc_runs.Tests,
                                                              list[int]]]:
     """Data sets with the seeds to run on them; `first` is that of seed 0."""
-    seeds = list(range(args.seeds))
+    seeds = list(report.seeds(args))
     if args.dataset in _FIXED and args.scorer == "linear":
         yield first, [(first.x_test, first.y_test)], seeds
         return

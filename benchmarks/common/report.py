@@ -57,11 +57,57 @@ def number(low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
+def natural(text: str) -> int:
+    """An argparse type: an integer, at least 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"got {text!r}; give an integer, at least 0")
+    return int(text)
+
+
 def count(text: str) -> int:
     """An argparse type: an integer, at least 1."""
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; give an integer, at least 1")
     return int(text)
+
+
+def seed_options(parser: argparse.ArgumentParser, default: int | None, note: str = "") -> None:
+    """`--seeds` and `--first-seed`: how often a table is run, and with which keys."""
+    parser.add_argument("--seeds", type=count, default=default,
+                        help="number of seeds: FIRST, FIRST + 1, ..." + note)
+    parser.add_argument("--first-seed", type=natural, default=0, metavar="FIRST",
+                        help="the first of them, default 0; others repeat a table on fresh keys")
+
+
+def cell_option(parser: argparse.ArgumentParser) -> None:
+    """`--cell`: what of a table is run."""
+    parser.add_argument("--cell", action="append", metavar="WORDS",
+                        help="run only cells whose name has all of these words; may be repeated")
+
+
+def seeds(args: Any) -> range:
+    """The seeds that `seed_options` asks for."""
+    return range(args.first_seed, args.first_seed + args.seeds)
+
+
+def chosen(args: Any, names: Sequence[str]) -> list[str]:
+    """The cells that `--cell` asks for, of all `names`, in order.
+
+    Raises:
+      ValueError: if it asks for a cell that there is not.
+    """
+    if args.cell is None:
+        return list(names)
+    for words in args.cell:
+        if not any(_has(name, words) for name in names):
+            raise ValueError(f"--cell {words!r}: no cell has these words; the cells are "
+                             f"{'; '.join(names)}")
+    return [name for name in names if any(_has(name, words) for words in args.cell)]
+
+
+def _has(name: str, words: str) -> bool:
+    """Whether a name has all words, each between blanks, commas or ends."""
+    return set(words.replace(",", " ").split()) <= set(name.replace(",", " ").split())
 
 
 def output(*endings: str) -> Callable[[str], pathlib.Path]:
@@ -156,7 +202,8 @@ def kept(path: pathlib.Path | None, part: str, arguments: dict[str, Any],
         return None
     try:
         old = json.loads(path.read_text(encoding="utf-8"))
-        fits = all(old["arguments"][name] == arguments[name] for name in same)
+        told = {"first_seed": 0, **old["arguments"]}  # in files of before that option
+        fits = all(told[name] == arguments[name] for name in same)
         found = old[part]
     except (ValueError, KeyError, TypeError):
         fits = False

@@ -8,11 +8,13 @@ from typing import Any
 
 from benchmarks import (
     group_figures,
+    prices,
     published_report,
     report,
     start,
     throughput_tables,
     variance_tables,
+    verdicts,
     zoo_noise,
     zoo_tables,
 )
@@ -175,14 +177,15 @@ def published(result: dict[str, Any]) -> str:
 
 
 def counts(result: dict[str, Any]) -> str:
-    """Of every paper and model, in how many cells ours is at least as good."""
-    cells: dict[tuple[str, str], list[bool]] = {}
+    """Of every paper and model, in how many cells ours is ahead, level and behind."""
+    cells: dict[tuple[str, str], list[str]] = {}
     for row in result["rows"]:
         model = "" if row["paper"].startswith("PrivateDiff") else row["model"]
-        cells.setdefault((row["paper"], model), []).append(published_report.ahead(row))
-    return report.markdown(["paper", "model", "cells", "ours at least as good"],
-                     [[paper, model, str(len(won)), str(sum(won))]
-                      for (paper, model), won in cells.items()])
+        cells.setdefault((row["paper"], model), []).append(published_report.verdict(row))
+    return report.markdown(
+        ["paper", "model", "cells", *(f"ours {word}" for word in verdicts.WORDS)],
+        [[paper, model, str(len(found)), *(str(found.count(word)) for word in verdicts.WORDS)]
+         for (paper, model), found in cells.items()])
 
 
 def gaps(result: dict[str, Any]) -> str:
@@ -292,4 +295,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gaps": gaps, "compared": compared, "stability": stability,
     "tuned_columns": tuned_columns, "auc": auc, "rates": rates, "digits": digits,
     "adaptive_clip": adaptive_clip, "variance": variance, "variance_auc": variance_auc,
+    "searches": prices.searched, "ended_searches": prices.ended, "filters": prices.ledgers,
+    "selection": prices.selected,
     "start": start.table, "start_imports": start.imports, "start_sizes": start.sizes}

@@ -18,9 +18,8 @@ from jaxminimax import GroupLosses, Selection
 _GUMBEL = math.pi / math.sqrt(6)  # deviation of a Gumbel number
 
 
-def row(times: int, epsilon: float, delta: float) -> list[str]:
-    """The deviations for that many releases, how much less the index has, and the seconds."""
-    began = time.process_time()
+def deviations(times: int, epsilon: float, delta: float) -> tuple[float, float, float]:
+    """Of noise on an index, Gaussian and Laplace, for that many releases."""
     how = dict(bound=1.0, sizes=(1,), times=times)
     with warnings.catch_warnings():  # of a delta above 1 / n: the number of records is nothing here
         warnings.simplefilter("ignore", UserWarning)
@@ -29,8 +28,14 @@ def row(times: int, epsilon: float, delta: float) -> list[str]:
                 Selection(**how), GroupLosses(**how, noise="gaussian"),
                 GroupLosses(**how, noise="laplace")))
     root = math.sqrt(times)
-    found = [_GUMBEL * index.noise_multiplier / root, gaussian.deviation() / root,
-             laplace.deviation() / root]
+    return (_GUMBEL * index.noise_multiplier / root, gaussian.deviation() / root,
+            laplace.deviation() / root)
+
+
+def row(times: int, epsilon: float, delta: float) -> list[str]:
+    """The deviations in words, how much less the index has, and the seconds."""
+    began = time.process_time()
+    found = deviations(times, epsilon, delta)
     return [str(times), *(f"{x:.3f}" for x in found), f"{found[2] / found[0]:.2f}",
             f"{time.process_time() - began:.1f}"]
 

@@ -7,14 +7,14 @@ on Adult are not run: their rows are read from the results of `benchmarks.table2
 
     python -m benchmarks.published --json --markdown --plot
 
-Without file names the three are written to benchmarks/results. Cells that the JSON file holds
-already, from the same settings, are not run again.
+Without file names the three are written to benchmarks/results. Cells and seeds that the JSON file
+holds already, from the same settings, are not run again. More seeds of one cell are added to it by
+
+    python -m benchmarks.published --json --cell "imbalanced Fashion-MNIST 0.5" --first-seed 100
 """
 
 import argparse
-import json
 import os
-import pathlib
 import sys
 import time
 from typing import Any
@@ -29,7 +29,7 @@ from benchmarks import published_truth as truth
 
 PAPERS = ("privatediff", "yang", "fermi")
 READ = {"yang": "table2", "fermi": "fair"}  # paper -> the command whose results hold its rows
-_SAME = ("seeds", "epochs", "split", "quick")
+_SAME = ("epochs", "split", "quick")
 
 
 def parser() -> report.Parser:
@@ -37,7 +37,8 @@ def parser() -> report.Parser:
     p = report.Parser(prog="python -m benchmarks.published", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
-    p.add_argument("--seeds", type=report.count, default=5, help="number of seeds: 0, 1, ...")
+    report.seed_options(p, 5)
+    report.cell_option(p)
     p.add_argument("--epochs", type=report.count, default=10,
                    help=f"of the re-runs of PrivateDiff's program, at most {truth.EPOCHS}")
     p.add_argument("--split", choices=("file", "validation"), default="file",
@@ -75,29 +76,34 @@ def cells(args: Any) -> list[claims.Cell]:
     """What is run, in order."""
     if "privatediff" not in args.papers:
         return []
-    return [c for c in claims.CELLS if not args.quick or c.epsilon == 1.0]
+    found = {c.name: c for c in claims.CELLS if not args.quick or c.epsilon == 1.0}
+    return [found[name] for name in report.chosen(args, list(found))]
 
 
-def run(args: Any, cell: claims.Cell) -> dict[str, Any]:
-    """Our AUCs of one cell.
+def run(args: Any, cell: claims.Cell, old: dict[str, Any]) -> dict[str, Any]:
+    """Our AUCs of one cell, by seed: those of `old`, and of the seeds that it lacks.
 
     Raises:
         ValueError: if the data cannot be read, or a run diverged.
     """
     s = claims.ours(cell)
+    missing = [seed for seed in report.seeds(args) if seed not in old.get("seeds", ())]
     try:
         dataset = runs.images(cell.data, cell.ratio, map_of=s.features, split=args.split,
                               data_dir=args.data_dir)
         train: Any = runs.whitened if isinstance(s, runs.Whitened) else runs.mlp
-        return train(s, dataset, cell.epsilon, claims.DELTA, args.seeds, cell.name)
+        found = train(s, dataset, cell.epsilon, claims.DELTA, missing, cell.name)
     except (OSError, auc_runs.Refused, auc_runs.Diverged) as error:
         raise ValueError(str(error)) from error
+    both = {name: [*old.get(name, ()), *new] for name, new in (("seeds", missing),
+                                                              ("auc", found["auc"]))}
+    return {**found, **both, "seconds": old.get("seconds", 0.0) + found["seconds"]}
 
 
 def results(args: Any, done: dict[str, Any]) -> tuple[list[page.Row], list[dict[str, Any]]]:
     """Rows of all papers, and what the re-runs saw; of cells that are finished."""
     rows, details = [], []
-    for cell in cells(args):
+    for cell in claims.CELLS:
         found, theirs = done.get(f"ours, {cell.name}"), done.get(f"theirs, {cell.name}")
         if found and theirs:
             rows.append(page.of_privatediff(cell, found, theirs))
@@ -117,7 +123,8 @@ def write(args: Any, arguments: dict[str, Any], done: dict[str, Any], complete: 
     statements = [{**found["statement"], "cell": name}
                   for name, found in done.items() if "statement" in found]
     report.write_json(args.json, {
-        "environment": report.environment(), "arguments": arguments, "complete": complete,
+        "environment": report.environment(), "arguments": arguments,
+        "complete": complete and len(details) == len(claims.CELLS),
         "rows": rows, "reruns": details, "cells": done, "statements": statements,
         "assumed": list(claims.ASSUMED),
         "read": {paper: f"benchmarks/results/{file}.json" for paper, file in READ.items()
@@ -130,9 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     args = p.parse_args(argv)
     if args.quick:
         args.seeds, args.epochs = 1, 1
-    arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()
-                 if k not in ("data_dir", "json", "markdown", "plot")}
-    arguments = json.loads(json.dumps(arguments))
+    arguments = {name: getattr(args, name) for name in ("papers", *_SAME)}
     clock = time.perf_counter()
     try:
         check(args)
@@ -141,10 +146,13 @@ def main(argv: list[str] | None = None) -> int:
         for number, (side, cell) in enumerate(jobs, 1):
             name = f"{side}, {cell.name}"
             recipe = repr(claims.ours(cell)) if side == "ours" else repr(cell)
-            if done.get(name, {}).get("recipe") == recipe:
+            old = done.get(name, {})
+            if old.get("recipe") != recipe:
+                old = {}
+            elif side == "theirs" or set(report.seeds(args)) <= set(old["seeds"]):
                 continue
             report.say(f"[{number}/{len(jobs)}] {name}, {time.perf_counter() - clock:.0f} s so far")
-            found = (run(args, cell) if side == "ours" else
+            found = (run(args, cell, old) if side == "ours" else
                      truth.privatediff(cell, args.data_dir, args.epochs, args.split))
             done[name] = {"recipe": recipe, **found}
             write(args, arguments, done, False)

@@ -20,6 +20,7 @@ a function of the record and of released numbers: replacing a record still repla
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -125,8 +126,8 @@ def plan(s: Whitened, n: int, dim: int, prior: float, epsilon: float, delta: flo
                                   alongside=(moments,))
 
 
-def whitened(s: Whitened, dataset: data.Dataset, epsilon: float, delta: float, seeds: int,
-             label: str) -> dict[str, Any]:
+def whitened(s: Whitened, dataset: data.Dataset, epsilon: float, delta: float,
+             seeds: Sequence[int], label: str) -> dict[str, Any]:
     """AUCs of the linear scorer, by seed."""
     n, dim = dataset.x_train.shape
     moments, hyper = plan(s, n, dim, dataset.prior, epsilon, delta)
@@ -135,7 +136,7 @@ def whitened(s: Whitened, dataset: data.Dataset, epsilon: float, delta: float, s
     y, second, start = jnp.asarray(dataset.y_train), moments_problem(dim), time.perf_counter()
     zero = Saddle(jnp.zeros((dim + 1) * (dim + 2) // 2), ())
     length, aucs, state = np.float32(math.sqrt(dim / 2)), [], None
-    for seed in range(seeds):
+    for seed in seeds:
         first, then = jax.random.split(auc_runs.key(seed, label, epsilon, delta))
         released = jmm.release(first, moments, jnp.int32(0), second, zero, jnp.asarray(x))
         mean, to = whitening(np.asarray(released.w, np.float64), dim, s.ridge)
@@ -151,13 +152,13 @@ def whitened(s: Whitened, dataset: data.Dataset, epsilon: float, delta: float, s
                   (released_too,))
 
 
-def mlp(s: settings.Settings, dataset: data.Dataset, epsilon: float, delta: float, seeds: int,
-        label: str) -> dict[str, Any]:
+def mlp(s: settings.Settings, dataset: data.Dataset, epsilon: float, delta: float,
+        seeds: Sequence[int], label: str) -> dict[str, Any]:
     """AUCs of the two-layer scorer, by seed."""
     lane = auc_runs.lane(s, "sgda", "mlp", dataset, epsilon, delta, rate=s.rate)
     tests, start = [(dataset.x_test, dataset.y_test)], time.perf_counter()
     result = auc_runs.measure("sgda", "mlp", [lane], label,
-                              ((dataset, tests, [seed]) for seed in range(seeds)), seeds)
+                              ((dataset, tests, [seed]) for seed in seeds), len(seeds))
     return _found([float(a) for a in result.auc[0][0]], lane.hyper, result.state[0], dataset, delta,
                   (), time.perf_counter() - start, ())
 

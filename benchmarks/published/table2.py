@@ -63,7 +63,8 @@ def parser() -> report.Parser:
     p.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+",
                    default=table2_settings.EPSILONS)
     p.add_argument("--delta", type=report.number(0, 1), nargs="+", default=table2_settings.DELTAS)
-    p.add_argument("--seeds", type=report.count, default=5, help="number of seeds: 0, 1, ...")
+    report.seed_options(p, 5)
+    report.cell_option(p)
     p.add_argument("--split", choices=("random", "validation"), default="random",
                    help="validation: test on held-out training rows, for choosing settings")
     p.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
@@ -87,7 +88,8 @@ def jobs(args: Any) -> list[Job]:
             (x, m) for x in ("mnist", "fashion_mnist") for m in ("printed", "front end")}
         found = [j for j in found if not left_out & {
             (j.reading, j.method), (j.dataset, j.reading), (j.dataset, j.method)}]
-    return found
+    names = report.chosen(args, [j.name for j in found])
+    return [j for j in found if j.name in names]
 
 
 def _load(args: Any, name: str, features: str | None, seed: int, split: str) -> data.Dataset:
@@ -100,7 +102,7 @@ def _load(args: Any, name: str, features: str | None, seed: int, split: str) -> 
 def sets(args: Any, name: str, features: str | None, together: bool) -> Iterator[tuple]:
     """Training data, test sets and seeds; ijcnn1 is split anew for every seed."""
     fixed, first = name != "ijcnn1", None
-    for seed in [0] if fixed and together else range(args.seeds):
+    for seed in [0] if fixed and together else report.seeds(args):
         if first is None or not fixed:
             first = _load(args, name, features, seed, args.split)
         tests = [(first.x_test, first.y_test)]
@@ -109,7 +111,7 @@ def sets(args: Any, name: str, features: str | None, together: bool) -> Iterator
             if features == "published scaling":  # by the same extremes
                 file = dataclasses.replace(file, x_train=first.x_train)
             tests.append((file.x_test, file.y_test))
-        yield first, tests, list(range(args.seeds)) if fixed and together else [seed]
+        yield first, tests, list(report.seeds(args)) if fixed and together else [seed]
 
 
 def _summary(aucs: list[list[float]]) -> dict[str, Any]:
@@ -202,7 +204,7 @@ def _recipe(job: Job) -> str:
     return repr(table2_settings.column(job.dataset, job.method))
 
 
-_SAME = ("epsilon", "delta", "seeds", "split", "quick")
+_SAME = ("epsilon", "delta", "seeds", "first_seed", "split", "quick")
 
 
 def _finite(row: dict) -> dict:

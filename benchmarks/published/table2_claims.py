@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jaxminimax
-from benchmarks import papers_protocol, report, table2_settings
+from benchmarks import papers_protocol, report, table2_settings, verdicts
 
 Row = dict[str, Any]
 _NAMES = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
@@ -39,7 +39,8 @@ def _rising(rows: list[Row], by: str, other: str) -> tuple[list[str], int]:
         group.sort(key=lambda row: row[by])
         for a, b in itertools.combinations(group, 2):
             pairs += 1
-            if a["auc_mean"] - b["auc_mean"] > 3 * math.hypot(_error(a), _error(b)):
+            error, seeds = math.hypot(_error(a), _error(b)), min(a["seeds"], b["seeds"])
+            if verdicts.verdict(b["auc_mean"] - a["auc_mean"], error, seeds, 3.0) == "behind":
                 falls.append(f"{other} {fixed:g}: {by} {a[by]:g} to {b[by]:g}, "
                              f"{a['auc_mean']:.2f} to {b['auc_mean']:.2f}")
     return falls, pairs
@@ -93,8 +94,8 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
 
 def _reason(row: Row, rows: list[Row]) -> str:
     """What else the rows show about a cell that stays below."""
-    if row["published"] - row["auc_mean"] <= 2 * _error(row):
-        return "Within two standard errors."
+    if verdicts.verdict(row["auc_mean"] - row["published"], _error(row), row["seeds"]) == "level":
+        return "Level by the errors."
     found = []
     same = [r for r in rows if r["reading"] == "honest" and r["dataset"] == row["dataset"]
             and r["method"] != row["method"]]

@@ -17,7 +17,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -126,11 +126,11 @@ def tried(cell: Cell, quick: bool) -> list[tuple[str, settings.Settings, float |
 
 
 def _auc(args: Any, cell: Cell, scorer: str, s: settings.Settings, rate: float | None,
-         split: str, seeds: int) -> tuple[list[float], dict[str, Any] | None]:
+         split: str, seeds: Sequence[int]) -> tuple[list[float], dict[str, Any] | None]:
     """AUC in per cent by seed, and the statement of a private run; diverged runs have 50."""
     def sets() -> Iterator[tuple]:
         fixed = None
-        for seed in range(seeds):
+        for seed in seeds:
             if fixed is None or cell.dataset == "ijcnn1":
                 fixed = data.load(cell.dataset, data_dir=args.data_dir, seed=seed, split=split,
                                   features=s.features)
@@ -139,9 +139,10 @@ def _auc(args: Any, cell: Cell, scorer: str, s: settings.Settings, rate: float |
     first = next(iter(sets()))[0]
     lane = auc_runs.lane(s, "sgda", scorer, first, cell.epsilon, _DELTA, rate=rate)
     try:
-        result = auc_runs.measure("sgda", scorer, [lane], f"figures, {rate}, {s}", sets(), seeds)
+        result = auc_runs.measure("sgda", scorer, [lane], f"figures, {rate}, {s}", sets(),
+                                  len(seeds))
     except auc_runs.Diverged:
-        return [50.0] * seeds, None  # no better than a coin, and reported as that
+        return [50.0] * len(seeds), None  # no better than a coin, and reported as that
     if cell.epsilon == math.inf:
         return [100 * x for x in result.auc[0][0]], None
     said = jmm.statement(jmm.sgda, lane.hyper, result.state[0], delta=_DELTA, unit=first.unit,
@@ -153,10 +154,10 @@ def measured(args: Any, cell: Cell) -> dict[str, Any]:
     """The row of a cell, and its statement; which step is better one validation seed decides."""
     choices = tried(cell, args.quick)
     if len(choices) > 1:
-        found = [statistics.fmean(_auc(args, cell, *c, "validation", 1)[0]) for c in choices]
+        found = [statistics.fmean(_auc(args, cell, *c, "validation", [0])[0]) for c in choices]
         choices = [choices[found.index(max(found))]]
     (scorer, s, rate), = choices
-    aucs, said = _auc(args, cell, scorer, s, rate, "random", args.seeds)
+    aucs, said = _auc(args, cell, scorer, s, rate, "random", report.seeds(args))
     row = {"part": cell.part, "dataset": cell.dataset, "scorer_of": cell.method, "scorer": scorer,
            "epsilon": None if cell.epsilon == math.inf else cell.epsilon, "delta": _DELTA,
            cell.part: cell.size, "iterations": s.iterations, "step": s.step,
@@ -185,7 +186,8 @@ def parser() -> report.Parser:
     p.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     p.add_argument("--datasets", nargs="+", choices=table2_settings.DATASETS,
                    default=table2_settings.DATASETS)
-    p.add_argument("--seeds", type=report.count, default=3)
+    report.seed_options(p, 3)
+    report.cell_option(p)
     p.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     p.add_argument("--quick", action="store_true",
                    help="fewer epsilons, widths and batches, one seed, ijcnn1 alone for the AUCs")
@@ -208,12 +210,15 @@ def main(argv: list[str] | None = None) -> int:
     arguments = json.loads(json.dumps({
         k: v for k, v in vars(args).items() if k not in ("data_dir", "json", "plot")}))
     try:
-        done = report.kept(args.json, "cells", arguments, ("seeds", "quick")) or {}
+        done = report.kept(args.json, "cells", arguments, ("seeds", "first_seed", "quick")) or {}
         rows = noise(args) if "noise" in args.parts else []
         todo, statements = cells(args), []
+        wanted = report.chosen(args, [cell.name for cell in todo])
         for number, cell in enumerate(todo, 1):
+            if cell.name not in {*wanted, *done}:
+                continue
             recipe = repr(tried(cell, args.quick))
-            if done.get(cell.name, {}).get("recipe") != recipe:
+            if cell.name in wanted and done.get(cell.name, {}).get("recipe") != recipe:
                 report.say(f"[{number}/{len(todo)}] {cell.name}")
                 done[cell.name] = {"recipe": recipe, **measured(args, cell)}
                 jax.clear_caches()

@@ -138,11 +138,13 @@ def _told(s: Settings) -> dict[str, Any]:
 def measure(args: argparse.Namespace, keep: dict[str, Any]) -> list[dict[str, Any]]:
     """All cells; those in `keep` are not run again."""
     rows = []
-    for name, epsilon, way in itertools.product(args.datasets, args.epsilon, WAYS):
-        label = f"{name}, {epsilon:g}, {way}"
+    cells = {f"{name}, {epsilon:g}, {way}": (name, epsilon, way)
+             for name, epsilon, way in itertools.product(args.datasets, args.epsilon, WAYS)}
+    for label in report.chosen(args, list(cells)):
+        name, epsilon, way = cells[label]
         if label not in keep:
             began, scores, chosen, said = time.perf_counter(), [], [], None
-            for seed in range(args.seeds):
+            for seed in report.seeds(args):
                 score, said, settings = _HOW[way](args, _load(args, name, seed), epsilon, seed)
                 scores.append(score)
                 chosen.append(settings)
@@ -175,7 +177,8 @@ def _arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 def kept(args: argparse.Namespace) -> dict[str, Any]:
     """Cells of an earlier run of the same arguments."""
-    rows = report.kept(args.json, "rows", _arguments(args), ("seeds", "delta", "quick")) or []
+    same = ("seeds", "first_seed", "delta", "quick")
+    rows = report.kept(args.json, "rows", _arguments(args), same) or []
     return {f"{r['data']}, {r['epsilon']:g}, {r['settings']}": r for r in rows}
 
 
@@ -198,7 +201,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+",
                         default=[0.5, 1.0, 5.0, 10.0])
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
-    parser.add_argument("--seeds", type=report.count, default=5)
+    report.seed_options(parser, 5)
+    report.cell_option(parser)
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     parser.add_argument("--quick", action="store_true",
                         help="ijcnn1 alone, 4,000 of its rows, epsilon 1 and one seed")

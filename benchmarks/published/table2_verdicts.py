@@ -5,8 +5,9 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import verdicts
+
 Row = dict[str, Any]
-_ERRORS = 2.0  # standard errors of a difference that decide
 
 
 def error(row: Row) -> float:
@@ -14,18 +15,16 @@ def error(row: Row) -> float:
     return max(row["auc_std"] / math.sqrt(row["seeds"]), 0.02) if row["seeds"] > 1 else math.inf
 
 
-def above(one: Row, other: Row) -> bool | None:
-    """Whether the AUC of one is above that of the other; None: within two standard errors."""
-    apart = one["auc_mean"] - other["auc_mean"]
-    if abs(apart) <= _ERRORS * math.hypot(error(one), error(other)):
-        return None
-    return apart > 0
+def compared(one: Row, other: Row) -> str:
+    """The verdict on the AUC of one beside that of the other."""
+    return verdicts.verdict(one["auc_mean"] - other["auc_mean"],
+                            math.hypot(error(one), error(other)), min(one["seeds"], other["seeds"]))
 
 
 def claims(rows: list[Row]) -> list[dict[str, Any]]:
     """The paper's claims about the figures, each with the cells where it fails or is not decided.
 
-    A claim holds if it does so in every cell that was checked, and by two standard errors.
+    A claim holds if it does so in every cell that was checked, and by `verdicts`.
     """
     out: list[dict[str, Any]] = []
 
@@ -58,11 +57,11 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
             if len(line) < 2:
                 continue
             more, less = pick(line)
-            found = above(more, less)
+            found = compared(more, less)
             said = (f"{name}, {scorer}: {more['auc_mean']:.2f} ± {error(more):.2f} at "
                     f"{more[by]} against {less['auc_mean']:.2f} ± {error(less):.2f} at {less[by]}")
             checked += 1
-            (wrong if found is False else open_ if found is None else []).append(said)
+            {verdicts.BEHIND: wrong, verdicts.LEVEL: open_}.get(found, []).append(said)
         claim(text, checked, wrong, open_)
 
     compare("without privacy, AUC rises from the narrowest to the widest layer", "hidden",

@@ -77,7 +77,8 @@ def of_column(args: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]
         return data.load("ijcnn1", data_dir=args.data_dir, seed=seed, split="random")
 
     found: dict[str, dict[str, dict[str, float]]] = {}
-    first, seeds = load(0), range(args.column_seeds)
+    first = load(0)
+    seeds = range(args.first_seed, args.first_seed + args.column_seeds)
     for way in WAYS:
         lanes = []
         for epsilon in EPSILONS[COLUMN]:
@@ -89,9 +90,8 @@ def of_column(args: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]
                                                                         strict=True))
         result = auc_runs.measure("sgda", scorer, lanes, f"adaptive, {way}", given, len(seeds))
         for lane, auc in zip(lanes, result.auc, strict=True):
-            for seed in seeds:
-                found.setdefault(str(seed), {}).setdefault(f"{lane.epsilon:g}", {})[way] = (
-                    auc[0][seed])
+            for seed, one in zip(seeds, auc[0], strict=True):
+                found.setdefault(str(seed), {}).setdefault(f"{lane.epsilon:g}", {})[way] = one
     return found
 
 
@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
     parser = report.Parser(prog="python -m benchmarks.adaptive", description=__doc__)
     parser.add_argument("--data", nargs="+", choices=(*TABLES, COLUMN), default=(*TABLES, COLUMN))
-    parser.add_argument("--seeds", type=report.count, default=5, help="of a table")
+    report.seed_options(parser, 5, ", of a table")
     parser.add_argument("--column-seeds", type=report.count, default=3, help=f"of {COLUMN}")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     parser.add_argument("--quick", action="store_true", help="one seed of the first table")
@@ -136,7 +136,9 @@ def main(argv: list[str] | None = None) -> int:
     for name in TABLES[:1] if args.quick else args.data:
         own = runs.setdefault(name, {})
         seeds = 1 if args.quick else args.column_seeds if name == COLUMN else args.seeds
-        for seed in (str(k) for k in range(seeds) if str(k) not in own):
+        for seed in (str(args.first_seed + k) for k in range(seeds)):
+            if seed in own:
+                continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of a delta above 1/n
                 if name != COLUMN:

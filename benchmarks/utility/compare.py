@@ -13,7 +13,7 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -97,12 +97,12 @@ def _proximal_auc(n: int, prior: float, settings: Any, epsilon: float,
     return jmm.calibrate(jmm.proximal, hyper, epsilon, delta), problem
 
 
-def _auc(epsilon: float, seeds: int, data_dir: str | None) -> list[Entry]:
+def _auc(epsilon: float, seeds: Sequence[int], data_dir: str | None) -> list[Entry]:
     """The settings of `benchmarks.auc` for all but the proximal point, see there."""
-    given = ["--dataset", "ijcnn1", "--seeds", str(seeds), "--delta", str(rate_cases.DELTA)]
+    given = ["--dataset", "ijcnn1", "--delta", str(rate_cases.DELTA)]
     given += ["--data-dir", data_dir] if data_dir else []
-    sets = [auc.load(auc.parser().parse_args(given), seed) for seed in range(seeds)]
-    first, found = sets[0], []
+    sets = {seed: auc.load(auc.parser().parse_args(given), seed) for seed in seeds}
+    first, found = sets[seeds[0]], []
     for name in ("sgda", "optimistic", "extragradient"):
         args = auc.parser().parse_args([*given, "--algorithm", name])
         lane = auc.lane(args, epsilon, first)
@@ -121,13 +121,13 @@ def _auc(epsilon: float, seeds: int, data_dir: str | None) -> list[Entry]:
                   score, "AUC") for name, algorithm, hyper, problem in found]
 
 
-def row(entry: Entry, epsilon: float, seeds: int) -> dict[str, Any]:
+def row(entry: Entry, epsilon: float, seeds: Sequence[int]) -> dict[str, Any]:
     """Runs an entry with every seed."""
     def program(key: jax.Array, data: Any, problem: jmm.Problem = entry.problem_of) -> Any:
         return jmm.run(key, entry.start, data, entry.hyper, entry.algorithm, problem)[0].average
 
     one, scores = jax.jit(program, compiler_options=rates.OPTIONS), []
-    for seed in range(seeds):
+    for seed in seeds:
         z = one(jax.random.fold_in(jax.random.key(9), seed), entry.data(seed))
         scores.append(entry.score(z, seed))
     marked = evaluations.marked(entry.problem_of)
@@ -137,11 +137,11 @@ def row(entry: Entry, epsilon: float, seeds: int) -> dict[str, Any]:
         "problem": entry.problem, "algorithm": entry.name, "measure": entry.measure,
         "epsilon": jmm.epsilon(made, delta), "delta": delta, "target_epsilon": epsilon,
         "value": float(np.mean(scores)),
-        "error": float(np.std(scores, ddof=1) / seeds**0.5) if seeds > 1 else 0.0,
+        "error": float(np.std(scores, ddof=1) / len(seeds)**0.5) if len(seeds) > 1 else 0.0,
         "releases": jmm.mechanism.releases(made),
         "evaluations": evaluations.count(lambda k, d: program(k, d, marked), jax.random.key(0),
-                                         entry.data(0)),
-        "seeds": seeds,
+                                         entry.data(seeds[0])),
+        "seeds": len(seeds),
         "statement": str(jmm.statement(entry.algorithm, entry.hyper, delta=delta)),
     }
 
@@ -151,8 +151,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = report.Parser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+", default=[1.0, 8.0])
     parser.add_argument("--population", type=report.count, default=200, help="of the game")
-    parser.add_argument("--seeds", type=report.count, default=20,
-                        help="of the game; AUC: 3 at most")
+    report.seed_options(parser, 20, ", of the game; AUC: 3 at most")
     parser.add_argument("--data-dir", help="folder of the data files (or set JAXMINIMAX_DATA)")
     parser.add_argument("--only", choices=("noise",), help="measure this part of --result anew")
     parser.add_argument("--result", type=pathlib.Path, help="file of the other rows")
@@ -168,9 +167,10 @@ def main(argv: list[str] | None = None) -> int:
         rows = [r for r in old["rows"] if "one pass, " not in r["algorithm"]]
     try:
         for epsilon in () if args.only else sorted(set(args.epsilon)):
-            few = min(3, args.seeds)
+            every = report.seeds(args)
+            few = every[:3]
             later = _auc(epsilon, few, args.data_dir)  # refuses before anything has run
-            for entry, seeds in [*((e, args.seeds) for e in _game(args.population, epsilon)),
+            for entry, seeds in [*((e, every) for e in _game(args.population, epsilon)),
                                  *((e, few) for e in later)]:
                 rows.append(row(entry, epsilon, seeds))
                 report.say(f"{entry.problem}: {entry.name}, epsilon {epsilon:g}, "

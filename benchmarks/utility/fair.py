@@ -12,7 +12,7 @@ import math
 import pathlib
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -86,8 +86,8 @@ QUICK = (
 
 def parser() -> report.Parser:
     p = report.Parser(prog="python -m benchmarks.fair", description=__doc__)
-    p.add_argument("--seeds", type=report.count, default=5,
-                   help="number of seeds, of the split and of the noise: 0, 1, ...")
+    report.seed_options(p, 5, ", of the split and of the noise")
+    report.cell_option(p)
     p.add_argument("--rounds", type=report.count, default=100, help="of every method")
     p.add_argument("--quick", action="store_true",
                    help="two rows, two seeds and 20 rounds: whether it runs, not how good it is")
@@ -138,12 +138,15 @@ def _kept(path: pathlib.Path | None) -> dict[str, dict[str, Any]]:
     return {line["run"]: line for line in lines}
 
 
-def all_runs(jobs: Iterable[Job], seeds: int, rounds: int, data_dir: str | None,
-             path: pathlib.Path | None) -> dict[tuple, list[dict[str, Any]]]:
+def all_runs(args: Any, jobs: Iterable[Job], seeds: Sequence[int],
+             rounds: int) -> dict[tuple, list[dict[str, Any]]]:
     """Every run, by what it is a run of."""
-    plan = [(seed, job, epsilon, weight) for seed in range(seeds) for job in jobs
-            for epsilon in job.epsilons for weight in job.weights]
-    known, table, tasks = _kept(path), fair_tasks.frame(data_dir), {}
+    cells = {f"{job.method}, {job.kind}, {job.groups}, epsilon {epsilon:g}, weight {weight}":
+             (job, epsilon, weight) for job in jobs for epsilon in job.epsilons
+             for weight in job.weights}
+    plan = [(seed, *cells[name]) for seed in seeds for name in report.chosen(args, list(cells))]
+    path: pathlib.Path | None = args.kept
+    known, table, tasks = _kept(path), fair_tasks.frame(args.data_dir), {}
     found: dict[tuple, list[dict[str, Any]]] = collections.defaultdict(list)
     for seed, job, epsilon, weight in tqdm(plan, desc="training", file=sys.stderr, disable=None,
                                            leave=False):
@@ -286,9 +289,10 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark; 0, 1 if a run diverged, or 2 after a refusal."""
     p = parser()
     args = p.parse_args(argv)
-    jobs, seeds, rounds = (QUICK, 2, 20) if args.quick else (JOBS, args.seeds, args.rounds)
+    jobs, seeds, rounds = ((QUICK, range(2), 20) if args.quick else
+                           (JOBS, report.seeds(args), args.rounds))
     try:
-        found = all_runs(jobs, seeds, rounds, args.data_dir, args.kept)
+        found = all_runs(args, jobs, seeds, rounds)
     except (ValueError, OSError) as error:
         p.error(str(error))
     made = rows(found)

@@ -30,11 +30,11 @@ OPTIONS = {"xla_backend_optimization_level": 1}  # these loops run no slower, an
 _RESAMPLES = 2000
 
 
-def measured(case: Case, job: Job, n: int, seeds: int) -> np.ndarray:
+def measured(case: Case, job: Job, n: int, seeds: int, first: int = 0) -> np.ndarray:
     """The gap of every run, or for a weak gap of every group of runs that share their coins."""
     coins = case.coins if case.measure == "weak" else seeds
     sets = -(-seeds // coins)
-    key = jax.random.fold_in(jax.random.key(7), n)
+    key = jax.random.fold_in(jax.random.key(7 + first), n)
     data_key, run_key = jax.random.split(key)
     keys = jax.random.split(run_key, coins)
 
@@ -83,14 +83,15 @@ def slope(ns: list[int], gaps: list[np.ndarray]) -> tuple[float, float, float]:
     return float(of(np.array([g.mean() for g in gaps]))), float(low), float(high)
 
 
-def run(case: Case, seeds: int, quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def run(case: Case, seeds: int, quick: bool,
+        first: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The row of a case, and its points."""
     ns = case.quick if quick else case.ns
     points, gaps, statements = [], [], []
     for n in tqdm(ns, desc=case.name, unit="n", file=sys.stderr, disable=None, leave=False):
         job = case.build(n)
         start = time.perf_counter()
-        gaps.append(measured(case, job, n, seeds))
+        gaps.append(measured(case, job, n, seeds, first))
         seconds = time.perf_counter() - start
         if not np.all(np.isfinite(gaps[-1])):
             raise FloatingPointError(f"{case.name}: a run with n = {n} did not release a number")
@@ -161,12 +162,15 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]], points: list[dict[str, 
 _KEYS = ("algorithm", "problem", "variant", "epsilon")
 
 
-def kept(path: pathlib.Path, seeds: int, quick: bool) -> tuple[list[Any], list[Any]]:
+def kept(path: pathlib.Path, seeds: int, quick: bool,
+         first: int) -> tuple[list[Any], list[Any]]:
     """Rows and points of a file that were made by the same settings."""
     if not path.exists():
         return [], []
     made = json.loads(path.read_text(encoding="utf-8"))
-    if made["arguments"]["quick"] != quick or any(r["seeds"] != seeds for r in made["rows"]):
+    told = {"first_seed": 0, **made["arguments"]}
+    if (told["quick"], told["first_seed"]) != (quick, first) or any(
+            r["seeds"] != seeds for r in made["rows"]):
         raise ValueError(f"{path} was made by other settings: leave out --resume, or take its own.")
     return made["rows"], made["points"]
 
@@ -189,7 +193,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--algorithm", choices=known, action="append",
                         help="default: all; may be given several times")
     parser.add_argument("--quick", action="store_true", help="smaller n, under three minutes")
-    parser.add_argument("--seeds", type=report.count, help=f"runs a point, default {SEEDS}")
+    report.seed_options(parser, None, f", runs of each point, default {SEEDS}")
+    report.cell_option(parser)
     parser.add_argument("--resume", action="store_true", help="keep the cases of the JSON file")
     parser.add_argument("--json", type=report.output(".json"), help="file for rows and points")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the table")
@@ -202,16 +207,18 @@ def main(argv: list[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     points: list[dict[str, Any]] = []
     try:
-        old_rows, old_points = kept(args.json, seeds, args.quick) if args.resume else ([], [])
+        wanted = report.chosen(args, [case.name for case in CASES])
+        old_rows, old_points = (kept(args.json, seeds, args.quick, args.first_seed)
+                                if args.resume else ([], []))
     except ValueError as error:
         parser.error(str(error))
     for case in CASES:
-        if args.algorithm and case.algorithm not in args.algorithm:
+        if case.name not in wanted or (args.algorithm and case.algorithm not in args.algorithm):
             continue
         name = tuple(getattr(case, k) for k in _KEYS)
         row = next((r for r in old_rows if tuple(r[k] for k in _KEYS) == name), None)
         if row is None:
-            row, its_points = run(case, seeds, args.quick)
+            row, its_points = run(case, seeds, args.quick, args.first_seed)
             report.say(f"{case.name}: slope {row['slope']:.2f}, "
                        f"{time.perf_counter() - start:.0f} s so far")
         else:

@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = report.Parser(prog="python -m benchmarks.tables", description=__doc__)
     parser.add_argument("--tables", nargs="+", metavar="NAME", help="default: all of "
                         + ", ".join(table_sets.TABLES))
-    parser.add_argument("--seeds", type=report.count, default=5)
+    report.seed_options(parser, 5)
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--quick", action="store_true",
                         help="two seeds of the tables that come with statsmodels")
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
     names = args.tables or list(table_sets.QUICK if args.quick else table_sets.TABLES)
     if unknown := [name for name in names if name not in table_sets.TABLES]:
         parser.error(f"no table {unknown}; there are {', '.join(table_sets.TABLES)}")
-    seeds = 2 if args.quick else args.seeds
+    seeds = range(2) if args.quick else report.seeds(args)
     runs, left_out = _known(args.json, args.delta), {}
     result: dict[str, Any] = {}
     for name in names:
@@ -158,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         own |= {"source": table.source, "found_on": table.found_on, "n": train_rows,
                 "d": table.schema.width,
                 "prior": float(np.mean(table.schema.labels(table.frame)))}
-        for seed in range(seeds):
+        for seed in seeds:
             if str(seed) not in own["seeds"]:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UserWarning)  # of a delta above 1/n

@@ -75,7 +75,7 @@ def _start(dataset: data.Dataset) -> Saddle:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """All seeds."""
     guessed, tuned, winners, scores, said = [], [], [], [], None
-    for seed in range(args.seeds):
+    for seed in report.seeds(args):
         dataset = data.load("randhie", seed=seed)
         n = len(dataset.y_train)
         candidates = [settings(*x, n) for x in itertools.product(_CLIPS, _STEPS)]
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--expected", type=report.number(1, 1e4), default=10.0,
                         help="mean number of runs of a search")
-    parser.add_argument("--seeds", type=report.count, default=10)
+    report.seed_options(parser, 10)
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     args = parser.parse_args(argv)
     began = time.perf_counter()

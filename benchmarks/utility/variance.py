@@ -136,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--n", type=report.count, nargs="+", default=list(SIZES), help="records")
     parser.add_argument("--runs", type=report.count, default=RUNS, help="of each setting")
     parser.add_argument("--longest", type=report.count, default=8000, help="most rounds of a run")
-    parser.add_argument("--seeds", type=report.count, default=3, help="of the ablation")
+    report.seed_options(parser, 3, ", of the ablation")
     parser.add_argument("--only", choices=("games", "auc"), help="one half of it")
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
                                           "arguments": arguments, "rows": rows, "auc": scores})
 
     keep([])
-    scores = [] if args.only == "games" else variance_auc.ablation(args.seeds, keep)
+    scores = [] if args.only == "games" else variance_auc.ablation(report.seeds(args), keep)
     tables = []
     if rows:
         tables.append(variance_tables.games(rows))

@@ -31,7 +31,7 @@ def windows(rounds: int, n: int, bound: float, lipschitz: float, length: int, sh
     return jmm.Windows(anchor=anchor, difference=difference, length=length)
 
 
-def ablation(seeds: int, keep: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+def ablation(seeds: range, keep: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
     """AUC on held-out rows of ijcnn1 at epsilon = 1: descent-ascent, and windows of 10 rounds.
 
     Args:
@@ -56,14 +56,14 @@ def ablation(seeds: int, keep: Callable[[list[dict[str, Any]]], None]) -> list[d
         hyper = _once(algorithm, hyper, lipschitz)
         problem = task if lipschitz is None else both
         scores = []
-        for seed in range(seeds):
+        for seed in seeds:
             start = auc_runs.start("mlp", own, rows[0].shape[1], seed)
             w = _run(jax.random.key(seed), start, rows, hyper, algorithm, problem).w
             scores.append(roc_auc_score(whole.y_test, jax.vmap(
                 jmm.problems.mlp_scorer, (None, 0))(w["theta"], jnp.asarray(whole.x_test))))
         cases.append(dict(algorithm="sgda" if lipschitz is None else "spider", step=step,
-                          lipschitz=lipschitz, auc=float(np.mean(scores)), seeds=seeds,
-                          error=float(np.std(scores, ddof=1) / math.sqrt(seeds)),
+                          lipschitz=lipschitz, auc=float(np.mean(scores)), seeds=len(seeds),
+                          error=float(np.std(scores, ddof=1) / math.sqrt(len(seeds))),
                           epsilon=jmm.epsilon(algorithm.mechanism(hyper), DELTA)))
         report.say(str(cases[-1]))
         keep(cases)

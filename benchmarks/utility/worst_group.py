@@ -75,9 +75,8 @@ def parser() -> report.Parser:
     p.add_argument("--method", choices=NAMES, nargs="+", default=NAMES)
     p.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+", default=(1.0, 4.0))
     p.add_argument("--delta", type=report.number(0, 1), default=1e-6)
-    p.add_argument("--seeds", type=report.count, default=20,
-                   help="number of seeds: 0, 1, ...; at most 10 of adult-label, and 5 of adult and "
-                        "ijcnn1")
+    report.seed_options(p, 20, "; at most 10 of adult-label, and 5 of adult and ijcnn1")
+    report.cell_option(p)
     p.add_argument("--quick", action="store_true",
                    help="two seeds of the rule's methods on randhie at epsilon 1")
     p.add_argument("--synthetic", action="store_true",
@@ -143,10 +142,10 @@ def row(case: str, task: Task, name: str, epsilon: float | None, delta: float | 
 
 
 def trained(case: str, task: Task, name: str, epsilon: float, delta: float,
-            seeds: int) -> dict[str, Any]:
+            seeds: range) -> dict[str, Any]:
     """One method at one epsilon, with every seed."""
     found, clock = [], time.perf_counter()
-    for seed in range(seeds):
+    for seed in seeds:
         rows, held = task.split(seed)
         made = group_methods.train(name, task, rows, epsilon, delta,
                                    group_methods.noise_key(name, epsilon, seed),
@@ -154,15 +153,15 @@ def trained(case: str, task: Task, name: str, epsilon: float, delta: float,
         found.append(group_methods.accuracies(made.scores(held.x), held, len(task.names)))
     return row(case, task, name, epsilon, delta, np.array(found), {
         "iterations": made.rounds, "seconds": time.perf_counter() - clock,
-        "statement": made.statement.to_json()})
+        "first_seed": seeds[0], "statement": made.statement.to_json()})
 
 
-def references(case: str, task: Task, seeds: int) -> list[dict[str, Any]]:
+def references(case: str, task: Task, seeds: range) -> list[dict[str, Any]]:
     """Logistic regressions without privacy."""
     made = []
     for name, balanced in (("logistic regression", False), ("balanced logistic regression", True)):
         found = []
-        for seed in range(seeds if task.held is None else 1):
+        for seed in seeds if task.held is None else seeds[:1]:
             rows, held = task.split(seed)
             scores = group_methods.reference(task, rows, balanced)(held.x)
             found.append(group_methods.accuracies(scores, held, len(task.names)))
@@ -177,21 +176,23 @@ def compared(args: Any, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
       ValueError: for data that cannot be loaded, or a run that diverged.
     """
     rows: list[dict[str, Any]] = []
-    kept = {(r["case"], r["method"], r["epsilon"], r["delta"], r["seeds"]): r for r in known}
-    plan = [(case, epsilon, name) for case in args.case for epsilon in args.epsilon
-            for name in args.method]
+    kept = {(r["case"], r["method"], r["epsilon"], r["delta"], r["seeds"],
+             r.get("first_seed", 0)): r for r in known}
+    every = {f"{case}, epsilon {epsilon:g}, {name}": (case, epsilon, name) for case in args.case
+             for epsilon in args.epsilon for name in args.method}
+    plan = [every[name] for name in report.chosen(args, list(every))]
     task, last = None, None
     for case, epsilon, name in tqdm(plan, desc="training", file=sys.stderr, disable=None,
                                     leave=False):
-        seeds = min(args.seeds, CASES[case].most)
+        seeds = report.seeds(args)[:CASES[case].most]
         if case != last:
             one = CASES[case]
             task = group_tasks.load(one.dataset, one.groups, by_label=one.by_label,
                                     least=one.least, data_dir=args.data_dir)
-            rows += references(case, task, args.seeds)
+            rows += references(case, task, report.seeds(args))
             last = case
         assert task is not None
-        found = kept.get((case, name, epsilon, args.delta, seeds))
+        found = kept.get((case, name, epsilon, args.delta, len(seeds), seeds[0]))
         rows.append(found or trained(case, task, name, epsilon, args.delta, seeds))
         if args.json and not found:
             written(args, beside(rows, known))

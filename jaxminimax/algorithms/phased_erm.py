@@ -18,7 +18,7 @@ true constants of the loss and on certified solutions, see `mechanism.GroupSolut
 Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437,
 Algorithm 1. Departures: sigma_t, which the listing uses as a variance and the proof as a standard
 deviation, is one, calibrated exactly; the sensitivity is that of certified solutions, less than a
-sixth of Lemma 3's, with the inner solver of `group_solvers` instead of Algorithm 4, which the
+sixth of Lemma 3's, with the inner solver of `solvers.groups` instead of Algorithm 4, which the
 accuracy that Lemma 3 takes for granted would cost 10^6 passes and more; w_t is projected, as the
 next phase's analysis needs; T and n_t are rounded down and constants follow from the rounded
 numbers; M^2 in mu_v, and B / M in eta, for units (the paper has M near 1); groups of different

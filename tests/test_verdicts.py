@@ -1,0 +1,91 @@
+"""Ahead, level, behind: comparisons of means; which seeds and cells a table runs."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import (
+    published,
+    published_claims,
+    published_report,
+    report,
+    result_tables,
+    verdicts,
+)
+
+
+@pytest.mark.parametrize(("difference", "seeds", "said"), [
+    (2.77, 5, "level"), (2.79, 5, "ahead"), (-2.79, 5, "behind"), (2.05, 20, "level"),
+    (2.15, 20, "ahead"), (1.99, 10_000, "level"), (-2.01, 10_000, "behind"), (9.0, 1, "level"),
+    (0.0, 5, "level")])
+def test_a_verdict_is_decided_by_the_errors(difference, seeds, said):
+    assert verdicts.verdict(0.3 * difference, 0.3, seeds) == said
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 20])
+def test_equal_means_are_level_as_often_as_is_said(seeds):
+    runs = np.random.default_rng(seeds).normal(size=(4000, seeds))
+    errors = runs.std(1, ddof=1) / seeds**0.5
+    apart = [verdicts.verdict(mean, error, seeds) != verdicts.LEVEL
+             for mean, error in zip(runs.mean(1), errors, strict=True)]
+    assert 0.035 < np.mean(apart) < 0.065  # 95 % are level; two standard errors are 82 % for three
+
+
+def test_the_narrowest_published_cell_is_level():
+    stored = json.loads((published_report.RESULTS / "published.json").read_text(encoding="utf-8"))
+    found = {(row["data"], row["epsilon"]): row for row in stored["rows"]
+             if row["paper"].startswith("PrivateDiff")}
+    cell = published_claims.CELLS[0]
+    assert published_report.verdict(found.pop((cell.title, cell.epsilon))) == "level"
+    assert {published_report.verdict(row) for row in found.values()} == {"ahead"}
+    first = {"ours": 0.94562, "ours_se": 0.00105, "seeds": 5, "published": 0.9442, "metric": "AUC"}
+    assert published_report.verdict(first) == "level"
+    line = result_tables.counts(stored).splitlines()[2]
+    assert line.endswith("| 16 | 15 | 1 | 0 |")
+
+
+# --- which part of a table is run ---
+
+
+def given(*words):
+    p = argparse.ArgumentParser()
+    report.seed_options(p, 5)
+    report.cell_option(p)
+    return p.parse_args(words)
+
+
+def test_seeds_are_a_number_from_the_first_one():
+    assert list(report.seeds(given())) == [0, 1, 2, 3, 4]
+    assert list(report.seeds(given("--first-seed", "100", "--seeds", "2"))) == [100, 101]
+
+
+def test_cells_are_chosen_by_their_words():
+    names = ["mnist, epsilon 1", "fashion mnist, epsilon 1", "mnist, epsilon 10"]
+    assert report.chosen(given(), names) == names
+    assert report.chosen(given("--cell", "epsilon 1"), names) == names[:2]
+    assert report.chosen(given("--cell", "fashion", "--cell", "mnist 10"), names) == names[1:]
+    with pytest.raises(ValueError, match=r"--cell 'adult'.*mnist, epsilon 1; fashion"):
+        report.chosen(given("--cell", "adult"), names)
+
+
+def test_seeds_are_added_to_a_cell(monkeypatch):
+    asked = []
+
+    def whitened(s, dataset, epsilon, delta, seeds, label):
+        asked.append(list(seeds))
+        return {"auc": [seed / 1000 for seed in seeds], "seconds": 1.0, "records": 3}
+
+    monkeypatch.setattr(published.runs, "whitened", whitened)
+    monkeypatch.setattr(published.runs, "images", lambda *_, **__: None)
+    cell = published_claims.CELLS[0]
+    args = published.parser().parse_args(["--first-seed", "3", "--seeds", "4"])
+    old = {"seeds": [0, 1, 4], "auc": [0.0, 0.001, 0.004], "seconds": 2.0}
+    found = published.run(args, cell, old)
+    assert asked == [[3, 5, 6]]
+    assert found["seeds"] == [0, 1, 4, 3, 5, 6]
+    assert found["auc"] == [seed / 1000 for seed in found["seeds"]]
+    assert found["seconds"] == 3.0
+    args = published.parser().parse_args(["--cell", "imbalanced Fashion-MNIST 0.5"])
+    assert published.cells(args) == [cell]
