@@ -3,10 +3,10 @@
     python -m benchmarks.mutants [--only NAME,NAME] [--markdown FILE]
 
 A bug is planted by replacing one function in the module that uses it, for the time of one check;
-no file is edited. `mutant_plants` has the bugs, `mutant_charges` those of the accountant. A detector
-returns a number and the largest value that the number may have (`mutant_detectors`, and
-`mutant_samples` of samples); one that breaks has caught nothing. Bugs together with their detectors
-are in `mutant_subtle`, of files and ledgers in `mutant_runs`, of tables in `mutant_tables`.
+no file is edited. `mutant_plants` has the bugs, `mutant_charges` those of the accountant. A
+detector returns a number and the largest value that the number may have (`mutant_detectors`, and
+`mutant_samples` of samples); one that breaks has caught nothing. `mutant_subtle`, `mutant_grids`,
+`mutant_places`, `mutant_runs` of files and ledgers, and `mutant_tables` have bugs with detectors.
 """
 
 import contextlib
