@@ -41,7 +41,7 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
       OSError: if it cannot be made.
     """
     for one in (*reversed(folder.parents), folder):
-        if not one.exists():
+        if not one.is_dir():
             one.mkdir(mode, exist_ok=True)
             check(one)
     check(folder)
