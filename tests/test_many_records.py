@@ -4,6 +4,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import stats
@@ -130,6 +131,14 @@ def test_the_lemma_counts_where_it_is_the_smaller(kind, k):
     assert jmm.delta(made, found.epsilon, people=k) <= delta * (1 + 1e-3)
     answer = jmm.calibrate_noise(made, 1.0, delta, people=k)
     assert 0.998 < jmm.epsilon(answer, delta, people=k) <= 1
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-4, 0.3, 5.0])
+def test_the_factor_of_the_lemma_is_a_geometric_sum(epsilon):
+    for k in (1, 2, 7, 100):
+        exact = mp.fsum(mp.exp(j * mp.mpf(epsilon)) for j in range(k))
+        assert exact <= _people.factor(epsilon, k) <= exact * (1 + mp.mpf(10) ** -11)
+    assert _people.factor(1e-9, 2**31 - 1) == pytest.approx(1e9 * math.expm1(2.147483647), rel=1e-8)
 
 
 def test_the_first_bound_counts_where_it_is_the_smaller():

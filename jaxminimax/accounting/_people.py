@@ -112,7 +112,8 @@ def factor(epsilon: float, people: int) -> float:
     """sum_{j < k} e^(j epsilon), rounded up."""
     if epsilon * (people - 1) > 690.0:
         return math.inf
-    return (1 + 1e-12) * sum(math.exp(j * epsilon) for j in range(people))
+    more = math.expm1(people * epsilon) / math.expm1(epsilon) if epsilon > 0 else people
+    return (1 + 1e-12) * more
 
 
 def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dearest:

@@ -162,18 +162,18 @@ class Charge(NamedTuple):
 
         *Proof of (1).* Fix the sample of the other records, and its slots. S is the set of those of
         the k records that are in the sample; it has one law on both data sets: independent coins of
-        rate q, given a falling family of sets (`size_law`: subsets of what fits do fit). I_S is the
-        sum on the grid of the others and S. The pair for k records needs displacements from I_0 of
-        length |S| D at most, D what one record is charged to move a sum by. Let U be the dither.
-        The *step* of a set A that is not empty is the difference of the sums of A and of A less its
-        last record; it is longer than D with probability d at most, over U, on either data set.
-        Call S *bad*, given U, if the step of some A in S is too long on one data set or the other.
-        U is independent of S, a set of j records has 2^j - 1 subsets that are not empty, and |S| is
-        stochastically at most Binomial(k, q), so S is bad with probability (1) at most. That is an
-        event of S and U, the same one for both data sets. It is charged in full; let S not be bad.
-        All of I_S - I_0 is a sum of |S| steps of subsets of S, so it has length |S| D at most, on
-        both data sets. A subset of a set that is not bad is not bad: given U, S has the law of the
-        coins given a falling family. By Harris' inequality and Strassen's theorem, S is then a
+        rate q, given a falling family of sets (`size_law`: subsets of what fits do fit). I_S is
+        what is put on the grid of the others and S. The pair for k records needs displacements from
+        I_0 of length |S| D at most, D what one record is charged to move a sum by. Let U be the
+        dither. The *step* of a set A that is not empty is the difference of the sums of A and of A
+        less its last record; it is longer than D with probability d at most, over U, on either data
+        set. Call S *bad*, given U, if the step of some A in S is too long on one data set or the
+        other. U is independent of S, a set of j records has 2^j - 1 subsets that are not empty, and
+        |S| is stochastically at most Binomial(k, q), so S is bad with probability (1) at most. That
+        is an event of S and U, the same one for both data sets. It is charged in full; let S not be
+        bad. All of I_S - I_0 is a sum of |S| steps of subsets of S, so it has length |S| D at most,
+        on both data sets. A subset of a set that is not bad is not bad: given U, S has the law of
+        the coins given a falling family. By Harris' inequality and Strassen's theorem, S is then a
         subset f(H, V) of a set H of independent coins of rate q, V a coin independent of H. Given U
         and V the releases are mixtures over H, displaced by |f(H, V)| D at most, which is |H| D at
         most: the pair for k records dominates them, see `accounting._pairs`, and divergences are
