@@ -53,6 +53,7 @@ def test_the_sum_is_the_definition(strategy, size):
         np.testing.assert_allclose(a, (scale * b).sum(0), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e18, 1e30, 1e38])
 @pytest.mark.parametrize("lone", [None, 0, 1])
 @pytest.mark.optimised
@@ -108,6 +109,7 @@ def lifted(monkeypatch):
     jax.clear_caches()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lifted")
 @pytest.mark.optimised
 def test_a_lifted_joint_clip_is_seen():

@@ -152,6 +152,7 @@ def test_a_sample_that_does_not_fit_is_no_release():
         assert abs(lost.mean() - charged) < SIGMAS * np.sqrt(charged / 2000)
 
 
+@pytest.mark.slow
 def test_a_record_moves_no_other_ones_loss():
     """A loss with a step of its own by a kernel is a convolution of many groups, if mapped."""
     def step(w, record):
@@ -248,6 +249,7 @@ def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
         assert abs(a[1] - b[1]) == pytest.approx(BOUND / n, rel=1e-4)  # to its grid
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_many_float32_losses_add_up_to_within_one_records_share():
     """Added in float32, 2^20 losses would move by many times what one record may change."""
@@ -302,6 +304,7 @@ def test_another_mechanism_is_refused():
 # --- Laplace numbers ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.optimised
 def test_laplace_numbers_follow_their_law_into_the_tails(dtype):
