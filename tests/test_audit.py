@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -354,6 +355,26 @@ def test_a_release_in_a_branch_is_refused_and_its_place_in_the_state_is_not():
     with pytest.raises(ValueError, match=r"in a branch or a loop.*observe="):
         audit.rounds(*how, audit.all_releases, 4)
     assert audit.rounds(*how, lambda state, _: state.losses, 4).noise.shape == (4, 2, 2)
+
+
+def test_data_that_reach_a_state_without_a_release_are_seen_by_the_bound():
+    def update(key, state, data, hyper, problem):
+        new = sgda.update(key, state, data, hyper, problem)
+        return new._replace(z=new.z._replace(v=new.z.v + 0.1 * data[0][0, 0]))
+
+    hyper, mine = own(z=8.0)
+    leaky = types.SimpleNamespace(init=sgda.init, mechanism=sgda.mechanism, update=update)
+    found = audit.audit(KEY, leaky, hyper, DELTA, runs=2000, **mine)
+    assert not found.signal.violated  # what was released is as described
+    assert found.epsilon_lower > found.epsilon_claimed
+
+
+def test_an_update_without_a_release_has_no_noise_to_look_at():
+    hyper, mine = own()
+    still = types.SimpleNamespace(init=sgda.init, mechanism=sgda.mechanism,
+                                  update=lambda key, state, data, hyper, problem: state)
+    with pytest.raises(ValueError, match="called no release function"):
+        audit.audit(KEY, still, hyper, DELTA, runs=100, **mine)
 
 
 # --- a pair of one's own ---

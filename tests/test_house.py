@@ -212,6 +212,14 @@ def test_keys_budgets_and_samples_have_one_place_each(path):
     assert bool(draws) == (path == "door/samples.py")
 
 
+@pytest.mark.parametrize("path", in_folder("door/"))
+def test_audits_can_observe_every_release_function(path):
+    for function in functions(SOURCES[path]):
+        if getattr(function, "name", "").startswith("release"):
+            assert {ast.unparse(x) for x in function.decorator_list} & {
+                "observable", "first_observable"}, function.name
+
+
 @pytest.mark.parametrize("line", [
     "jnp.mean(data)",
     "release(key, jnp.mean(data))",

@@ -54,11 +54,11 @@ from jaxminimax.audit._rounds import (
     Rounds,
     all_releases,
     first_points,
+    first_release,
     rounds_of_both,
     straightened,
     unprojected,
 )
-from jaxminimax.audit._rounds import first_release as first_release
 from jaxminimax.audit._rounds import rounds as rounds
 from jaxminimax.audit._signal import Signal, charged_signal, signal, signal_of
 from jaxminimax.base import checks
@@ -250,7 +250,8 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
     alone = isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
-        return (first_points(state), released[0]) if alone else (first_points(state),)
+        points = first_points(state)
+        return (points, first_release(state, released)) if alone else (points,)
 
     found = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
     scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(found)])

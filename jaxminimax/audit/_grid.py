@@ -88,5 +88,5 @@ def coarse_scores(found: list[Rounds], unit: np.ndarray | float,
     unit = np.broadcast_to(unit, found[0].noisy.shape[-1:])
     known = np.isfinite(unit)
     louder = unit[known] * ROUNDING_MARGIN
-    return [coarse((seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, known] / louder, bits)
-            for i, seen in enumerate(found)]
+    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, known] / louder,
+                   bits) for i, seen in enumerate(found)]

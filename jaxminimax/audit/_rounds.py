@@ -80,7 +80,14 @@ def first_release(state: Any, released: list[Any]) -> PyTree:
 
     Of later ones the noise is known only where operators do not depend on the point: it is moved by
     the noise of the first.
+
+    Raises:
+      ValueError: if there is none.
     """
+    if not released:
+        raise ValueError("An update called no release function of jaxminimax, so that no noise can "
+                         "be told from data: release by jmm.release, see "
+                         "docs/adding_an_algorithm.md.")
     return released[0]
 
 
