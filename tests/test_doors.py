@@ -189,7 +189,7 @@ def streams_of(function, *args):
 @pytest.mark.parametrize("place", [0, 3])
 def test_all_keys_of_a_release_are_of_its_place(door, place):
     described = dataclasses.replace(door.mechanism, place=place)
-    found = streams_of(lambda x: door.opened(described, ZERO, x), door.data)
+    found = streams_of(lambda x: door.opened(KEY, described, ZERO, x), door.data)
     assert found
     assert {stream // 256 for stream in found} == {place}
 
@@ -211,7 +211,7 @@ def test_correlated_noise_is_of_a_place_too():
     for opened, described in ((DOORS["sum"].opened, jmm.Repeat(query=banded, times=4)),
                               (DOORS["leaf"].opened, sums)):
         placed = dataclasses.replace(described, place=3)
-        found = streams_of(lambda x, f=opened, m=placed: f(m, ZERO, x), ROWS)
+        found = streams_of(lambda x, f=opened, m=placed: f(KEY, m, ZERO, x), ROWS)
         assert {stream // 256 for stream in found} == {3}
         assert len(set(found)) == 2
 

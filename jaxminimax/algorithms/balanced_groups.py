@@ -118,7 +118,8 @@ def rounds_balanced(hyper: Hyper) -> int:
 def mechanism(hyper: Hyper) -> Mechanism:
     """What a run does to the data: T gradients of all groups, and losses from T_0 + 1 on.
 
-    A run that is stopped has made its first releases in this order, which `Sequence` charges.
+    A run that is stopped has made its first releases in this order, which `Sequence` charges:
+    gradients alone in the first T_0 rounds.
 
     Raises:
       ValueError: if the two parts are described for different groups, if gradients are of one group
@@ -134,12 +135,8 @@ def mechanism(hyper: Hyper) -> Mechanism:
     if hyper.losses.only_argmax:
         raise ValueError("losses.only_argmax must be False: the weights need all losses.")
     first = rounds_balanced(hyper)
-    left = hyper.iterations - first
-    moving = Sequence(parts=(dataclasses.replace(every, times=left),
-                             dataclasses.replace(hyper.losses, times=left)), in_turn=True)
-    if first == 0:
-        return moving
-    return Sequence(parts=(dataclasses.replace(every, times=first), moving))
+    losses = dataclasses.replace(hyper.losses, times=hyper.iterations - first)
+    return Sequence(parts=(every, losses), in_turn=True, alone=first)
 
 
 def example(query: GroupGradients, iterations: int,

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jax.extend.core import get_opaque_trace_state
 
 from jaxminimax.base.types import Algorithm, PyTree
 
@@ -63,7 +62,7 @@ def _watched(door: Door, shown: Callable[[Any], PyTree]) -> Door:
             value = door(key, mechanism, spent, *args, **how)
         finally:
             _SEEN.reset(token)
-        seen.append(Seen(mechanism, spent, shown(value), get_opaque_trace_state()))
+        seen.append(Seen(mechanism, spent, shown(value), _program()))
         if (numbers := _NUMBERS.get()) is not None:
             jax.debug.callback(functools.partial(_note, numbers, *_stream(mechanism),
                                                  mechanism.releases()), spent)
@@ -76,6 +75,13 @@ def _note(numbers: list[tuple[str, int, int]], draws: str, place: int, limit: in
           spent: Any) -> None:
     if 0 <= int(spent) < limit:  # others release NaN
         numbers.append((draws, place, int(spent)))
+
+
+def _program() -> Any:
+    """What JAX traces at the moment."""
+    from jax.extend.core import get_opaque_trace_state  # 0.2 s, for those who trace
+
+    return get_opaque_trace_state()
 
 
 def _stream(described: Any) -> tuple[str, int]:
@@ -97,7 +103,7 @@ def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper
 def update_and_releases(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
                         problem: Any) -> tuple[Any, list[Seen]]:
     """The same, and the releases in their order."""
-    trace, token = get_opaque_trace_state(), _SEEN.set([])
+    trace, token = _program(), _SEEN.set([])
     try:
         state = algorithm.update(key, state, data, hyper, problem)
         seen = _SEEN.get() or []

@@ -139,6 +139,7 @@ class _Several(Description):
 
     parts: tuple[Any, ...]
     in_turn: bool
+    alone = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.parts, tuple):  # else `check` refuses it
@@ -176,10 +177,15 @@ class _Several(Description):
         """Parts are taken to run one after the other, in their order, or in turn."""
         if self.in_turn:
             counts = [part.releases() for part in self._listed]
+
+            def made(rounds: int) -> list[int]:
+                return [min(max(rounds - self.alone * (i > 0), 0), count)
+                        for i, count in enumerate(counts)]
+
             # a round that was begun counts
-            rounds = bisect.bisect_left(range(max(counts) + 1), spent,
-                                        key=lambda r: sum(min(r, count) for count in counts))
-            done = [part.spent_part(rounds) for part in self._listed]
+            rounds = bisect.bisect_left(range(self.alone + max(counts) + 1), spent,
+                                        key=lambda r: sum(made(r)))
+            done = [part.spent_part(n) for part, n in zip(self._listed, made(rounds), strict=True)]
         else:
             done = []
             for part in self._listed:
@@ -223,6 +229,7 @@ class Sequence(_Several):
       parts: the mechanisms.
       in_turn: whether they take turns, one release of each in a round, instead of running one after
         the other; decides what a run that stopped early has spent.
+      alone: rounds before the turns begin, in which only the first part makes its release.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
@@ -235,6 +242,13 @@ class Sequence(_Several):
 
     parts: tuple[Any, ...]
     in_turn: bool = jax.tree.static(default=False)
+    alone: int = jax.tree.static(default=0, repr=False)
+
+    def check(self) -> None:
+        """Every part, and the number of rounds."""
+        super().check()
+        if not isinstance(self.alone, int) or self.alone < 0:
+            raise ValueError(f"alone must be a number of rounds, at least 0, got {self.alone!r}.")
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
         """The sum, for every choice of places where the differing record may be."""
