@@ -141,3 +141,11 @@ def test_answers_are_not_shared_between_numbers_that_print_alike():
     with np.printoptions(precision=0):
         for z in (11.4, 10.6, 11.4):
             assert calibrated(np.array(z)) <= 1.0
+
+
+def test_one_iteration_that_costs_too_much_is_said_to_need_noise():
+    """Also where the target is above what noise can be matched to."""
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(0.1, 0.1), population=1000)
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
+    with pytest.raises(ValueError, match="raise the noise multipliers"):
+        jmm.calibrate_iterations(jmm.sgda, hyper, epsilon=100.0, delta=1e-6)

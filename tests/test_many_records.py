@@ -210,3 +210,11 @@ def test_groups_of_several_sizes_cost_what_the_smallest_does():
     full = run((10, 30), jmm.FixedSize(batch=10))  # all of the smaller group
     assert jmm.epsilon(full, 1e-6, people=3) == pytest.approx(
         jmm.epsilon(run((10,), jmm.Full()), 1e-6, people=3), rel=1e-6)
+
+
+def test_sums_of_powers_do_not_overflow_before_they_are_infinite():
+    for k in (2, 3, 7):
+        for epsilon in (0.0, 1e-9, 0.3, 40.0, 689.0 / (k - 1)):
+            exact = sum(mp.exp(j * mp.mpf(epsilon)) for j in range(k))
+            assert exact <= _people.factor(epsilon, k) < exact * (1 + mp.mpf(1e-10))
+    assert _people.factor(700.0, 2) == math.inf

@@ -254,8 +254,8 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
 
     if not private(1):
         one = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
-        refuse(epsilon, delta, limits(Sequence(parts=(*alongside, one)), float(delta), neighbours,
-                                      int(people)))
+        refuse(0.0, delta, limits(Sequence(parts=(*alongside, one)), float(delta), neighbours,
+                                  int(people)))
         raise ValueError(f"Even one iteration costs more than epsilon = {epsilon:g} at delta = "
                          f"{delta:g}: raise the noise multipliers.")
     about = _last(lambda n: private(n, True), 1, 2)

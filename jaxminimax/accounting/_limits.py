@@ -6,11 +6,12 @@ With r = ratio, o = failures and tau = departure as in `_curves`, delta pays at 
 
 before anything is left for the described releases, however much noise they have. So there is
 
-    a largest epsilon,   E < ln((delta - o e^r) / tau - 1),      and
+    a largest target,    E < ln((delta - o e^r) / tau - 1),      and
     a smallest delta,    o e^r + 2 tau.
 
 Both are limits of the proof: tau is a bound on how far the noise sampler departs from its law, and
-o on how often samplers fail. An epsilon above the limit may well be attained, and is not proven.
+o on how often samplers fail. A run whose epsilon is proven below the limit meets every larger
+target too, but no noise can be matched to one.
 """
 
 import math
@@ -90,10 +91,10 @@ def refuse(epsilon: float, delta: float, limit: Limits) -> None:
                          "fewer releases.")
     if epsilon >= limit.epsilon:
         raise ValueError(f"epsilon = {epsilon:g} is above what is proven at delta = {delta:g} for "
-                         f"these releases, {limit.epsilon:.4g}: noise is drawn from its law up to "
-                         "an error that counts e^epsilon times. Choose a smaller epsilon or a "
-                         "larger delta, or give the release's `parameters`, if it has far fewer "
-                         "numbers than it is charged for.")
+                         f"these releases, {limit.epsilon:.4g}, so no noise can be matched to it: "
+                         "noise is drawn from its law up to an error that counts e^epsilon times. "
+                         "Choose a smaller epsilon or a larger delta, or give the release's "
+                         "`parameters`, if it has far fewer numbers than it is charged for.")
 
 
 def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:

@@ -44,7 +44,7 @@ Profile: TypeAlias = Callable[[np.ndarray], np.ndarray]
 ROUNDING = 32 * 2.0**-53  # of a term, for each unit of the logarithms that it is made from
 _TABLE = 4001  # places at which a privacy loss is tabulated before Newton's steps
 _REACH = 37.0  # standard deviations
-_NOTHING = 1e-298  # more than a normal law has beyond them
+_NOTHING = 1e-298  # more than a normal law has beyond 37 deviations
 
 
 class Pair(NamedTuple):
@@ -156,10 +156,10 @@ class _Mixtures:
                         between = between + math.exp(logs[j]) * np.minimum(
                             scipy.special.ndtr((j - least) / z), most)
         value = np.maximum(value, 0.0) + ROUNDING * size + np.expm1(residual) * between
-        # beyond the reach a normal law has next to nothing, unless that cannot be told from nearby,
-        # as near the edge losses are all alike
-        beyond_reach = asked - eps > residual if self.r == 0 else True
-        value = np.where(far, np.where(beyond_reach, _NOTHING, residual), value)
+        # beyond the reach a normal law has next to nothing; where that cannot be told from nearby,
+        # as losses near the edge are all alike, the profile is at most what it is at the reach
+        beyond_reach = far & (asked - eps > residual)
+        value = np.maximum(np.where(beyond_reach, _NOTHING, value), _NOTHING)
         return np.where(asked > self.edge * (1 + 1e-14), 0.0, value)
 
     def _unhit(self, eps: np.ndarray, beyond: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

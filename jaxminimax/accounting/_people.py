@@ -33,7 +33,8 @@ class Dearest(NamedTuple):
     Attributes:
       epsilon: infinity without a guarantee.
       bound: the name of the bound that it is from.
-      cost: of one record, in the place that costs most.
+      cost: of one record, in the place that costs most; of several records in several places,
+        with the largest failures and departures of any.
       lemma: whether it is from the group lemma.
     """
 
@@ -112,7 +113,8 @@ def factor(epsilon: float, people: int) -> float:
     """sum_{j < k} e^(j epsilon), rounded up."""
     if epsilon * (people - 1) > 690.0:
         return math.inf
-    more = math.expm1(people * epsilon) / math.expm1(epsilon) if epsilon > 0 else people
+    more = (math.exp((people - 1) * epsilon) * math.expm1(-people * epsilon)
+            / math.expm1(-epsilon) if epsilon > 0 else people)
     return (1 + 1e-12) * more
 
 

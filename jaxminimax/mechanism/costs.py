@@ -83,6 +83,11 @@ REPLACE_ONE = "replace_one"
 NEIGHBOURS = (REPLACE_ONE, "add_or_remove_one")
 
 
+# How often failures of samples of a fixed size are charged for several records. By Bernstein's
+# inequality for the rows of a shard, once was enough in every case that was tried.
+_SUBSTITUTES = 1000.0
+
+
 class Unit(NamedTuple):
     """What a noise multiplier is a multiple of.
 
@@ -160,7 +165,10 @@ class Charge(NamedTuple):
 
         at most 2 d ((1 + q)^k - 1): sums are compared of those records only that are in the sample.
 
-        *Proof of (1).* Fix the sample of the other records, and its slots. S is the set of those of
+        *Proof of (1).* Fix the sample of the other records, its slots and everything released
+        before; and for every set A that fits, slots of its records: those of A less its last
+        record, and a random free slot for the last. So a sample has random free slots, which is the
+        sampler's law, and one record more changes no other's slot. S is the set of those of
         the k records that are in the sample; it has one law on both data sets: independent coins of
         rate q, given a falling family of sets (`size_law`: subsets of what fits do fit). I_S is
         what is put on the grid of the others and S. The pair for k records needs displacements from
@@ -182,10 +190,15 @@ class Charge(NamedTuple):
         Samples of a fixed size need no more than a chain: their bound compares the sum of one set
         of hit slots with that of the same slots on the other data set, and with their substitutes
         (`accounting.subsampling`), in as many steps each as there are hits, k at most. So does a
-        rate of 1.
+        rate of 1. On a mesh that set and its counterpart have the same rows in the same shards; its
+        substitutes are others of the n - k records, which may lie in fewer shards, so that a shard
+        is full more often than it is for one record. That matters only by P[no hit]; without
+        replacement everything is charged `_SUBSTITUTES` times for it.
         """
         found = people * self.failure
         if people > 1:
+            if any(loss.kind == "fixed" for loss, _ in self.losses):
+                found *= _SUBSTITUTES
             found += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
                          if loss.kind == "poisson" and loss.rate < 1)
         return found
