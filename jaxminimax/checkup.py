@@ -309,7 +309,7 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
         begun = time.perf_counter()
         state = jax.block_until_ready(compiled(key, state, made))
         taken.append(time.perf_counter() - begun)
-    watch.check_numbers(numbers)
+    watch.check_numbers(numbers, algorithm.mechanism(hyper))
     return found | {"seconds": min(taken)}
 
 

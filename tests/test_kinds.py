@@ -413,6 +413,7 @@ class ClipCounts(Leaf):
     times: int = jax.tree.static()
     noise_multiplier: float | None = None
 
+    draws = "clip count"
     unit = "noise on the count / (1/2)"
 
     def check(self):

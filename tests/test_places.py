@@ -501,3 +501,88 @@ def test_a_leaf_without_numbers_is_released(n, strategy):
                     jnp.ones((n, 4, 3)))
     assert g.w["none"].shape == (0, 3)
     assert np.isfinite(g.w["a"]).all()
+
+
+# --- what rounds may hide ---
+
+
+def test_subclasses_of_a_description_do_not_share_its_place():
+    class Tagged(jmm.GroupLosses):
+        pass
+
+    both = jmm.Sequence(parts=tuple(kind(bound=1.0, noise_multiplier=1.0, sizes=(2, 2))
+                                    for kind in (jmm.GroupLosses, Tagged)))
+    assert [part.place for part in both.parts] == [0, 1]
+
+
+def test_a_run_inside_a_round_is_looked_at():
+    def point(key, t, described, hyper, release, z):
+        inner = jmm.sgda.Hyper(query=hyper.query, step=Saddle(0.1, 0.1), iterations=2)
+        there = Two.point(key, t, described, hyper, release, z)
+        data = release.keywords["data"]
+        return jmm.run(key, there, data, inner, jmm.sgda, MOVING).state.z
+
+    for driver in (by_run, by_fit, by_check):
+        with pytest.raises(ValueError, match="update releases a Repeat"):
+            driver(with_point(point))
+
+
+def one_of_many(key, t, described, hyper, release, z):
+    first, second = described.parts
+    release(key, first, t, z=z)
+    at = jax.vmap(lambda w: release(key, second, t, z=Saddle(w, ())).w)(
+        jnp.stack([z.w, z.w + 1.0]))
+    return Saddle(at.sum(0), ())
+
+
+def test_check_counts_the_releases_of_a_vmap_over_points():
+    with pytest.raises(ValueError, match="two releases number 0 of one description"):
+        by_check(with_point(one_of_many))
+
+
+def test_check_compares_noise_that_mechanism_computes():
+    class Computed(Two):
+        scale = 10.0
+
+        @classmethod
+        def described(cls, hyper, scale):
+            louder = dataclasses.replace(hyper.ahead, noise_multiplier=Saddle(
+                jnp.float32(hyper.ahead.noise_multiplier.w) * scale, None))
+            return Two.mechanism(dataclasses.replace(hyper, ahead=louder))
+
+        mechanism = classmethod(lambda cls, hyper: cls.described(hyper, 10.0))
+
+        @classmethod
+        def update(cls, key, state, data, hyper, problem):
+            z = cls.point(key, state.spent // 2, cls.described(hyper, cls.scale), hyper,
+                          functools.partial(jmm.release, problem=problem, data=data), state.z)
+            return Two.State(z, z, state.spent + 2)
+
+    by_check(Computed)
+    with pytest.raises(ValueError, match="other settings"):
+        by_check(type("Quieter", (Computed,), {"scale": 1.0}))
+
+
+def test_descriptions_may_be_arguments_of_an_inner_program():
+    def point(key, t, described, hyper, release, z):
+        inner = jax.jit(lambda t, parts, w: Two.point(
+            key, t, mock.Mock(parts=parts), hyper, release, Saddle(w, ())).w)
+        return Saddle(inner(t, described.parts, z.w), ())
+
+    by_run(with_point(point))
+    by_check(with_point(point))
+
+
+def test_check_leaves_nothing_in_programs_of_ones_own():
+    inner = jax.jit(lambda t, z: Two.point(KEY, t, Two.mechanism(HYPER), HYPER, functools.partial(
+        jmm.release, problem=MOVING, data=DATA), z))
+    algorithm = with_point(lambda key, t, described, hyper, release, z: inner(t, z))
+    by_check(algorithm)
+    assert "callback" not in str(jax.make_jaxpr(inner)(jnp.int32(0), START))
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int16])
+def test_a_number_that_begins_anew_before_the_last_release_is_refused(dtype):
+    described = repeat(HYPER.query, 40_000)
+    with pytest.raises(ValueError, match="begins anew before 40000 releases"):
+        jmm.release(KEY, described, jnp.array(3, dtype), MOVING, START, DATA)

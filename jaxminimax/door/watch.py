@@ -2,8 +2,9 @@
 
 Drivers take their rounds by `update`, which refuses an algorithm whose releases are not those of
 `mechanism(hyper)`. It looks at the program once, when it is traced, and adds nothing to it.
-Releases inside a user's own `jax.jit` that was traced before are not seen again; keys that differ
-by the place of a description (`core.stream`) need no such look.
+Releases inside a user's own `jax.jit` that was traced before are not seen again, and several
+releases by `jax.vmap` over points look like one; keys that differ by the place of a description
+(`core.stream`) need no such look. `numbered` counts releases while rounds run, those of a vmap too.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.types import Algorithm, PyTree
@@ -37,8 +39,19 @@ class Seen(NamedTuple):
     trace: Any
 
 
+class Numbered(NamedTuple):
+    """A release that was made: its stream of keys, its number, and the description's numbers."""
+
+    draws: str
+    place: int
+    number: int
+    settings: tuple[float, ...]
+
+
 _SEEN: ContextVar[list[Seen] | None] = ContextVar("releases", default=None)
-_NUMBERS: ContextVar[list[tuple[str, int, int]] | None] = ContextVar("numbers", default=None)
+_NUMBERS: ContextVar[list[Numbered] | None] = ContextVar("numbers", default=None)
+# Programs that were traced under another value of it are traced again.
+_COUNTED = jax.make_user_context()
 
 
 def watched(door: Door) -> Door:
@@ -64,17 +77,20 @@ def _watched(door: Door, shown: Callable[[Any], PyTree]) -> Door:
             _SEEN.reset(token)
         seen.append(Seen(mechanism, spent, shown(value), _program()))
         if (numbers := _NUMBERS.get()) is not None:
+            # with a number of what is released: one call for each lane of a vmap over points
+            some = [jnp.ravel(x)[:1] for x in jax.tree.leaves(value) if jnp.size(x)][:1]
             jax.debug.callback(functools.partial(_note, numbers, *_stream(mechanism),
-                                                 mechanism.releases()), spent)
+                                                 mechanism.releases()),
+                               spent, jax.tree.leaves(mechanism), some)
         return value
 
     return release  # type: ignore[return-value]
 
 
-def _note(numbers: list[tuple[str, int, int]], draws: str, place: int, limit: int,
-          spent: Any) -> None:
+def _note(numbers: list[Numbered], draws: str, place: int, limit: int, spent: Any,
+          settings: list[Any], _: list[Any]) -> None:
     if 0 <= int(spent) < limit:  # others release NaN
-        numbers.append((draws, place, int(spent)))
+        numbers.append(Numbered(draws, place, int(spent), tuple(map(float, settings))))
 
 
 def _program() -> Any:
@@ -103,12 +119,14 @@ def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper
 def update_and_releases(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
                         problem: Any) -> tuple[Any, list[Seen]]:
     """The same, and the releases in their order."""
-    trace, token = _program(), _SEEN.set([])
+    outer, trace, token = _SEEN.get(), _program(), _SEEN.set([])
     try:
         state = algorithm.update(key, state, data, hyper, problem)
         seen = _SEEN.get() or []
     finally:
         _SEEN.reset(token)
+    if outer is not None:  # a run inside a round
+        outer += seen
     if seen:  # else all of them are in a program that was traced before
         _check(seen, algorithm.mechanism(hyper), algorithm.mechanism(hyper), trace)
     return state, seen
@@ -153,9 +171,10 @@ def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
     descriptions that are charged show. One that is computed there anew cannot be compared, nor can
     arguments of a program inside the round: `here` is whether it is outside of them.
     """
+    if isinstance(one, jax.core.Tracer) and not here:
+        return True
     if isinstance(charged, jax.core.Tracer):
-        return one is charged or (isinstance(one, jax.core.Tracer)
-                                  and not (here and charged is again))
+        return one is charged or (isinstance(one, jax.core.Tracer) and charged is not again)
     if type(one) is not type(charged):
         return False
     if isinstance(one, tuple):
@@ -168,24 +187,32 @@ def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
 
 
 @contextlib.contextmanager
-def numbered() -> Iterator[list[tuple[str, int, int]]]:
-    """The numbers of all releases that rounds make which are traced here, as they are made."""
-    numbers: list[tuple[str, int, int]] = []
+def numbered() -> Iterator[list[Numbered]]:
+    """All releases of rounds that are traced here, as they are made."""
+    numbers: list[Numbered] = []
     token = _NUMBERS.set(numbers)
     try:
-        yield numbers
+        with _COUNTED(True):
+            yield numbers
     finally:
         _NUMBERS.reset(token)
 
 
-def check_numbers(numbers: list[tuple[str, int, int]]) -> None:
-    """Refuses two releases of one description with one number.
+def check_numbers(numbers: list[Numbered], described: Any) -> None:
+    """Refuses two releases of one description with one number, and settings that are not charged.
 
     Raises:
-      ValueError: naming the number.
+      ValueError: naming the number, or the description.
     """
     jax.effects_barrier()
-    again = {one for one in numbers if numbers.count(one) > 1}
+    charged = {_stream(one): jax.tree.leaves(one) for one in described.answered()}
+    for draws, place, _, settings in numbers:
+        if not np.allclose(settings, charged[draws, place], rtol=1e-6, atol=0.0):
+            raise ValueError(f"update releases a description ({draws}, place {place}) with other "
+                             "settings than the one of mechanism(hyper) that is charged for it: "
+                             "release the parts of mechanism(hyper) as they are.")
+    made = [one[:3] for one in numbers]
+    again = {one for one in made if made.count(one) > 1}
     if again:
         draws, place, number = min(again)
         raise ValueError(f"update makes two releases number {number} of one description ({draws}, "

@@ -120,9 +120,13 @@ class Answered(Description):
     place: int = jax.tree.static(default=0, repr=False)
 
     @property
+    @abc.abstractmethod
     def draws(self) -> str:
-        """The stream of keys; descriptions that share one are told apart by `place`."""
-        return type(self).__name__
+        """A name for the `core.Kind` of keys that its releases draw from.
+
+        Descriptions with one name differ by `place`. Subclasses share their class's keys, so they
+        share its name.
+        """
 
     def placed(self, taken: set[tuple[str, int]]) -> Self:
         """At its own place, or the next one that is free."""

@@ -117,6 +117,7 @@ class GroupLosses(LossesOfGroups):
     exact: bool = jax.tree.static(default=True)
     noise: str | None = jax.tree.static(default=None)
 
+    draws = "group losses"
     @property
     def gaussian(self) -> bool:
         """Whether the noise is Gaussian."""

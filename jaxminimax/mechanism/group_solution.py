@@ -74,6 +74,7 @@ class GroupSolution(Once):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
+    draws = "group solution"
     unit = ""
 
     def check(self) -> None:

@@ -44,6 +44,7 @@ class Selection(LossesOfGroups):
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static(default=1)
 
+    draws = "selection"
     unit = "Gumbel scale / (B / n of the smallest group)"
     only_argmax = True  # as of `GroupLosses`
 

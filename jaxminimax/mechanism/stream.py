@@ -168,6 +168,7 @@ class RecordLosses(Once):
     times: int = jax.tree.static()
     exact: bool = jax.tree.static(default=True)
 
+    draws = "record loss"
     unit = "Laplace scale / B"
 
     def check(self) -> None:
@@ -237,6 +238,7 @@ class Solution(Once):
     noise_multiplier: float | jax.Array | None = None
     because: str = jax.tree.static()
 
+    draws = "solution"
     unit = ""
 
     def check(self) -> None:
