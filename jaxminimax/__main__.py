@@ -161,7 +161,7 @@ def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
-    """What noise there is, for a record."""
+    """The noise multipliers, as fields of a record."""
     parts: list[Any] = leaves(whole)
     of_losses = (GroupLosses, RecordLosses, Selection)
     losses = [part for part in parts if isinstance(part, of_losses)]
@@ -184,7 +184,7 @@ def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
 
 
 def _how(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
-    """Whom numbers are for, and of what, for a record."""
+    """Relation, people and sampling, as fields of a record."""
     return {"neighbours": args.neighbours, "people": args.people,
             "sampling": " ".join(map(_statement.describe, leaves(whole)))}
 

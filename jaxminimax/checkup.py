@@ -30,7 +30,7 @@ from jaxminimax.placement.sharding import Sharded
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
-_LOSS = 0.01  # of the noise, to rounding of numbers that there are not, that is pointed out
+_LOSS = 0.01  # share of the noise, charged for rounding of absent numbers, above which to warn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +272,7 @@ def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle,
 
 
 def _lost(query: Any, each: int) -> float:
-    """The share of the noise that is for rounding of numbers that a release has not."""
+    """The share of the noise that pays for rounding of numbers that a release does not have."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
     needed = dataclasses.replace(query, parameters=each).charged(REPLACE_ONE)
@@ -283,7 +283,7 @@ def _lost(query: Any, each: int) -> float:
 
 
 def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any) -> dict[str, Any]:
-    """Bytes and seconds of a compiled round, on data of these shapes that are made up.
+    """Bytes and seconds of a compiled round, on synthetic data of these shapes.
 
     Raises:
       ValueError: for two releases of one description with one number, in one round or in two.

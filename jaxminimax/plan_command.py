@@ -1,8 +1,8 @@
 """`python -m jaxminimax plan`: settings and noise of a run by an algorithm's theorem.
 
-Its options are the public numbers that the algorithms' `plan` functions take. A `problem` of group
-algorithms is asked for by its constants, which is all that a plan reads of it. Samplings, solvers
-and geometries are given in Python.
+Its options are the public numbers that the algorithms' `plan` functions take. For group
+algorithms they include the constants of the `problem`, because a plan reads nothing else of it.
+Samplings, solvers and geometries can be given in Python only.
 """
 
 import argparse

@@ -125,7 +125,7 @@ def _asked(mechanism: Description, spent: int | None, neighbours: str, people: i
 
 
 def curves(asked: Asked, at: np.ndarray) -> list[_deltas.Ways]:
-    """Of each pair that dominates, at each epsilon, both ways round; by the lemma where smaller."""
+    """Deltas of each dominating pair in both directions, or of the group lemma where smaller."""
     direct = [(np.ones_like(at), np.ones_like(at))]
     if asked.together:
         direct = [pair for cost in _people.anywhere(asked.costs)

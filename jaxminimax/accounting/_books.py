@@ -1,7 +1,7 @@
 """The file of a ledger: read whole or not at all, one writer at a time, on disk before it counts.
 
-A change is made while an exclusive lock is held on a file beside it, PATH.lock: see `own_files`. It
-holds no key and no row of the data.
+A process that changes it holds an exclusive lock on PATH.lock in the same folder: see `own_files`.
+The file holds no key and no row of the data.
 """
 
 import contextlib

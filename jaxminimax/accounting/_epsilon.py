@@ -124,9 +124,9 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
       people: k, if any k records of one person may differ instead of one.
 
     Returns:
-      Epsilon; 0 if nothing was released; infinity without noise, and where it is above what is
-      proven: what samplers and noise depart from their laws by bounds epsilon from above, and
-      delta from below.
+      Epsilon; 0 if nothing was released; infinity without noise, and if it is above what can be
+      proven. The departures of samplers and noise from their laws limit the epsilon that can be
+      proven from above, and delta from below.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.

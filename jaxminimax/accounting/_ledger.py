@@ -187,11 +187,11 @@ class Ledger:
             self._enter(name, entry)
 
     def check_same(self, what: str, **stated: Any) -> None:
-        """Refuses what is stated for another unit, other neighbours or other people.
+        """Refuses a run or statement for another unit, relation or number of people.
 
         Args:
-          what: it is, for the message.
-          **stated: by the names of this ledger's settings.
+          what: "The run" or "The statement", for the message.
+          **stated: its unit, neighbours and people.
 
         Raises:
           ValueError: naming the setting, and how to state it.

@@ -1,4 +1,4 @@
-"""What can be proven at all: the largest epsilon at a delta, and the smallest delta.
+"""Limits of the proofs: the largest epsilon at a delta, and the smallest delta.
 
 With r = ratio, o = failures and tau = departure as in `_curves`, delta pays at an epsilon E for
 
@@ -11,7 +11,7 @@ before anything is left for the described releases, however much noise they have
 
 Both are limits of the proof: tau is a bound on how far the noise sampler departs from its law, and
 o on how often samplers fail. A run whose epsilon is proven below the limit meets every larger
-target too, but no noise can be matched to one.
+target too, but calibration cannot match noise to such a target.
 """
 
 import math
@@ -24,7 +24,7 @@ from jaxminimax.mechanism.costs import silent
 
 
 class Limits(NamedTuple):
-    """Of what is proven for a description.
+    """The range of epsilon and delta in which a proof is possible for a description.
 
     Attributes:
       epsilon: every proven epsilon at the delta that was asked for is below it; 0 if there is none.
@@ -111,7 +111,7 @@ def _floor(cost: Charge, people: int = 1) -> float:
 
 
 def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
-    """The epsilon of one record, nearly, up to which the lemma on groups leaves something."""
+    """Nearly the largest epsilon of one record that the group lemma can prove at `delta`."""
     def proven(e: float) -> bool:
         share = delta / _people.factor(e, people)
         return all(e < _ceiling(cost, share) for cost in costs)

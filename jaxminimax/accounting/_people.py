@@ -3,18 +3,18 @@
 Descriptions whose proof covers k records at once say so (`Description.together`): then the pairs of
 a charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
 its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
-Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). Where the records may be
-in places that cost differently, failures and departures are the largest of any place, k times each,
-as not all of the records need be where epsilon is largest.
+Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be
+in places of different cost, the largest failure and departure of any place are charged k times, as
+not all of the records need be where epsilon is largest.
 
 In any case the curve of one record bounds that of k,
 
     delta_k(k e) <= delta(e) sum_{j < k} e^(j e),
 
 step by step along data sets that differ in one record each. It is used on the whole curve, largest
-over the places, realised noise and failures of samplers included. Where both bounds hold the
-smaller one counts. Mostly that is the first, which is attained: the second is searched for only if,
-at the epsilon of the first, it holds too.
+over the places, realised noise and failures of samplers included. If both bounds hold, the
+smaller epsilon is charged. Mostly that is the first, which is attained. The second is searched for
+only if it also holds at the epsilon of the first.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The record of a statement, and what it reads back to: fields by their types.
+"""The JSON record of a statement, and its fields read back from a record by their types.
 
 JSON has no infinity. An epsilon that is infinite, or that is above what is proven, is the string
 "no guarantee" in a record; null says that a number does not apply.

@@ -95,7 +95,7 @@ class Renyi(Filter):
                 "law": 0.0, "ratio": 0.0}
 
     def remedy(self, amount: str, left: float) -> str:
-        """Of failures, which a statement's delta is."""
+        """For failures, as which the delta of a statement is charged: a smaller delta."""
         if amount != "failure":
             return super().remedy(amount, left)
         return (f"it is delta that is short, not noise. A ledger with filter={self.kind!r} keeps "

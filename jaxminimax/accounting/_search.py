@@ -21,7 +21,7 @@ def find(value: Falling, target: float, guess: Falling | None = None) -> float:
     Args:
       value: falls with the scale; may jump.
       target: positive.
-      guess: like `value` and quick, where that costs much; None where `value` itself is quick.
+      guess: a quick approximation of an expensive `value`; None if `value` itself is quick.
 
     Raises:
       ValueError: if no scale within reason reaches the target, or none comes near it.
@@ -112,7 +112,7 @@ def secant(value: Falling, low: float, high: float, target: float, tolerance: fl
 
 
 def _root(value: Falling, guess: Falling, target: float) -> float:
-    """The private end of the last bracket of a value that costs much; `guess` is quick."""
+    """The private end of the last bracket of an expensive `value`; `guess` is quick."""
     start = secant(guess, *bracket(guess, target, 1.0, 4.0), target, 1e-3)
     slope = -max(abs(math.log(max(guess(start * 1.01), 1e-300) / max(guess(start), 1e-300)))
                  / math.log(1.01), 0.1)

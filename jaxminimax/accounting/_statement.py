@@ -49,8 +49,8 @@ class Statement:
         released: the epsilon of the next milestone, with one share of delta; all milestones, fixed
         by `accounting._odometer` before the run, share one delta. None if the run did not end
         earlier.
-      milestone: the number of releases that it is of, those beside the run included; None if the
-        run did not end earlier.
+      milestone: the number of releases that `epsilon_if_stopped_by_looking` covers, with those of
+        `alongside`; None if the run did not end earlier.
       epsilon_spent_if_fixed: of what was spent, provided that this number of releases was fixed
         before the first one. A rule that looks at what was released can stop where the privacy
         loss is large, and then this number does not hold.
@@ -59,8 +59,8 @@ class Statement:
       unit: what one record is, or with several `people`, what they are the records of.
       people: k, how many records differ: any k of them.
       sampling: in words, one sentence a part.
-      spent: releases made, those beside the run included.
-      allowed: releases allowed, the same.
+      spent: releases made, with those of `alongside`.
+      allowed: releases allowed, with those of `alongside`.
       noise_multiplier: per part and player, noise on the clipped sum over clip norm.
       clip: per part and player.
       effective_noise_multiplier: per part, players combined.
@@ -75,9 +75,9 @@ class Statement:
       answers: what `profile` says beside epsilon, if it was asked for: the largest advantage of
         membership inference, true positives at given rates of false ones, and the mu of the
         closest Gaussian.
-      proven_up_to: where `epsilon` is infinite although there is noise: no epsilon above this one
-        can be proven at `delta`, and what the run attains may be finite; 0 if none can be proven,
-        as samplers and noise may fail with a probability of `delta` or more. Else None.
+      proven_up_to: None unless `epsilon` is infinite although there is noise. Then no epsilon above
+        this one can be proven at `delta`, and the run may have a finite one; 0 if none can be
+        proven, as samplers and noise may fail with a probability of `delta` or more.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
@@ -264,7 +264,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
 
     Args:
       everything: all that is allowed.
-      part_at: the part of it that a number of releases of the run is.
+      part_at: from a number of releases of the run to the part of `everything` that they are.
       delta: in (0, 1).
       spent: releases that the run made.
       allowed: releases that the run may make.
@@ -274,7 +274,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       people: as in `statement`.
       answers: as in `statement`.
       rows_each: as in `statement`.
-      beside: releases beside the run, by the number of its own.
+      beside: from a number of releases of the run to the number of releases made alongside it.
     """
     check_delta(delta)
     if rows_each is not None:

@@ -104,9 +104,9 @@ class Audit:
       trials: runs on each data set that the bound is computed from.
       signal: how far a record moves the releases in units of their noise, and what is charged;
         None where that was not measured.
-      shared: largest correlation of the noise of two releases of a run, from below, where a round
-        makes several; 0 unless it is there beyond doubt. Their difference then has less noise than
-        the two together.
+      shared: lower bound on the largest correlation between the noise of two releases of a run, if
+        a round makes several; 0 if chance explains it. The difference of correlated releases has
+        less noise than that of independent ones.
 
     Examples:
         >>> found = jmm.audit.Audit(epsilon_lower=0.8, epsilon_claimed=1.0, delta=1e-2,
@@ -246,7 +246,7 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
     made = algorithm.mechanism(hyper)
     claimed = epsilon(made, delta, neighbours=neighbours)
     problem = unprojected(problem, hyper)
-    # one release a round, whose noise can be told from the algorithm's own arithmetic
+    # one release a round, whose noise can be separated from the algorithm's own arithmetic
     alone = isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:

@@ -62,8 +62,8 @@ def scale(hyper: Any, z: Saddle) -> np.ndarray | None:
     """The described standard deviation of the noise in a release's numbers, `[k]`.
 
     Returns:
-      NaN for a player without a clip norm; None for another mechanism than a `Query`, without
-      noise, and where the sample is secret, so that nobody knows the sum.
+      NaN for a player without a clip norm. None if the mechanism is not a `Query`, has no noise, or
+      reads a secret sample, whose sum nobody knows.
     """
     query = getattr(hyper, "query", None)
     if not isinstance(query, Query) or query.sampling.secret:
@@ -77,7 +77,7 @@ def scale(hyper: Any, z: Saddle) -> np.ndarray | None:
 
 def coarse_scores(found: list[Rounds], unit: np.ndarray | float,
                   bits: int) -> list[dict[str, np.ndarray]]:
-    """`coarse` of the first round of runs on each data set, less what the first one adds.
+    """`coarse` of the first round's releases on each data set, less the first data set's sum.
 
     Args:
       found: what runs on each data set released.

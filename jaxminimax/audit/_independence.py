@@ -1,7 +1,7 @@
-"""Whether two releases of a run have noise in common: their difference would have less than both.
+"""Whether two releases of a run share noise, so that their difference has too little of it.
 
-What the states of a run show is a mixture of its releases, and later ones answer to earlier ones.
-So the releases themselves are looked at, of an operator that is 0 everywhere: they are their noise.
+The states of a run mix its releases, and later releases depend on earlier ones. The test therefore
+compares the releases themselves, for an operator that is 0 everywhere: each is its noise alone.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Sadd
 from jaxminimax.door.watch import Seen, update_and_releases
 from jaxminimax.mechanism import GroupGradients, Query, Repeat
 
-_NUMBERS = 256  # of a run, that are compared with each other
+_NUMBERS = 256  # how many numbers of a run are compared with each other
 _ROUNDS = 16
 
 
@@ -41,11 +41,11 @@ def _zero(problem: Problem | GroupProblem) -> Any:
 def shared_between_releases(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle,
                             data: PyTree, problem: Problem | GroupProblem, runs: int,
                             confidence: float) -> float:
-    """The largest |correlation| of numbers of two releases of a run, from below; 0 if it is chance.
+    """A lower bound on the largest |correlation| of two releases of a run; 0 if it is chance.
 
-    Of the first rounds and the first numbers of each release, and only of an algorithm that makes
-    several releases of sums a round: `_signal` looks at all others. A release inside of a branch
-    or a loop of the round is not seen.
+    It compares the first numbers of each release in the first rounds, and only for an algorithm
+    that makes several releases of sums a round: `_signal` tests all others. It does not see a
+    release inside a branch or a loop of the round.
 
     Args:
       key: for all the runs.

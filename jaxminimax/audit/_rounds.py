@@ -2,9 +2,9 @@
 
 From the state that a run has reached, a round is taken four times with the run's key: on each data
 set of a pair, as described and with noise multipliers of 0. The key decides sample and noise, so
-what is released as described, less what is released without noise, is the noise of this release
-alone, whatever the algorithm makes of it; and what is released without noise tells how far the
-record moves it.
+the described release less the release without noise is the noise of this release alone, however
+the algorithm uses it. The releases without noise on both data sets show how far the record moves
+them.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Sadd
 from jaxminimax.door.watch import update_and_releases
 from jaxminimax.mechanism import Query
 
-_NUMBERS = 2**24  # that are on the device at a time
+_NUMBERS = 2**24  # how many numbers are on the device at a time
 
-# What is looked at of a round: `(state after the round, values that it released) -> tree`, numbers
-# that noise was added to; a tuple of trees for several releases.
+# An observation of a round, `(state after the round, values that it released) -> tree`: a tree of
+# numbers that noise was added to, or a tuple of trees for several releases.
 Observe = Callable[[Any, list[Any]], PyTree]
 
 
@@ -78,8 +78,8 @@ def silenced(described: Any) -> Any:
 def first_release(state: Any, released: list[Any]) -> PyTree:
     """The first value that a round released.
 
-    Of later ones the noise is known only where operators do not depend on the point: it is moved by
-    the noise of the first.
+    The noise of later values is known only if operators do not depend on the point, since the noise
+    of the first value moves the point.
 
     Raises:
       ValueError: if there is none.

@@ -16,9 +16,9 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
     """The names of all persons in order, and the number of each row's person, `[rows]`.
 
     A name is exact text: an integer by its decimal digits, whatever its size; text by its
-    characters; bytes by those of UTF-8, with a surrogate for each byte that is none; a UUID by its
-    36 characters. No name passes through a float. So 1 and "1" are one person, as a CSV file does
-    not tell them apart, and "1", "1.0", "01", " 1" and "true" are five.
+    characters; bytes by their UTF-8 characters, with a surrogate for each invalid byte; a UUID by
+    its 36 characters. No name passes through a float. So 1 and "1" are one person, as a CSV file
+    does not tell them apart, and "1", "1.0", "01", " 1" and "true" are five.
 
     Integers come first, by value, and other names follow in the order of their characters.
 

@@ -24,7 +24,7 @@ def keep() -> pathlib.Path | None:
     all of it off.
 
     Returns:
-      The folder; None where nothing was set, for these settings or because the folder is not, or
+      The folder; None, with nothing set, if JAX's own settings decide, or if the folder is not, or
       cannot be made, the user's alone.
     """
     allowed = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ def keep() -> pathlib.Path | None:
 def _own_folder() -> pathlib.Path | None:
     """The folder, made if it has to be; None if others own or could write any part of it.
 
-    Where they could rename it, in a folder above it, they could put another one there.
+    A user who may write to a folder above it could rename it and put another one in its place.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if sys.platform == "win32":  # no owners and modes to check

@@ -1,9 +1,10 @@
-"""Binomial and hypergeometric laws from integers, with floats on a known side of them.
+"""Binomial and hypergeometric laws in integer arithmetic, with one-sided bounds in floats.
 
-Masses follow from the likeliest one outwards, by the ratios of neighbours, in integers that are
-rounded down. Ratios are at most 1, so of N numbers none is off by N or more. Those left out would
-be 0, and add up to less than N^2: the last one listed is below N, as the masses are log-concave it
-is followed by ratios of at most r with r^N <= N / 2^bits, and r / (1 - r) <= N / ln(2^bits / N).
+Masses are computed from the likeliest one outwards, by the ratios of neighbours, in integers that
+are rounded down. Ratios are at most 1, so each of N masses is off by less than N. Masses that are
+not listed round to 0, and add up to less than N^2: the last one listed is below N, as the masses
+are log-concave it is followed by ratios of at most r with r^N <= N / 2^bits, and
+r / (1 - r) <= N / ln(2^bits / N).
 """
 
 import functools
@@ -15,13 +16,13 @@ BITS = 288  # of the likeliest mass
 
 
 class Law(NamedTuple):
-    """P[k] for k = first, first + 1, ..., enclosed.
+    """Bounds on P[k] for k = first, first + 1, ....
 
     Attributes:
       first: the least k that is not negligible.
-      upper: at least P[k], a float each.
-      none: at most P[0].
-      rest: at least the probability of all k that are not listed.
+      upper: an upper bound on each P[k].
+      none: a lower bound on P[0].
+      rest: an upper bound on the total probability of all k that are not listed.
     """
 
     first: int
@@ -54,7 +55,7 @@ def outwards(middle: int, last: int, ratio: Callable[[int], tuple[int, int]],
 
 
 def binomial_masses(trials: int, hit: int, both: int, bits: int) -> tuple[int, tuple[int, ...]]:
-    """`outwards` for hits of probability hit / both < 1, each."""
+    """`outwards` for the number of hits in trials of probability hit / both < 1 each."""
     miss = both - hit
     return outwards(min(trials, (trials + 1) * hit // both), trials,
                     lambda k: ((trials - k) * hit, (k + 1) * miss), bits)
@@ -62,7 +63,7 @@ def binomial_masses(trials: int, hit: int, both: int, bits: int) -> tuple[int, t
 
 @functools.lru_cache(maxsize=256)
 def binomial(trials: int, hit: int, both: int) -> Law:
-    """How many of so many independent trials hit, with probability hit / both each."""
+    """The number of hits in independent trials, each with probability hit / both."""
     if hit >= both:
         return Law(trials, (1.0,), 0.0 if trials else 1.0, 0.0)
     return _enclosed(*binomial_masses(trials, hit, both, BITS), trials)
@@ -70,7 +71,7 @@ def binomial(trials: int, hit: int, both: int) -> Law:
 
 @functools.lru_cache(maxsize=256)
 def hypergeometric(population: int, marked: int, draws: int) -> Law:
-    """How many of the marked are in a uniform subset of so many draws, marked + draws <= n."""
+    """The number of marked records in a uniform subset of `draws`; marked + draws <= n."""
     left = population - marked - draws
     most = min(marked, draws)
     masses = outwards(min(most, (draws + 1) * (marked + 1) // (population + 2)), most,

@@ -5,7 +5,7 @@ what a later process executes: another user who could write there would know the
 the code. A file is written under another name, flushed to the disk and then renamed, so that a
 crash or a full disk leaves the former content or the new one. Locks are the operating system's,
 which releases them when a process ends, however it ends; network file systems do not promise them.
-Systems without numbers of users and modes, such as Windows, are not checked for either.
+Owners and modes are not checked on systems without them, such as Windows.
 """
 
 import contextlib
@@ -54,11 +54,11 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
 
 def check(path: str | os.PathLike, found: os.stat_result | None = None, *,
           closed: bool = False) -> None:
-    """Refuses a link, and what other users own or may write to.
+    """Refuses a link, and a file or folder that another user owns or may write to.
 
     Args:
       path: of a file or folder.
-      found: of it; None: what is there now.
+      found: its `os.lstat`; None: read now.
       closed: whether it lies in a folder that nobody else may enter.
 
     Raises:
@@ -125,7 +125,7 @@ def write(path: str | os.PathLike, text: str, *, mode: int = 0o666, new: bool = 
 
 
 def remove(folder: str | os.PathLike) -> None:
-    """Removes a folder: from the first moment on nothing of it is in its place."""
+    """Removes a folder, which is renamed first, so that its path is free at once."""
     ended = _aside(folder)
     os.rename(folder, ended)
     shutil.rmtree(ended)
@@ -141,7 +141,7 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
 
     Args:
       what: a folder, with the lock inside, or a file, with the lock beside it.
-      wait: for another process [s].
+      wait: seconds to wait for another process.
 
     Raises:
       ValueError: naming the process that has the lock.
@@ -169,11 +169,11 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
 
 
 def sweep(folder: str | os.PathLike, name: str = "") -> None:
-    """Removes what processes that ended left while they wrote or removed something in a folder.
+    """Removes the temporary files and folders that ended processes left in a folder.
 
     Args:
-      folder: that no other process works in.
-      name: of the file or folder that it was; "" for any.
+      folder: where no other process works.
+      name: of the file or folder that they were written for; "" for any.
     """
     for one in os.listdir(folder):
         if _ASIDE.fullmatch(one, len(name)) and one.startswith(name):

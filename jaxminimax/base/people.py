@@ -37,7 +37,7 @@ def rows_each(data: PyTree) -> int | None:
 
 
 def unit_of(people: int = 1, rows: int | None = None) -> str:
-    """What a statement is for, where the user did not name it.
+    """The unit of privacy of a statement, if the user did not name one.
 
     Args:
       people: how many records of one person may differ.

@@ -50,7 +50,7 @@ _KINDS = 2**8  # more than there are
 
 
 def stream(kind: Kind, mechanism: Answered) -> int:
-    """What the keys of a description's releases are made of beside their numbers.
+    """The number of the stream of keys that a description's releases use.
 
         kind + 256 place
 
@@ -58,7 +58,7 @@ def stream(kind: Kind, mechanism: Answered) -> int:
     parts of a `Sequence` or a `Parallel` never share a stream, so neither noise nor samples.
 
     Raises:
-      ValueError: for a place that is none.
+      ValueError: for a place out of range.
     """
     if not 0 <= mechanism.place < 2**32 // _KINDS:
         raise ValueError(f"place must be in [0, {2**32 // _KINDS}), got {mechanism.place}: leave "
@@ -87,10 +87,10 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
     (`operators_words`, `public_key` and `words_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
 
     No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
-    twice 32 bits, so that different streams or numbers have different keys, for sure. So have, of
-    the same run's key, `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` for i < 2^31:
-    they are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these. Keys
-    that descend from different ones are as unlikely to agree as any two of random bits.
+    twice 32 bits, so that different streams or numbers always have different keys. For i < 2^31,
+    `jax.random.fold_in(key, i)` and `jax.random.split(key)[i]` of the run's key differ from them
+    too: they are threefry of (0, i), and (0, 2^31 + number) with number < 2^31 is none of these.
+    Keys that descend from different keys are as unlikely to agree as any two of random bits.
 
     Args:
       key: of the run.

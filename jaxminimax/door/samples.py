@@ -115,7 +115,7 @@ def sample_of_release(key: jax.Array, mechanism: Repeat,
 
 
 def described(mechanism: Repeat) -> tuple:
-    """What a release's sample is a function of, beside its key."""
+    """The settings that decide a release's sample, together with its key."""
     query = mechanism.query
     assert isinstance(query, Query | Resolvent)
     return query.sampling, query.population, mechanism.times, mechanism.parts

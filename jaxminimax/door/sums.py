@@ -51,8 +51,8 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
       key: root key of the run, a secret. Sample and noise are functions of it, of `spent` and of
         the mechanism's place alone, so a resumed run repeats exactly what it had released. For the
         same reason, never release at two different points with the same three.
-      mechanism: what was promised to the accountant; of a `Sequence` or a `Parallel` one of its
-        `parts` as it is, whose place no other part has.
+      mechanism: what was promised to the accountant; for a `Sequence` or a `Parallel`, one of its
+        `parts`, unchanged, since no other part has its place.
       spent: number of releases of this mechanism already made, int32 `[]`.
       problem: only `problem.operator` is used, which also says how its clipped sum is computed
         (`saddle_operator`, `with_strategy`), and whether it draws.

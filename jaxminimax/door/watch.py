@@ -1,6 +1,6 @@
 """The releases of a round, compared with the description that is charged while it is traced.
 
-Drivers take their rounds by `update`, which refuses an algorithm whose releases are not those of
+Drivers compute a round by `update`, which refuses an algorithm whose releases are not those of
 `mechanism(hyper)`. It looks at the program once, when it is traced, and adds nothing to it.
 Releases inside a user's own `jax.jit` that was traced before are not seen again, and several
 releases by `jax.vmap` over points look like one; keys that differ by the place of a description
@@ -27,10 +27,10 @@ class Seen(NamedTuple):
     """A release of a round.
 
     Attributes:
-      described: that it answers.
-      number: releases of it that were made before.
-      value: what was released.
-      trace: of which program it is a part; another one inside a `jit` or a branch of the round.
+      described: its description.
+      number: releases of this description that were made before.
+      value: the released value.
+      trace: the program that it is a part of; inside a `jit` or a branch of the round another one.
     """
 
     described: Any
@@ -55,12 +55,12 @@ _COUNTED = jax.make_user_context()
 
 
 def watched(door: Door) -> Door:
-    """A function that releases, `(key, mechanism, spent, ...)`, and is seen; not what it calls."""
+    """Records calls of a release function `(key, mechanism, spent, ...)`, but none inside it."""
     return _watched(door, lambda value: value)
 
 
 def watched_pair(door: Door) -> Door:
-    """The same of a function whose value is a pair: its first entry is seen, the noisy sum."""
+    """`watched` for a function that returns a pair; it records the first entry, the noisy sum."""
     return _watched(door, lambda value: value[0])
 
 
@@ -118,7 +118,7 @@ def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper
 
 def update_and_releases(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
                         problem: Any) -> tuple[Any, list[Seen]]:
-    """The same, and the releases in their order."""
+    """The state that `update` returns, and the releases in their order."""
     outer, trace, token = _SEEN.get(), _program(), _SEEN.set([])
     try:
         state = algorithm.update(key, state, data, hyper, problem)
@@ -167,9 +167,10 @@ def _equal(one: Any, other: Any) -> bool:
 def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
     """Whether a description is the one that is charged.
 
-    A traced number is the same where it is the same object, if `mechanism` hands it on, as the two
-    descriptions that are charged show. One that is computed there anew cannot be compared, nor can
-    arguments of a program inside the round: `here` is whether it is outside of them.
+    `charged` and `again` are from two calls of `mechanism(hyper)`. If both hold one traced number
+    as the same object, `mechanism` passes it on, and `one` must hold that object too. A number that
+    `mechanism` computes anew cannot be compared. Neither can arguments of a `jit` or a branch
+    inside the round: `here` is True for a release outside of these.
     """
     if isinstance(one, jax.core.Tracer) and not here:
         return True
@@ -188,7 +189,7 @@ def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
 
 @contextlib.contextmanager
 def numbered() -> Iterator[list[Numbered]]:
-    """All releases of rounds that are traced here, as they are made."""
+    """Collects the releases of rounds that are traced in this context, when they run."""
     numbers: list[Numbered] = []
     token = _NUMBERS.set(numbers)
     try:

@@ -150,7 +150,7 @@ class _Several(Description):
                      for part in self.parts)
 
     def placed(self, taken: set[tuple[str, int]]) -> Self:
-        """Every part at another place."""
+        """The same, with a free place for every part."""
         return dataclasses.replace(  # type: ignore[type-var]
             self, parts=self._parts_placed(taken))
 

@@ -83,8 +83,8 @@ REPLACE_ONE = "replace_one"
 NEIGHBOURS = (REPLACE_ONE, "add_or_remove_one")
 
 
-# How often failures of samples of a fixed size are charged for several records. By Bernstein's
-# inequality for the rows of a shard, once was enough in every case that was tried.
+# The factor by which failures of fixed-size samples are charged for several records. By
+# Bernstein's inequality for the rows of a shard, 1 was enough in every case that was tried.
 _SUBSTITUTES = 1000.0
 
 

@@ -76,7 +76,7 @@ class Description(abc.ABC):
         """The leaves that it is put together from, in order."""
 
     def answered(self) -> "tuple[Answered, ...]":
-        """The descriptions in it that releases answer, each with a place of its own, in order."""
+        """The descriptions in it that releases are made for, each with its own place, in order."""
         return self.flattened()
 
     def placed(self, taken: set[tuple[str, int]]) -> "Description":
@@ -109,12 +109,12 @@ Mechanism = Description
 
 @pytree_dataclass
 class Answered(Description):
-    """A description that releases answer.
+    """A description that releases are made for.
 
     Attributes:
-      place: its number among the descriptions of a run whose releases draw from the same stream of
-        keys. 0, but in a `Sequence` or a `Parallel`, which set it: the place is part of the keys
-        of its releases, so that no two descriptions share noise or samples.
+      place: its number among the descriptions of one kind in a run, see `draws`. 0 unless a
+        `Sequence` or a `Parallel` sets it. The place is part of the keys of its releases, so that
+        no two descriptions share noise or samples.
     """
 
     place: int = jax.tree.static(default=0, repr=False)

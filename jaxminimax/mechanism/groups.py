@@ -104,7 +104,7 @@ class GroupGradients(OneRelease):
         return (sum(self.sizes),) if self.groups == "all" else tuple(sorted(set(self.sizes)))
 
     def together(self, repeat: Repeat) -> bool:
-        """Yes, where places of other costs are samples of a fixed size; or else there is one place.
+        """True for samples of a fixed size, and where all places have one cost.
 
         A release reads at most k of the k records; those in other groups move nothing, a
         displacement of 0, which the pairs for k records cover. Of all groups at once, each moves

@@ -16,7 +16,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def descriptions(hyper: Any) -> dict[str, Any]:
-    """The descriptions in a `Hyper`, and what its releases answer, by where they stand in it."""
+    """The descriptions and single releases in a `Hyper`, by their paths in it."""
     found = jax.tree_util.tree_leaves_with_path(hyper, is_leaf=_describes)
     return {_name(path): x for path, x in found if _describes(x)}
 
@@ -38,7 +38,7 @@ def check_charged(algorithm: Any, hyper: Any) -> None:
     """Refuses settings with a description that the algorithm's mechanism does not have.
 
     Raises:
-      ValueError: naming it: its noise changes no noise that is charged.
+      ValueError: naming a description whose noise does not change the noise that is charged.
     """
     def charged(**own: float) -> list[float]:
         made = algorithm.mechanism(with_noise_of_all(hyper, 1.0, **own))

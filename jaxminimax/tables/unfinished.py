@@ -8,10 +8,12 @@ versions and device, and a keyed fingerprint of its rows), what it released befo
 means), and the state of the training. All draws are functions of the key, so what was lost between
 two saved states is repeated, and not released anew. A folder of another run is refused, as its
 noise would stand on other numbers: equal noise at another point, or times another factor, gives the
-data away. So are other settings by the same arguments, of a later version or on a mesh.
+data away. Other settings that the same arguments give, in a later version or on a mesh, are refused
+for the same reason.
 
-The promise is written before the key, the key before anything is released, and the folder goes in
-one piece: one with a key and no promise, or with released numbers and no key, is refused.
+The promise is written before the key, the key before anything is released, and the folder is
+removed as a whole. A folder with a key and no promise, or with released numbers and no key, is
+refused.
 """
 
 import contextlib
@@ -33,8 +35,8 @@ from jaxminimax.drivers import fingerprint
 from jaxminimax.noise import secret_key
 
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
-_PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # that round what a round begins at
-LONG = 3e9  # numbers read by a run, from which on its state is saved on the way
+_PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at
+LONG = 3e9  # a run that reads at least so many numbers saves its state on the way
 _SAVES = 20
 
 
