@@ -100,19 +100,28 @@ def test_a_key_that_lies_there_is_not_taken_for_the_runs_own(tmp_path):
     (planted / "key").chmod(0o622)
     with pytest.raises(ValueError, match=r"run/key can be written by other users \(mode 622\)"):
         Unfinished(planted)
+    for mode in (0o640, 0o604):
+        (planted / "key").chmod(mode)
+        with pytest.raises(ValueError, match=rf"run/key can be read .* {mode:o}\).*chmod go-"):
+            Unfinished(planted)
     (planted / "key").chmod(0o600)
     (planted / "key").rename(tmp_path / "elsewhere")
     (planted / "key").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="run/key is a link"):
+    with pytest.raises(ValueError, match="run/key is a link") as refused:
         Unfinished(planted)
+    assert "chmod" not in str(refused.value)
+    (tmp_path / "link").symlink_to(planted)
+    with pytest.raises(ValueError, match="link is a link"):
+        Unfinished(tmp_path / "link")
 
 
 @pytest.mark.parametrize("name", ["run", "key", "promise.json", "moments", "lock"])
 def test_what_another_user_owns_is_refused(tmp_path, monkeypatch, name):
     begun(tmp_path / "run")
     of_another_user(monkeypatch, name)
-    with pytest.raises(ValueError, match=f"{name} belongs to another user, number"):
+    with pytest.raises(ValueError, match=f"{name} belongs to another user, number") as refused:
         Unfinished(tmp_path / "run")
+    assert "chmod" not in str(refused.value)
     if name != "run":  # put there after the folder was looked at
         with pytest.raises(ValueError, match="belongs to another user"):
             own_files.read(tmp_path / "run" / name)
@@ -188,7 +197,7 @@ def test_a_command_refuses_a_folder_of_runs_that_others_may_write_to(tmp_path, c
 
 
 def test_what_ended_processes_left_is_removed(tmp_path):
-    left = tmp_path / "study.json.123-0a1b2c3d"
+    left = tmp_path / "study.json.123-0a1b2c3d4e5f6071"
     left.write_text("{")
     mine = tmp_path / "study.json.txt"
     mine.write_text("mine")
@@ -197,11 +206,32 @@ def test_what_ended_processes_left_is_removed(tmp_path):
     assert mine.exists()
     run = tmp_path / "run"
     key = begun(run)
-    (run / "key.7-00000000").write_text("half")
-    (run / "rounds.7-00000000").mkdir()
+    for name in ("key", "promise.json", "moments"):
+        (run / f"{name}.7-{0:016}").write_text("half")
+    (run / "exp.2-20241123").mkdir()
+    (run / f"exp.2-{0:016}").write_text("a user's own")
     with Unfinished(run) as job:
         assert words(job) == key
-    assert sorted(x.name for x in run.iterdir()) == ["key", "lock", "moments", "promise.json"]
+        job.once("moments", lambda: [2.0])
+    assert sorted(x.name for x in run.iterdir()) == [
+        f"exp.2-{0:016}", "exp.2-20241123", "key", "lock", "moments", "promise.json"]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("key", ""), ("key", "[]"), ("key", "{}"), ("key", '["threefry2x32", 1]'), ("key", "\xff"),
+    ("key", '["threefry2x32", 1, 4294967296]'), ("key", '["threefry2x32", 1.5, 2]'),
+    ("key", '["threefry2x32", [1, 2], [3, 4]]'), ("key", '["of no kind", 1, 2]'),
+    ("promise.json", "{"), ("moments", "[1.")])
+def test_a_damaged_file_is_refused_and_the_lock_is_free(tmp_path, name, text):
+    begun(tmp_path / "run")
+    good = (tmp_path / "run" / name).read_bytes()
+    (tmp_path / "run" / name).write_bytes(text.encode("latin-1"))
+    for _ in range(2):  # the first error is still there when the second one is raised
+        with pytest.raises(ValueError, match=f"run holds a damaged {name}: .*delete") as refused:
+            begun(tmp_path / "run")
+    (tmp_path / "run" / name).write_bytes(good)
+    begun(tmp_path / "run")
+    assert refused.traceback
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path):

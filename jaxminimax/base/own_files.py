@@ -25,7 +25,7 @@ else:
     import fcntl
 
 _PAUSE = 0.02  # seconds between two attempts to lock
-_ASIDE = re.compile(r".*\.\d+-[0-9a-f]{8}")  # the name of what is being written or removed
+_ASIDE = re.compile(r"\.\d+-[0-9a-f]{16}")  # after the name of what is being written or removed
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -53,32 +53,41 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
 
 
 def check(path: str | os.PathLike, found: os.stat_result | None = None, *,
-          closed: bool = False) -> None:
+          closed: bool = False, secret: bool = False) -> None:
     """Refuses a link, and what other users own or may write to.
 
     Args:
       path: of a file or folder.
       found: of it; None: what is there now.
       closed: whether it lies in a folder that nobody else may enter.
+      secret: whether it is refused, too, if others may read it.
 
     Raises:
       ValueError: naming the file or folder, and what to do.
     """
     found = os.lstat(path) if found is None else found
-    why = "is a link" if stat.S_ISLNK(found.st_mode) else ""
-    if sys.platform != "win32":
-        if found.st_uid != os.getuid():
-            why = f"belongs to another user, number {found.st_uid}"
-        elif not closed and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            why = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
-    if why:
-        raise ValueError(f"{path} {why}, so another user could learn or choose what is secret: "
-                         "give a folder that does not exist yet; or, if nobody else has written "
-                         "to this one, remove their right to do so (chmod -R go-w).")
+    if stat.S_ISLNK(found.st_mode):
+        raise ValueError(f"{path} is a link, which may lead to what is not yours: give the folder "
+                         "itself, without links in it, or one that does not exist yet.")
+    if sys.platform == "win32":
+        return
+    if found.st_uid != os.getuid():
+        raise ValueError(f"{path} belongs to another user, number {found.st_uid}, who could learn "
+                         "or choose what is secret: give a folder that does not exist yet.")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not closed:
+        raise ValueError(f"{path} can be written by other users (mode {mode:o}), who could learn "
+                         "or choose what is secret: give a folder that does not exist yet; or, if "
+                         "nobody else has written to this one, remove their right to do so "
+                         "(chmod -R go-w).")
+    if mode & 0o077 and secret:
+        raise ValueError(f"{path} can be read by other users (mode {mode:o}), who could subtract "
+                         "the noise: give a folder that does not exist yet; or, if nobody else "
+                         "has read this file, remove their right to do so (chmod go-rwx).")
 
 
-def read(path: str | os.PathLike) -> str:
-    """The content of a file that nobody else owns or may write to.
+def read(path: str | os.PathLike, *, secret: bool = False) -> str:
+    """The content of a file that nobody else owns or may write to; nor read, if it is a secret.
 
     Raises:
       ValueError: for any other file.
@@ -88,7 +97,7 @@ def read(path: str | os.PathLike) -> str:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     with open(handle, encoding="utf-8") as file:
-        check(path, os.fstat(handle))
+        check(path, os.fstat(handle), secret=secret)
         return file.read()
 
 
@@ -132,7 +141,7 @@ def remove(folder: str | os.PathLike) -> None:
 
 
 def _aside(path: str | os.PathLike) -> str:
-    return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextlib.contextmanager
@@ -157,7 +166,8 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
             if free and _is_at(handle, path):  # else its last holder removed it
                 os.ftruncate(handle, 0)
                 os.write(handle, str(os.getpid()).encode())
-                sweep(folder, name)
+                if name:
+                    sweep(what)
                 yield
                 return
             if not free and time.monotonic() >= end:
@@ -168,18 +178,18 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
         time.sleep(_PAUSE)
 
 
-def sweep(folder: str | os.PathLike, name: str = "") -> None:
-    """Removes what processes that ended left while they wrote or removed something in a folder.
+def sweep(path: str | os.PathLike) -> None:
+    """Removes what processes that ended left while they wrote or removed a file or folder.
 
     Args:
-      folder: that no other process works in.
-      name: of the file or folder that it was; "" for any.
+      path: of the file or folder that it was, which no other process writes or removes.
     """
+    folder, name = os.path.split(os.path.abspath(path))
     for one in os.listdir(folder):
         if _ASIDE.fullmatch(one, len(name)) and one.startswith(name):
-            path = os.path.join(folder, one)
+            left = os.path.join(folder, one)
             with contextlib.suppress(OSError):
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+                shutil.rmtree(left) if os.path.isdir(left) else os.remove(left)
 
 
 def _lock(handle: int) -> bool:

@@ -59,24 +59,24 @@ class Unfinished:
 
     def __init__(self, folder: Any, key: jax.Array | None = None) -> None:
         self._folder = None if folder is None else pathlib.Path(folder)
-        self._lock = contextlib.ExitStack()
         self.going_on = False
-        if self._folder is not None:
-            try:
-                own_files.make(self._folder)
-                self._lock.enter_context(own_files.locked(self._folder))
-            except OSError as error:
-                raise ValueError(f"{self._folder} cannot be written: {error}") from error
-            self.going_on = (self._folder / _KEY).exists()
-            if self.going_on and not (self._folder / _PROMISE).exists():
-                self._refuse_as("holds a key, but nothing of the run that it is of")
-        if self._folder is None or not self.going_on:
-            self.key = secret_key() if key is None else key
-            return
-        words = json.loads(own_files.read(self._folder / _KEY))
-        if key is not None and _words(key) != words:
-            self._refuse("seed or key")
-        self.key = jax.random.wrap_key_data(jnp.array(words[1:], jnp.uint32), impl=words[0])
+        with contextlib.ExitStack() as held:
+            if self._folder is not None:
+                try:
+                    own_files.make(self._folder)
+                    held.enter_context(own_files.locked(self._folder))
+                except OSError as error:
+                    raise ValueError(f"{self._folder} cannot be written: {error}") from error
+                for name in (_KEY, _PROMISE):
+                    own_files.sweep(self._folder / name)
+                self.going_on = (self._folder / _KEY).exists()
+                if self.going_on and not (self._folder / _PROMISE).exists():
+                    self._refuse_as("holds a key, but nothing of the run that it is of")
+            if self.going_on:
+                self.key = self._saved_key(key)
+            else:
+                self.key = secret_key() if key is None else key
+            self._lock = held.pop_all()  # closed if anything above was refused
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +106,7 @@ class Unfinished:
                 fingerprint.secret(self.key), rows),
             "setting": settings}))
         if self.going_on:
-            saved = json.loads(own_files.read(self._folder / _PROMISE))
+            saved = self._read(_PROMISE)
             for name in made | saved:
                 if made.get(name) != saved.get(name):
                     self._refuse(name)
@@ -121,8 +121,10 @@ class Unfinished:
           name: of the release.
           make: called unless it was released before.
         """
-        if self._folder is not None and self._is_there(name):
-            return json.loads(own_files.read(self._folder / name))
+        if self._folder is not None:
+            own_files.sweep(self._folder / name)
+            if self._is_there(name):
+                return self._read(name)
         made = make()
         self._write(name, made)
         return made
@@ -147,6 +149,26 @@ class Unfinished:
             self._refuse_as(f"holds {name}, but no key of the run that it is of")
         return there
 
+    def _saved_key(self, given: jax.Array | None) -> jax.Array:
+        """The key of the folder, which is the given one if there is one."""
+        words = self._read(_KEY, secret=True)
+        if given is not None and _words(given) != words:
+            self._refuse("seed or key")
+        try:
+            key = jax.random.wrap_key_data(jnp.array(np.array(words[1:], np.uint32)), impl=words[0])
+            if key.shape == () and _words(key) == words:
+                return key
+        except (LookupError, OverflowError, TypeError, ValueError):
+            pass
+        self._refuse_as(f"holds a damaged {_KEY}: restore it to go on with its run")
+
+    def _read(self, name: str, secret: bool = False) -> Any:
+        assert self._folder is not None
+        try:
+            return json.loads(own_files.read(self._folder / name, secret=secret))
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            self._refuse_as(f"holds a damaged {name}: restore it to go on with its run")
+
     def _write(self, name: str, content: Any, new: bool = False) -> None:
         """All of it or nothing, for the owner's eyes only."""
         if self._folder is not None:
@@ -157,7 +179,6 @@ class Unfinished:
                         "command to go on with it")
 
     def _refuse_as(self, what: str) -> NoReturn:
-        self._lock.close()
         raise ValueError(f"{self._folder} {what}. To give it up, and begin another one, delete "
                          "that folder; what anybody saw of it stays spent.")
 
