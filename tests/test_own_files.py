@@ -49,13 +49,15 @@ def begun(folder):
 
 def of_another_user(monkeypatch, name):
     """Whatever has that name is from now on another user's."""
-    lstat, fstat = os.lstat, os.fstat
+    status, lstat, fstat = os.stat, os.lstat, os.fstat
 
     def changed(found, path):
         values = list(found)
         values[stat.ST_UID] += os.path.basename(os.fspath(path)) == name
         return os.stat_result(values)
 
+    monkeypatch.setattr(os, "stat", lambda path, **how: status(path, **how) if isinstance(
+        path, int) else changed(status(path, **how), path))
     monkeypatch.setattr(os, "lstat", lambda path, **how: changed(lstat(path, **how), path))
     monkeypatch.setattr(os, "fstat", lambda handle: changed(
         fstat(handle), os.readlink(f"/proc/self/fd/{handle}")))
@@ -125,6 +127,57 @@ def test_what_another_user_owns_is_refused(tmp_path, monkeypatch, name):
     if name != "run":  # put there after the folder was looked at
         with pytest.raises(ValueError, match="belongs to another user"):
             own_files.read(tmp_path / "run" / name)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_nothing_is_released_with_a_key_in_a_folder_that_was_replaced(tmp_path, back):
+    """Whether it is still so, or its own folder is in its place again once the key was written."""
+    run, own, other = (tmp_path / name for name in ("run", "own", "other"))
+    other.mkdir()
+    with Unfinished(run) as job:
+        run.rename(own)
+        other.rename(run)
+        write = job._write
+
+        def swaps(name, *args, **how):
+            write(name, *args, **how)
+            if back and name == "key":
+                run.rename(other)
+                own.rename(run)
+
+        job._write = swaps
+        with pytest.raises(ValueError, match="run was replaced by another folder before"):
+            job.promise(np.zeros(3), "settings")
+
+
+def test_a_parent_in_which_others_could_replace_a_folder_is_refused(tmp_path, capsys):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    for mode, safe in ((0o777, False), (0o1777, True), (0o703, False), (0o755, True)):
+        parent = tmp_path / f"{mode:o}"
+        parent.mkdir()
+        parent.chmod(mode)
+        if safe:
+            begun(parent / "a" / "b" / "run")
+            continue
+        for make in (lambda x: begun(x / "run"), lambda x: begun(x / "a" / "run")):
+            with pytest.raises(ValueError, match=rf"can be .*\(mode {mode:o}\).*chmod o-w"):
+                make(parent)
+        assert main.main([*command(tmp_path / "m")[:-2], str(parent)]) == 2
+        assert f"(mode {mode:o})" in capsys.readouterr().err
+        assert not list(parent.iterdir())
+
+
+def test_a_parent_of_another_user_is_refused(tmp_path, monkeypatch, capsys):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    parent = tmp_path / "theirs"
+    parent.mkdir()
+    of_another_user(monkeypatch, "theirs")
+    for make in (lambda: begun(parent / "run"), lambda: begun(parent / "a" / "run")):
+        with pytest.raises(ValueError, match="theirs belongs to another user, number"):
+            make()
+    assert main.main(command(tmp_path / "theirs")) == 2
+    assert "theirs belongs to another user" in capsys.readouterr().err
+    assert not list(parent.iterdir())
 
 
 def test_numbers_without_a_key_are_not_taken_for_the_runs_own(tmp_path, monkeypatch):

@@ -32,6 +32,8 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 def make(folder: pathlib.Path, mode: int = 0o700) -> None:
     """Makes a folder, and its parents where they are missing, and checks it and all within.
 
+    The folder that it lies in is checked, too, and the one that holds what was made.
+
     Args:
       folder: of this user alone; others may read it, if it is there and lets them.
       mode: of what is made.
@@ -40,8 +42,10 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
       ValueError: naming the folder or file that another user owns or may write to.
       OSError: if it cannot be made.
     """
+    check_parent(folder.absolute().parent)
     for one in (*reversed(folder.parents), folder):
         if not one.is_dir():
+            check_parent(one.absolute().parent)
             one.mkdir(mode, exist_ok=True)
             check(one)
     check(folder)
@@ -84,6 +88,31 @@ def check(path: str | os.PathLike, found: os.stat_result | None = None, *,
         raise ValueError(f"{path} can be read by other users (mode {mode:o}), who could subtract "
                          "the noise: give a folder that does not exist yet; or, if nobody else "
                          "has read this file, remove their right to do so (chmod go-rwx).")
+
+
+def check_parent(folder: pathlib.Path) -> None:
+    """Refuses a folder in which any other user could put another folder in the place of ours.
+
+    In one with the sticky bit, such as /tmp, only its owner and that of the other folder can. The
+    members of a group that may write to it are trusted, as some systems give every user a group.
+
+    Args:
+      folder: that may be missing or a link.
+
+    Raises:
+      ValueError: naming it, and what to do.
+    """
+    if sys.platform == "win32" or not folder.exists():
+        return
+    found = os.stat(folder)
+    if found.st_uid not in (0, os.getuid()):
+        raise ValueError(f"{folder} belongs to another user, number {found.st_uid}, who could "
+                         "replace what is in it: give a folder within one of your own.")
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise ValueError(f"{folder} can be written by other users (mode "
+                         f"{stat.S_IMODE(found.st_mode):o}), who could replace what is in it: give "
+                         "a folder within one of your own, or remove their right to do so "
+                         "(chmod o-w).")
 
 
 def read(path: str | os.PathLike, *, secret: bool = False) -> str:
@@ -163,7 +192,7 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o666)
         try:
             free = _lock(handle)
-            if free and _is_at(handle, path):  # else its last holder removed it
+            if free and is_at(handle, path):  # else its last holder removed it
                 os.ftruncate(handle, 0)
                 os.write(handle, str(os.getpid()).encode())
                 if name:
@@ -192,6 +221,14 @@ def sweep(path: str | os.PathLike) -> None:
                 shutil.rmtree(left) if os.path.isdir(left) else os.remove(left)
 
 
+def is_at(handle: int, path: str | os.PathLike) -> bool:
+    """Whether an open file or folder still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _lock(handle: int) -> bool:
     """Takes the lock, if nobody has it."""
     try:
@@ -202,14 +239,6 @@ def _lock(handle: int) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     return True
-
-
-def _is_at(handle: int, path: str) -> bool:
-    """Whether an open file still has its name."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _holder(path: str) -> str:

@@ -11,14 +11,17 @@ noise would stand on other numbers: equal noise at another point, or times anoth
 data away. So are other settings by the same arguments, of a later version or on a mesh.
 
 The promise is written before the key, the key before anything is released, and the folder goes in
-one piece: one with a key and no promise, or with released numbers and no key, is refused.
+one piece: one with a key and no promise, or with released numbers and no key, is refused. So is one
+that was replaced by another one before the key was in it: nothing is released with such a key.
 """
 
 import contextlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
@@ -59,12 +62,16 @@ class Unfinished:
 
     def __init__(self, folder: Any, key: jax.Array | None = None) -> None:
         self._folder = None if folder is None else pathlib.Path(folder)
+        self._place: int | None = None  # the folder, open, whatever its name leads to later
         self.going_on = False
         with contextlib.ExitStack() as held:
             if self._folder is not None:
                 try:
                     own_files.make(self._folder)
                     held.enter_context(own_files.locked(self._folder))
+                    if sys.platform != "win32":
+                        self._place = os.open(self._folder, os.O_RDONLY)
+                        held.callback(os.close, self._place)
                 except OSError as error:
                     raise ValueError(f"{self._folder} cannot be written: {error}") from error
                 for name in (_KEY, _PROMISE):
@@ -93,7 +100,7 @@ class Unfinished:
           **given: plain values that decide what is released.
 
         Raises:
-          ValueError: naming what is another one.
+          ValueError: naming what is another one, or for a folder that was replaced by another one.
         """
         if self._folder is None:
             return
@@ -110,9 +117,14 @@ class Unfinished:
             for name in made | saved:
                 if made.get(name) != saved.get(name):
                     self._refuse(name)
-            return
-        self._write(_PROMISE, made)
-        self._write(_KEY, _words(self.key), new=True)
+        else:
+            self._write(_PROMISE, made)
+            self._write(_KEY, _words(self.key), new=True)
+        if self._place is not None:
+            own_files.check(self._folder, os.fstat(self._place))
+            if not (own_files.is_at(self._place, self._folder)
+                    and _KEY in os.listdir(self._place)):
+                self._refuse_as("was replaced by another folder before anything was released")
 
     def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
         """What `make` releases, as plain numbers and lists; of a run that goes on, what it had.
