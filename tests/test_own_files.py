@@ -189,17 +189,40 @@ def test_numbers_without_a_key_are_not_taken_for_the_runs_own(tmp_path, monkeypa
             job.once(name, lambda: [1.0]) if name == "moments" else job.driver(1e12, 10)
 
 
-def test_saved_states_of_other_users_are_refused(tmp_path):
+@pytest.fixture
+def run_with_states():
+    """A short run, by its folder."""
     game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=jmm.Saddle(2.0, 2.0))
     query = jmm.Query(clip=jmm.Saddle(3.0, 3.0), population=20,
                       noise_multiplier=jmm.Saddle(20.0, 20.0))
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=2)
     rows = np.zeros((2, 20, 2), np.float32)
+    return lambda folder: jmm.fit(
+        jax.random.key(0), jmm.Saddle(np.zeros(2), np.zeros(2)), tuple(rows), hyper, jmm.sgda, game,
+        delta=1e-3, progress=False, checkpoint=folder)
+
+
+def test_saved_states_of_other_users_are_refused(tmp_path, run_with_states):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ValueError, match="can be written by other users"):
-        jmm.fit(jax.random.key(0), jmm.Saddle(np.zeros(2), np.zeros(2)), tuple(rows), hyper,
-                jmm.sgda, game, delta=1e-3, progress=False, checkpoint=tmp_path / "open")
+        run_with_states(tmp_path / "open")
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o027])
+def test_saved_states_are_for_their_owner_to_write_whatever_the_umask(
+        tmp_path, run_with_states, umask):
+    (tmp_path / "states").mkdir(0o755)
+    before = os.umask(umask)
+    try:
+        first, again = run_with_states(tmp_path / "states"), run_with_states(tmp_path / "states")
+    finally:
+        after = os.umask(before)
+    assert after == umask
+    assert jax.tree.all(jax.tree.map(np.array_equal, first.state, again.state))
+    made = list((tmp_path / "states").rglob("*"))
+    assert len(made) > 3
+    assert not any(x.stat().st_mode & 0o022 for x in made)
 
 
 # --- one process at a time, and crashes ---

@@ -162,6 +162,17 @@ def write(path: str | os.PathLike, text: str, *, mode: int = 0o666, new: bool = 
             os.close(folder)
 
 
+@contextlib.contextmanager
+def closed_to_writing() -> Iterator[None]:
+    """While this holds, other users may not write to what any thread of this process makes."""
+    before = os.umask(0o077)  # there is no call that only reads it
+    os.umask(before | stat.S_IWGRP | stat.S_IWOTH)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def remove(folder: str | os.PathLike) -> None:
     """Removes a folder: from the first moment on nothing of it is in its place."""
     ended = _aside(folder)
