@@ -1,6 +1,7 @@
 """Names of persons: exact, the same from every kind of table and wherever owners are read."""
 
 import decimal
+import enum
 import fractions
 import uuid
 
@@ -39,6 +40,19 @@ def test_a_name_is_exact_text():
         "e\u0301", "\udce9", "a", "a\0", "a ", "A", "a"]
     assert names[:4] == ["-18446744073709551616", "1", "9007199254740992", "9007199254740993"]
     assert names[4:] == sorted(names[4:])
+
+
+def test_a_type_with_words_of_its_own_changes_no_name():
+    class Who(str, enum.Enum):  # noqa: UP042
+        A = "a"
+
+    class Seven(int):
+        def __int__(self):
+            return 8
+
+        __str__ = __repr__ = lambda self: "eight"
+
+    assert persons([Who.A, "a", Seven(7), 7])[0] == ["7", "a"]
 
 
 def test_names_of_all_bytes_differ():
@@ -98,6 +112,17 @@ def test_integers_beside_a_missing_owner_are_not_rounded_first(column):
         persons(column)
 
 
+@pytest.mark.parametrize("values", [[7, LARGE, 0, 0], ["a", "b", "N/A", "N/A"], [7.0, 5.0, 0, 0]])
+def test_an_owner_under_a_mask_is_missing(values):
+    given = np.ma.array(values, mask=[False, False, True, True])
+    with pytest.raises(ValueError, match=r"row 2 of owners .* has no owner"):
+        persons(given)
+    assert persons(given[:2])[0] == persons(values[:2])[0]
+    schema = Schema({"x": Category(tuple(values[:3:2]))}, "y", "1")
+    assert schema.features({"x": given}).ravel().tolist() == (
+        schema.features({"x": [*values[:2], None, None]}).ravel().tolist())
+
+
 @pytest.mark.parametrize("owner", [
     1.5, 2.0**53, -(2.0**53), float("inf"), np.float32(2**24), np.float16(2**11), 1j, True,
     np.bool_(False), [1], pd.Timestamp("2024-01-01"), np.datetime64("2024-01-01"),
@@ -113,6 +138,7 @@ def test_owners_that_name_nobody_exactly_are_refused_with_their_row_and_without_
 
 @pytest.mark.parametrize("column", [
     np.array([1.0, 2.0**53]), np.array([1.0, 2.0**24], np.float32), pd.Series([LARGE, None]),
+    pd.Series(np.array([1.0, 2.0**24], np.float32), dtype="category"),
     pl.Series([1.0, 2.0**24], dtype=pl.Float32), pa.array([1.0, 2.0**24], pa.float32()),
     np.array([True, False]), pd.to_datetime(pd.Series(["2024-01-01"])), [], np.zeros((2, 2)),
     np.array(["2024-01-01"], "datetime64[ns]"), pl.Series([True]), np.array([1j])])
@@ -232,6 +258,16 @@ def test_every_line_of_a_csv_file_is_a_record(tmp_path):
     (tmp_path / "t.csv").write_text("who,x,y\na,0,1\n\nb,1,1\n")
     with pytest.raises(ValueError, match=r"row 1 of owners .* has no owner"):
         persons(SCHEMA.owners(files.read(tmp_path / "t.csv")))
+
+
+@pytest.mark.parametrize("text", [
+    '"who","x","y"\n"1","a",0.1,0\n"2","a",0.2,1\n', "who,x,y\na,1,0,\nb,1,0,\n",
+    "who,x,y\nSmith, John,1,0\nb,1,0\n", "who,x,y\na,1,0\na,1,0,\n", "who,x,y\n\xe9,1,0,2,3\n"])
+def test_lines_with_more_cells_than_the_header_are_refused(tmp_path, text):
+    """Cells would be another column's, and a row's number the name of its person."""
+    (tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"one cell more|saw 4"):
+        files.read(tmp_path / "t.csv")
 
 
 # --- errors ---

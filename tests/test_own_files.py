@@ -49,13 +49,15 @@ def begun(folder):
 
 def of_another_user(monkeypatch, name):
     """Whatever has that name is from now on another user's."""
-    lstat, fstat = os.lstat, os.fstat
+    status, lstat, fstat = os.stat, os.lstat, os.fstat
 
     def changed(found, path):
         values = list(found)
         values[stat.ST_UID] += os.path.basename(os.fspath(path)) == name
         return os.stat_result(values)
 
+    monkeypatch.setattr(os, "stat", lambda path, **how: status(path, **how) if isinstance(
+        path, int) else changed(status(path, **how), path))
     monkeypatch.setattr(os, "lstat", lambda path, **how: changed(lstat(path, **how), path))
     monkeypatch.setattr(os, "fstat", lambda handle: changed(
         fstat(handle), os.readlink(f"/proc/self/fd/{handle}")))
@@ -100,22 +102,82 @@ def test_a_key_that_lies_there_is_not_taken_for_the_runs_own(tmp_path):
     (planted / "key").chmod(0o622)
     with pytest.raises(ValueError, match=r"run/key can be written by other users \(mode 622\)"):
         Unfinished(planted)
+    for mode in (0o640, 0o604):
+        (planted / "key").chmod(mode)
+        with pytest.raises(ValueError, match=rf"run/key can be read .* {mode:o}\).*chmod go-"):
+            Unfinished(planted)
     (planted / "key").chmod(0o600)
     (planted / "key").rename(tmp_path / "elsewhere")
     (planted / "key").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="run/key is a link"):
+    with pytest.raises(ValueError, match="run/key is a link") as refused:
         Unfinished(planted)
+    assert "chmod" not in str(refused.value)
+    (tmp_path / "link").symlink_to(planted)
+    with pytest.raises(ValueError, match="link is a link"):
+        Unfinished(tmp_path / "link")
 
 
 @pytest.mark.parametrize("name", ["run", "key", "promise.json", "moments", "lock"])
 def test_what_another_user_owns_is_refused(tmp_path, monkeypatch, name):
     begun(tmp_path / "run")
     of_another_user(monkeypatch, name)
-    with pytest.raises(ValueError, match=f"{name} belongs to another user, number"):
+    with pytest.raises(ValueError, match=f"{name} belongs to another user, number") as refused:
         Unfinished(tmp_path / "run")
+    assert "chmod" not in str(refused.value)
     if name != "run":  # put there after the folder was looked at
         with pytest.raises(ValueError, match="belongs to another user"):
             own_files.read(tmp_path / "run" / name)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_nothing_is_released_with_a_key_in_a_folder_that_was_replaced(tmp_path, back):
+    """Whether it is still so, or its own folder is in its place again once the key was written."""
+    run, own, other = (tmp_path / name for name in ("run", "own", "other"))
+    other.mkdir()
+    with Unfinished(run) as job:
+        run.rename(own)
+        other.rename(run)
+        write = job._write
+
+        def swaps(name, *args, **how):
+            write(name, *args, **how)
+            if back and name == "key":
+                run.rename(other)
+                own.rename(run)
+
+        job._write = swaps
+        with pytest.raises(ValueError, match="run was replaced by another folder before"):
+            job.promise(np.zeros(3), "settings")
+
+
+def test_a_parent_in_which_others_could_replace_a_folder_is_refused(tmp_path, capsys):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    for mode, safe in ((0o777, False), (0o1777, True), (0o703, False), (0o755, True)):
+        parent = tmp_path / f"{mode:o}"
+        parent.mkdir()
+        parent.chmod(mode)
+        if safe:
+            begun(parent / "a" / "b" / "run")
+            continue
+        for make in (lambda x: begun(x / "run"), lambda x: begun(x / "a" / "run")):
+            with pytest.raises(ValueError, match=rf"can be .*\(mode {mode:o}\).*chmod o-w"):
+                make(parent)
+        assert main.main([*command(tmp_path / "m")[:-2], str(parent)]) == 2
+        assert f"(mode {mode:o})" in capsys.readouterr().err
+        assert not list(parent.iterdir())
+
+
+def test_a_parent_of_another_user_is_refused(tmp_path, monkeypatch, capsys):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    parent = tmp_path / "theirs"
+    parent.mkdir()
+    of_another_user(monkeypatch, "theirs")
+    for make in (lambda: begun(parent / "run"), lambda: begun(parent / "a" / "run")):
+        with pytest.raises(ValueError, match="theirs belongs to another user, number"):
+            make()
+    assert main.main(command(tmp_path / "theirs")) == 2
+    assert "theirs belongs to another user" in capsys.readouterr().err
+    assert not list(parent.iterdir())
 
 
 def test_numbers_without_a_key_are_not_taken_for_the_runs_own(tmp_path, monkeypatch):
@@ -127,17 +189,40 @@ def test_numbers_without_a_key_are_not_taken_for_the_runs_own(tmp_path, monkeypa
             job.once(name, lambda: [1.0]) if name == "moments" else job.driver(1e12, 10)
 
 
-def test_saved_states_of_other_users_are_refused(tmp_path):
+@pytest.fixture
+def run_with_states():
+    """A short run, by its folder."""
     game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=jmm.Saddle(2.0, 2.0))
     query = jmm.Query(clip=jmm.Saddle(3.0, 3.0), population=20,
                       noise_multiplier=jmm.Saddle(20.0, 20.0))
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=2)
     rows = np.zeros((2, 20, 2), np.float32)
+    return lambda folder: jmm.fit(
+        jax.random.key(0), jmm.Saddle(np.zeros(2), np.zeros(2)), tuple(rows), hyper, jmm.sgda, game,
+        delta=1e-3, progress=False, checkpoint=folder)
+
+
+def test_saved_states_of_other_users_are_refused(tmp_path, run_with_states):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ValueError, match="can be written by other users"):
-        jmm.fit(jax.random.key(0), jmm.Saddle(np.zeros(2), np.zeros(2)), tuple(rows), hyper,
-                jmm.sgda, game, delta=1e-3, progress=False, checkpoint=tmp_path / "open")
+        run_with_states(tmp_path / "open")
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o027])
+def test_saved_states_are_for_their_owner_to_write_whatever_the_umask(
+        tmp_path, run_with_states, umask):
+    (tmp_path / "states").mkdir(0o755)
+    before = os.umask(umask)
+    try:
+        first, again = run_with_states(tmp_path / "states"), run_with_states(tmp_path / "states")
+    finally:
+        after = os.umask(before)
+    assert after == umask
+    assert jax.tree.all(jax.tree.map(np.array_equal, first.state, again.state))
+    made = list((tmp_path / "states").rglob("*"))
+    assert len(made) > 3
+    assert not any(x.stat().st_mode & 0o022 for x in made)
 
 
 # --- one process at a time, and crashes ---
@@ -188,7 +273,7 @@ def test_a_command_refuses_a_folder_of_runs_that_others_may_write_to(tmp_path, c
 
 
 def test_what_ended_processes_left_is_removed(tmp_path):
-    left = tmp_path / "study.json.123-0a1b2c3d"
+    left = tmp_path / "study.json.123-0a1b2c3d4e5f6071"
     left.write_text("{")
     mine = tmp_path / "study.json.txt"
     mine.write_text("mine")
@@ -197,11 +282,32 @@ def test_what_ended_processes_left_is_removed(tmp_path):
     assert mine.exists()
     run = tmp_path / "run"
     key = begun(run)
-    (run / "key.7-00000000").write_text("half")
-    (run / "rounds.7-00000000").mkdir()
+    for name in ("key", "promise.json", "moments"):
+        (run / f"{name}.7-{0:016}").write_text("half")
+    (run / "exp.2-20241123").mkdir()
+    (run / f"exp.2-{0:016}").write_text("a user's own")
     with Unfinished(run) as job:
         assert words(job) == key
-    assert sorted(x.name for x in run.iterdir()) == ["key", "lock", "moments", "promise.json"]
+        job.once("moments", lambda: [2.0])
+    assert sorted(x.name for x in run.iterdir()) == [
+        f"exp.2-{0:016}", "exp.2-20241123", "key", "lock", "moments", "promise.json"]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("key", ""), ("key", "[]"), ("key", "{}"), ("key", '["threefry2x32", 1]'), ("key", "\xff"),
+    ("key", '["threefry2x32", 1, 4294967296]'), ("key", '["threefry2x32", 1.5, 2]'),
+    ("key", '["threefry2x32", [1, 2], [3, 4]]'), ("key", '["of no kind", 1, 2]'),
+    ("promise.json", "{"), ("moments", "[1.")])
+def test_a_damaged_file_is_refused_and_the_lock_is_free(tmp_path, name, text):
+    begun(tmp_path / "run")
+    good = (tmp_path / "run" / name).read_bytes()
+    (tmp_path / "run" / name).write_bytes(text.encode("latin-1"))
+    for _ in range(2):  # the first error is still there when the second one is raised
+        with pytest.raises(ValueError, match=f"run holds a damaged {name}: .*delete") as refused:
+            begun(tmp_path / "run")
+    (tmp_path / "run" / name).write_bytes(good)
+    begun(tmp_path / "run")
+    assert refused.traceback
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path):

@@ -2,6 +2,7 @@
 
 import decimal
 import numbers
+import operator
 import re
 import uuid
 from typing import Any
@@ -48,9 +49,13 @@ def exact(cells: Any) -> np.ndarray:
     """Cells of a list, an array or a column as an array that rounds none of them.
 
     NumPy makes floats of some lists of integers, and of integers in columns with missing cells.
+    Cells under a mask are None.
     """
+    if np.ma.isMaskedArray(cells) and cells.ndim == 1:
+        cells = [None if cell is np.ma.masked else cell for cell in cells]
     kind = getattr(cells, "dtype", getattr(cells, "type", None))
-    if isinstance(kind, np.dtype) or "float" in str(kind).lower():
+    inner = getattr(getattr(kind, "categories", None), "dtype", kind)  # of categories in pandas
+    if isinstance(kind, np.dtype) or "float" in str(inner).lower():
         return np.asarray(cells)
     for read in ("to_pylist", "to_list"):  # of pyarrow; of pandas and polars
         if hasattr(cells, read):
@@ -74,7 +79,9 @@ def _name(cell: Any, where: str) -> str:
     if absent(cell) or (isinstance(cell, str) and not cell):
         raise ValueError(f"{where} has no owner: every row belongs to a person; name its owner, or "
                          "leave the row out.")
-    if isinstance(cell, str | uuid.UUID):
+    if isinstance(cell, str):
+        return str.__str__(cell)  # an enumeration's own would add its name
+    if isinstance(cell, uuid.UUID):
         return str(cell)
     digits = _digits(cell)
     if digits is None:
@@ -94,6 +101,7 @@ def _digits(cell: Any) -> str | None:
         sure = bool(-limit < cell < limit) and bool(cell == int(cell))
     else:
         sure = isinstance(cell, numbers.Integral) and not isinstance(cell, bool)
+        cell = operator.index(cell) if sure else cell
     return str(int(cell)) if sure and abs(int(cell)) < LONGEST else None
 
 

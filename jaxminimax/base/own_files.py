@@ -25,12 +25,14 @@ else:
     import fcntl
 
 _PAUSE = 0.02  # seconds between two attempts to lock
-_ASIDE = re.compile(r".*\.\d+-[0-9a-f]{8}")  # the name of what is being written or removed
+_ASIDE = re.compile(r"\.\d+-[0-9a-f]{16}")  # after the name of what is being written or removed
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def make(folder: pathlib.Path, mode: int = 0o700) -> None:
     """Makes a folder, and its parents where they are missing, and checks it and all within.
+
+    The folder that it lies in is checked, too, and the one that holds what was made.
 
     Args:
       folder: of this user alone; others may read it, if it is there and lets them.
@@ -40,8 +42,10 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
       ValueError: naming the folder or file that another user owns or may write to.
       OSError: if it cannot be made.
     """
+    check_parent(folder.absolute().parent)
     for one in (*reversed(folder.parents), folder):
         if not one.is_dir():
+            check_parent(one.absolute().parent)
             one.mkdir(mode, exist_ok=True)
             check(one)
     check(folder)
@@ -53,32 +57,66 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
 
 
 def check(path: str | os.PathLike, found: os.stat_result | None = None, *,
-          closed: bool = False) -> None:
+          closed: bool = False, secret: bool = False) -> None:
     """Refuses a link, and a file or folder that another user owns or may write to.
 
     Args:
       path: of a file or folder.
       found: its `os.lstat`; None: read now.
       closed: whether it lies in a folder that nobody else may enter.
+      secret: whether it is refused, too, if others may read it.
 
     Raises:
       ValueError: naming the file or folder, and what to do.
     """
     found = os.lstat(path) if found is None else found
-    why = "is a link" if stat.S_ISLNK(found.st_mode) else ""
-    if sys.platform != "win32":
-        if found.st_uid != os.getuid():
-            why = f"belongs to another user, number {found.st_uid}"
-        elif not closed and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            why = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
-    if why:
-        raise ValueError(f"{path} {why}, so another user could learn or choose what is secret: "
-                         "give a folder that does not exist yet; or, if nobody else has written "
-                         "to this one, remove their right to do so (chmod -R go-w).")
+    if stat.S_ISLNK(found.st_mode):
+        raise ValueError(f"{path} is a link, which may lead to what is not yours: give the folder "
+                         "itself, without links in it, or one that does not exist yet.")
+    if sys.platform == "win32":
+        return
+    if found.st_uid != os.getuid():
+        raise ValueError(f"{path} belongs to another user, number {found.st_uid}, who could learn "
+                         "or choose what is secret: give a folder that does not exist yet.")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not closed:
+        raise ValueError(f"{path} can be written by other users (mode {mode:o}), who could learn "
+                         "or choose what is secret: give a folder that does not exist yet; or, if "
+                         "nobody else has written to this one, remove their right to do so "
+                         "(chmod -R go-w).")
+    if mode & 0o077 and secret:
+        raise ValueError(f"{path} can be read by other users (mode {mode:o}), who could subtract "
+                         "the noise: give a folder that does not exist yet; or, if nobody else "
+                         "has read this file, remove their right to do so (chmod go-rwx).")
 
 
-def read(path: str | os.PathLike) -> str:
-    """The content of a file that nobody else owns or may write to.
+def check_parent(folder: pathlib.Path) -> None:
+    """Refuses a folder in which any other user could put another folder in the place of ours.
+
+    In one with the sticky bit, such as /tmp, only its owner and that of the other folder can. The
+    members of a group that may write to it are trusted, as some systems give every user a group.
+
+    Args:
+      folder: that may be missing or a link.
+
+    Raises:
+      ValueError: naming it, and what to do.
+    """
+    if sys.platform == "win32" or not folder.exists():
+        return
+    found = os.stat(folder)
+    if found.st_uid not in (0, os.getuid()):
+        raise ValueError(f"{folder} belongs to another user, number {found.st_uid}, who could "
+                         "replace what is in it: give a folder within one of your own.")
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise ValueError(f"{folder} can be written by other users (mode "
+                         f"{stat.S_IMODE(found.st_mode):o}), who could replace what is in it: give "
+                         "a folder within one of your own, or remove their right to do so "
+                         "(chmod o-w).")
+
+
+def read(path: str | os.PathLike, *, secret: bool = False) -> str:
+    """The content of a file that nobody else owns or may write to; nor read, if it is a secret.
 
     Raises:
       ValueError: for any other file.
@@ -88,7 +126,7 @@ def read(path: str | os.PathLike) -> str:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
     with open(handle, encoding="utf-8") as file:
-        check(path, os.fstat(handle))
+        check(path, os.fstat(handle), secret=secret)
         return file.read()
 
 
@@ -124,6 +162,17 @@ def write(path: str | os.PathLike, text: str, *, mode: int = 0o666, new: bool = 
             os.close(folder)
 
 
+@contextlib.contextmanager
+def closed_to_writing() -> Iterator[None]:
+    """While this holds, other users may not write to what any thread of this process makes."""
+    before = os.umask(0o077)  # there is no call that only reads it
+    os.umask(before | stat.S_IWGRP | stat.S_IWOTH)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def remove(folder: str | os.PathLike) -> None:
     """Removes a folder, which is renamed first, so that its path is free at once."""
     ended = _aside(folder)
@@ -132,7 +181,7 @@ def remove(folder: str | os.PathLike) -> None:
 
 
 def _aside(path: str | os.PathLike) -> str:
-    return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextlib.contextmanager
@@ -154,10 +203,11 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o666)
         try:
             free = _lock(handle)
-            if free and _is_at(handle, path):  # else its last holder removed it
+            if free and is_at(handle, path):  # else its last holder removed it
                 os.ftruncate(handle, 0)
                 os.write(handle, str(os.getpid()).encode())
-                sweep(folder, name)
+                if name:
+                    sweep(what)
                 yield
                 return
             if not free and time.monotonic() >= end:
@@ -168,18 +218,26 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
         time.sleep(_PAUSE)
 
 
-def sweep(folder: str | os.PathLike, name: str = "") -> None:
-    """Removes the temporary files and folders that ended processes left in a folder.
+def sweep(path: str | os.PathLike) -> None:
+    """Removes the temporary files and folders that ended processes left of a file or folder.
 
     Args:
-      folder: where no other process works.
-      name: of the file or folder that they were written for; "" for any.
+      path: of the file or folder that they were written for; no other process writes it now.
     """
+    folder, name = os.path.split(os.path.abspath(path))
     for one in os.listdir(folder):
         if _ASIDE.fullmatch(one, len(name)) and one.startswith(name):
-            path = os.path.join(folder, one)
+            left = os.path.join(folder, one)
             with contextlib.suppress(OSError):
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+                shutil.rmtree(left) if os.path.isdir(left) else os.remove(left)
+
+
+def is_at(handle: int, path: str | os.PathLike) -> bool:
+    """Whether an open file or folder still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int) -> bool:
@@ -192,14 +250,6 @@ def _lock(handle: int) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     return True
-
-
-def _is_at(handle: int, path: str) -> bool:
-    """Whether an open file still has its name."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _holder(path: str) -> str:

@@ -288,9 +288,10 @@ class _Folder:
         """
         if self._manager is None:
             return
-        saved = self._manager.save(step, args=self._args.Composite(
-            state=self._args.StandardSave(state), promise=self._args.JsonSave(self._promise)))
-        self._manager.wait_until_finished()
+        with own_files.closed_to_writing():
+            saved = self._manager.save(step, args=self._args.Composite(
+                state=self._args.StandardSave(state), promise=self._args.JsonSave(self._promise)))
+            self._manager.wait_until_finished()
         if not saved or step not in self._manager.all_steps(read=True):
             raise RuntimeError(f"The state after {step} rounds was not saved in "
                                f"{self._manager.directory}: the run ends before anybody sees it.")

@@ -162,10 +162,11 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
         try:
             if not folder.exists():
                 own_files.make(folder, 0o755)
+            own_files.check_parent(folder)
             held.enter_context(own_files.locked(folder / MODEL))
             held.callback((folder / f"{MODEL}.lock").unlink, missing_ok=True)
             for name in (REPORT, PAGE, UNFINISHED):
-                own_files.sweep(folder, name)
+                own_files.sweep(folder / name)
         except OSError as error:
             raise ValueError(f"--out {folder} cannot be written: {error}") from error
         if (folder / UNFINISHED).exists():

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import pathlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ def read(path: Any) -> Any:
     byte that is no UTF-8 becomes a surrogate of its own.
 
     Raises:
-      ValueError: for a file that is not there or no table, has two columns of one name, or a
-        carriage return that ends no line, with the number of the line.
+      ValueError: for a file that is not there or no table, has two columns of one name, more cells
+        in a line than in the header, or a carriage return that ends no line, with the number of
+        the line.
       ImportError: without pandas, or without pyarrow for a Parquet file.
     """
     try:
@@ -47,10 +49,17 @@ def read(path: Any) -> Any:
         _refuse_stray_ends(path)
         how |= {"keep_default_na": False, "encoding": "utf-8-sig", "header": 0, "index_col": False,
                 "skip_blank_lines": False}
-        try:
-            frame = pd.read_csv(path, dtype=str, **how)
-        except UnicodeDecodeError:  # the text of pandas holds no surrogates, Python's does
-            frame = pd.read_csv(path, dtype=object, encoding_errors="surrogateescape", **how)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that it leaves out
+            try:
+                frame = pd.read_csv(path, dtype=str, **how)
+            except UnicodeDecodeError:  # the text of pandas holds no surrogates, Python's does
+                frame = pd.read_csv(path, dtype=object, encoding_errors="surrogateescape", **how)
+    except pd.errors.ParserWarning as error:
+        raise ValueError(f"{path} cannot be read as a table: its lines have at least one cell more "
+                         f"than the {len(names)} names of the header line. Name the numbers of "
+                         "rows, too, or write none (in R col.names=NA or row.names=FALSE); quote "
+                         "cells that hold a separator, and remove one that ends lines.") from error
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
     if len(names) != len(frame.columns):

@@ -13,14 +13,17 @@ for the same reason.
 
 The promise is written before the key, the key before anything is released, and the folder is
 removed as a whole. A folder with a key and no promise, or with released numbers and no key, is
-refused.
+refused. So is one that was replaced by another before the key was in it: nothing is released with
+such a key.
 """
 
 import contextlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
@@ -61,24 +64,28 @@ class Unfinished:
 
     def __init__(self, folder: Any, key: jax.Array | None = None) -> None:
         self._folder = None if folder is None else pathlib.Path(folder)
-        self._lock = contextlib.ExitStack()
+        self._place: int | None = None  # the folder, open, whatever its name leads to later
         self.going_on = False
-        if self._folder is not None:
-            try:
-                own_files.make(self._folder)
-                self._lock.enter_context(own_files.locked(self._folder))
-            except OSError as error:
-                raise ValueError(f"{self._folder} cannot be written: {error}") from error
-            self.going_on = (self._folder / _KEY).exists()
-            if self.going_on and not (self._folder / _PROMISE).exists():
-                self._refuse_as("holds a key, but nothing of the run that it is of")
-        if self._folder is None or not self.going_on:
-            self.key = secret_key() if key is None else key
-            return
-        words = json.loads(own_files.read(self._folder / _KEY))
-        if key is not None and _words(key) != words:
-            self._refuse("seed or key")
-        self.key = jax.random.wrap_key_data(jnp.array(words[1:], jnp.uint32), impl=words[0])
+        with contextlib.ExitStack() as held:
+            if self._folder is not None:
+                try:
+                    own_files.make(self._folder)
+                    held.enter_context(own_files.locked(self._folder))
+                    if sys.platform != "win32":
+                        self._place = os.open(self._folder, os.O_RDONLY)
+                        held.callback(os.close, self._place)
+                except OSError as error:
+                    raise ValueError(f"{self._folder} cannot be written: {error}") from error
+                for name in (_KEY, _PROMISE):
+                    own_files.sweep(self._folder / name)
+                self.going_on = (self._folder / _KEY).exists()
+                if self.going_on and not (self._folder / _PROMISE).exists():
+                    self._refuse_as("holds a key, but nothing of the run that it is of")
+            if self.going_on:
+                self.key = self._saved_key(key)
+            else:
+                self.key = secret_key() if key is None else key
+            self._lock = held.pop_all()  # closed if anything above was refused
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +102,7 @@ class Unfinished:
           **given: plain values that decide what is released.
 
         Raises:
-          ValueError: naming what is another one.
+          ValueError: naming what is another one, or for a folder that was replaced by another one.
         """
         if self._folder is None:
             return
@@ -108,13 +115,18 @@ class Unfinished:
                 fingerprint.secret(self.key), rows),
             "setting": settings}))
         if self.going_on:
-            saved = json.loads(own_files.read(self._folder / _PROMISE))
+            saved = self._read(_PROMISE)
             for name in made | saved:
                 if made.get(name) != saved.get(name):
                     self._refuse(name)
-            return
-        self._write(_PROMISE, made)
-        self._write(_KEY, _words(self.key), new=True)
+        else:
+            self._write(_PROMISE, made)
+            self._write(_KEY, _words(self.key), new=True)
+        if self._place is not None:
+            own_files.check(self._folder, os.fstat(self._place))
+            if not (own_files.is_at(self._place, self._folder)
+                    and _KEY in os.listdir(self._place)):
+                self._refuse_as("was replaced by another folder before anything was released")
 
     def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
         """What `make` releases, as plain numbers and lists; of a run that goes on, what it had.
@@ -123,8 +135,10 @@ class Unfinished:
           name: of the release.
           make: called unless it was released before.
         """
-        if self._folder is not None and self._is_there(name):
-            return json.loads(own_files.read(self._folder / name))
+        if self._folder is not None:
+            own_files.sweep(self._folder / name)
+            if self._is_there(name):
+                return self._read(name)
         made = make()
         self._write(name, made)
         return made
@@ -149,6 +163,26 @@ class Unfinished:
             self._refuse_as(f"holds {name}, but no key of the run that it is of")
         return there
 
+    def _saved_key(self, given: jax.Array | None) -> jax.Array:
+        """The key of the folder, which is the given one if there is one."""
+        words = self._read(_KEY, secret=True)
+        if given is not None and _words(given) != words:
+            self._refuse("seed or key")
+        try:
+            key = jax.random.wrap_key_data(jnp.array(np.array(words[1:], np.uint32)), impl=words[0])
+            if key.shape == () and _words(key) == words:
+                return key
+        except (LookupError, OverflowError, TypeError, ValueError):
+            pass
+        self._refuse_as(f"holds a damaged {_KEY}: restore it to go on with its run")
+
+    def _read(self, name: str, secret: bool = False) -> Any:
+        assert self._folder is not None
+        try:
+            return json.loads(own_files.read(self._folder / name, secret=secret))
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            self._refuse_as(f"holds a damaged {name}: restore it to go on with its run")
+
     def _write(self, name: str, content: Any, new: bool = False) -> None:
         """All of it or nothing, for the owner's eyes only."""
         if self._folder is not None:
@@ -159,7 +193,6 @@ class Unfinished:
                         "command to go on with it")
 
     def _refuse_as(self, what: str) -> NoReturn:
-        self._lock.close()
         raise ValueError(f"{self._folder} {what}. To give it up, and begin another one, delete "
                          "that folder; what anybody saw of it stays spent.")
 
