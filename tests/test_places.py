@@ -517,7 +517,7 @@ def test_subclasses_of_a_description_do_not_share_its_place():
 
 def test_a_run_inside_a_round_is_looked_at():
     def point(key, t, described, hyper, release, z):
-        inner = jmm.sgda.Hyper(query=hyper.query, step=Saddle(0.1, 0.1), iterations=2)
+        inner = jmm.sgda.Hyper(query=hyper.query, step=Saddle(0.1, 0.1), iterations=5)
         there = Two.point(key, t, described, hyper, release, z)
         data = release.keywords["data"]
         return jmm.run(key, there, data, inner, jmm.sgda, MOVING).state.z
