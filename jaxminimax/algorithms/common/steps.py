@@ -35,9 +35,9 @@ def started(z: Saddle, hyper: Any) -> Saddle:
 
     Args:
       z: initial point; leaves of any shape and float dtype.
-      hyper: with `iterations` and `averaging`; `step` and `weight_step`, if it has them, are a
-        number or a schedule, or a `Saddle` of one for each player; `geometry`, if it has it, is
-        one of `GEOMETRIES` for each player.
+      hyper: with `iterations`; `averaging`, if it has it, is an `Averaging`; `step` and
+        `weight_step`, if it has them, are a number or a schedule, or a `Saddle` of one for each
+        player; `geometry`, if it has it, is one of `GEOMETRIES` for each player.
 
     Raises:
       ValueError: for a count, a step, an average or a geometry that is not defined; for a player
@@ -53,7 +53,8 @@ def started(z: Saddle, hyper: Any) -> Saddle:
     if isinstance(getattr(type(hyper), "optimiser", None), Saddle):  # its default: one a player
         _check_optimisers(hyper.optimiser)
         arguments.players("step", hyper.step, "a number or a schedule for each player")
-    averaging.check(hyper.averaging)
+    if hasattr(hyper, "averaging"):
+        averaging.check(hyper.averaging)
     for name in ("step", "weight_step"):
         step: Any = getattr(hyper, name, None)
         if isinstance(step, Saddle):
