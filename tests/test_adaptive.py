@@ -194,6 +194,7 @@ def test_the_end_of_the_budget_and_of_the_range():
     assert norms.w[-1] == np.float32(CLIP.w) / 2**20  # all records are within any norm
 
 
+@pytest.mark.slow
 def test_a_clip_norm_that_none_can_have_led_to_releases_nothing():
     """Noise of 0.5 * 2e-38 is no number of float32, and the sum is one: it would be bare."""
     hyper = settings(query(Saddle(0.5, 0.5)), 3)

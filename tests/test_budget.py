@@ -64,6 +64,7 @@ def in_slices(model, z, x, rows, clip=Saddle(0.5, 2.0), **how):
     return total
 
 
+@pytest.mark.slow
 @every_model
 def test_slices_add_up_to_the_whole(model):
     """Of a length that does not divide the batch; with records that are absent or not finite."""

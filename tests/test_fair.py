@@ -44,6 +44,7 @@ def entropy(theta, data):
     return float(-np.mean(np.asarray(jax.nn.log_softmax(x @ theta))[np.arange(len(y)), y]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_best_response_of_fermi_attains_the_chi_square_information(kind):
     data, theta = made(), jnp.asarray(np.random.default_rng(1).normal(size=(2, 3)))
@@ -88,6 +89,7 @@ def test_the_best_response_of_parity_attains_the_penalty(kind, groups):
             assert problem.value(Saddle(theta, v), data) == pytest.approx(plain + wanted, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fermi", "parity", "absolute"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_operators_are_gradients_of_the_value_and_v_has_none_of_the_weight(name, kind):

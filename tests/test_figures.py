@@ -23,6 +23,7 @@ def test_the_documents_say_what_the_files_hold():
     assert figures.main(["--check"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "old", "new"), [
     ("reproductions.md", "91.58", "91.85"), ("performance.md", "| small CNN |", "| large CNN |"),
     ("performance.md", "| 0.86 |", "| 0.68 |"), ("performance.md", "| 1.79 |", "| 1.19 |"),

@@ -158,6 +158,7 @@ def added_up_from_the_left(h, a, b, frozen):
     return (frozen.T + b.T @ (a.T / 2)) @ h.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [factor_by_factor, added_up, added_up_from_the_left])
 @pytest.mark.parametrize("stacked", [True, False], ids=["scan", "alone"])
 def test_low_rank_updates_need_no_matrix_and_frozen_weights_nothing(written, stacked):
@@ -236,6 +237,7 @@ def over_pixels(x, m):
                                         (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("h", "use"), [
     (of_unit_columns, once), (of_unit_columns, every_step), (over_its_longest_column, once),
     (masked, every_step), (standardised, over_pixels)])

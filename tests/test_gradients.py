@@ -242,6 +242,7 @@ def test_one_clipped_example_is_never_longer_than_the_clip_norm(
     assert excess(total, clip) <= 0
 
 
+@pytest.mark.slow
 @strategies
 @dtypes
 @pytest.mark.parametrize(("power", "clip"), [(-0.4, 1e-4), (0.0, 1e-4), (0.5, 1e-4)])
@@ -497,6 +498,7 @@ def test_masked_and_non_finite_rows_leave_no_trace_where_a_loss_multiplies_by_ze
                          f(z, x, some), clean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=lambda x: x.__name__)
 @pytest.mark.parametrize(("strategy", "groups"), [(s, 1) for s in STRATEGIES] + [("ghost", 2)])
 def test_an_example_that_is_not_finite_takes_no_other_convolution_along(strategy, groups, dtype):
@@ -557,6 +559,7 @@ def test_numbers_of_a_run_that_an_operator_closes_over_are_mapped_like_others(st
     np.testing.assert_allclose(found[1, 0], jax.jit(one)(3.0), rtol=1e-12)
 
 
+@pytest.mark.slow
 @strategies
 def test_a_loop_that_ends_for_all_together_is_run_for_each_record_alone(strategy):
     """The incomplete beta integral of a record that converges late goes on for the others."""

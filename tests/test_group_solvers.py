@@ -192,6 +192,7 @@ def test_newton_steps_find_the_solution_on_the_ball_and_inside(solved):
     assert np.mean(solved[0]["quick"][1] <= 1e-9) >= 0.95
 
 
+@pytest.mark.slow
 def test_subgradient_steps_certify_themselves_at_the_proven_rate(solved):
     certified, one = solved[0]["lower"][1], instances()
     slope = one.lipschitz + one.reg_w * 2 * RADIUS

@@ -198,6 +198,7 @@ def test_numbers_that_count_come_first():
         0, 1, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_beyond_the_budget(window):
     """A share that would reach beyond the last release repeats its rows, to no avail."""
     with Supply(KEY, jmm.sgda.mechanism(hyper()), jmm.HostData(ROWS, rounds=4), [2, 4], 4,

@@ -124,6 +124,7 @@ def test_a_run_that_was_stopped(capsys):
             < found["epsilon"])
 
 
+@pytest.mark.slow
 def test_what_an_attack_attains_at_most(capsys):
     found = said(capsys, "profile", *RUN)
     made = jmm.Profile.from_json(found)

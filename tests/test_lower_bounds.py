@@ -42,6 +42,7 @@ def test_correlated_noise_is_charged_what_its_worst_pair_attains():
         assert 0.95 < row["attained_over_claimed"] <= LIMIT, row
 
 
+@pytest.mark.slow
 def test_a_difference_whose_clip_the_adversary_chooses_is_charged_what_it_attains():
     rows = lower_bounds.windows_table()
     for row in rows:

@@ -110,6 +110,7 @@ def test_the_same_bits_under_every_strategy():
         jax.tree.map(np.testing.assert_array_equal, found[0], other)
 
 
+@pytest.mark.slow
 def test_the_norm_of_an_operator_that_draws_its_norm_is_clipped_in_every_strategy():
     """Two keys for one record, for its norm and for its sum, would show: sizes differ by e^6."""
     z = Saddle({"a": jnp.ones((D, 8)) / 3, "b": jnp.ones((8, D))}, jnp.ones(D))
@@ -177,6 +178,7 @@ def test_a_stream_draws_for_the_record_that_it_reads():
         np.testing.assert_allclose(np.concatenate([g.w, -g.v]), drawn, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_public_term_has_a_key_of_its_own_in_every_round():
     problem = of(signs, public=lambda z, key: Saddle(jax.random.normal(key, (D,)), 0 * z.v))
     still = of(signs, public=lambda z, key: Saddle(0 * z.w, 0 * z.v))
@@ -216,6 +218,7 @@ def test_statistics_of_a_batch_stay_refused():
 # --- generators with fresh latent points ---
 
 
+@pytest.mark.slow
 def test_a_gan_with_fresh_points_draws_others_in_every_round():
     problem = jmm.problems.wgan(lambda w, x: w @ x, lambda v, xi: v + xi,
                                 jmm.problems.FreshLatents(6, D), limit=2.0, norm="ball")

@@ -101,6 +101,7 @@ def test_collectives_are_found_wherever_they_are(inside):
             jax.vmap(lambda _, f=f: go(f), axis_name="lanes")(jnp.arange(2))
 
 
+@pytest.mark.slow
 @INSIDE
 @pytest.mark.parametrize("key", [
     lambda y: jax.random.fold_in(jax.random.key(3, impl="rbg"), y.astype(jnp.int32)),

@@ -87,6 +87,7 @@ def test_the_largest_epsilon_for_which_proposition_3_holds(delta, largest):
         assert (gaussian(z, delta) <= epsilon) == holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "paper", "lower", "upper", "half", "grid"), [
     (0.25, 19.194, 0.240, 0.2497, None, 5e-6),
     (0.4, 11.996, 0.405, 0.422, None, 5e-6),

@@ -105,6 +105,7 @@ def test_fermi_is_far_above_its_claim(epsilon):
     assert 50 * epsilon < low < high < math.inf
 
 
+@pytest.mark.slow
 def test_norms_of_records_are_those_of_their_gradients():
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.uniform(size=(6, 5)), jnp.float32), jnp.asarray([0, 1, 0, 1, 0, 1.0])

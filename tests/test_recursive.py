@@ -140,6 +140,7 @@ def test_a_record_of_a_part_leaves_the_rounds_before_bit_identical(algorithm, hy
     assert not np.array_equal(one[first], two[first])
 
 
+@pytest.mark.slow
 @BOTH
 def test_rows_beyond_the_parts_are_never_read(algorithm, hyper):
     other = tuple(x.at[18:].set(1e9) for x in DATA)

@@ -294,6 +294,7 @@ def test_numbers_without_axes_share_no_noise():
         assert np.all(abs(apart) < SIGMAS / math.sqrt(count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Poisson(rate=0.3), FixedSize(batch=3),
                                       FixedSize(batch=3, replacement=True)], ids=str)
 def test_noise_knows_nothing_of_the_sample(sampling):
@@ -328,6 +329,7 @@ def test_noise_is_added_to_the_clipped_sum_and_scales_with_its_multiplier():
         np.testing.assert_allclose(p, np.broadcast_to(total / N, p.shape), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "strategies"), [
     (SAMPLINGS[0], clipping.STRATEGIES), (SAMPLINGS[1], ("vmap", "ghost")),
     (SAMPLINGS[2], ("vmap", "microbatch"))], ids=["Full", "Poisson", "Disjoint"])
@@ -421,6 +423,7 @@ def test_a_sample_that_does_not_fit_is_nan():
     assert abs(nan.any(1).mean() - tail) < SIGMAS * math.sqrt(tail * (1 - tail) / count)
 
 
+@pytest.mark.slow
 @samplings
 def test_a_player_without_a_clip_norm_gets_zeros_and_changes_nothing(sampling):
     """The other player's release is what it would be anyway, even if its own operator is NaN."""
@@ -487,6 +490,7 @@ def test_a_release_is_a_function_of_key_and_number(sampling):
         assert np.all(a != d)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [sgda, gda], ids=["sgda", "gda"])
 def test_a_resumed_run_repeats_the_uninterrupted_one(algorithm):
     """Bit for bit, from the state and the key alone, and it notices the end of its budget."""

@@ -80,6 +80,7 @@ def test_without_noise_it_is_the_clipped_mean_of_the_groups_own_records(group, p
     np.testing.assert_allclose(g, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_a_groups_rows_are_read_where_they_lie_each_once(rows):
     """In slices: a coordinate a row, and a length a group; padding and other groups are hostile."""
@@ -104,6 +105,7 @@ def test_without_noise_losses_are_clipped_means_of_every_group(padding):
     assert index.dtype == np.int32
 
 
+@pytest.mark.slow
 @samplings
 @groups
 def test_samples_are_the_described_ones_of_the_group_and_of_nothing_else(sampling, group):

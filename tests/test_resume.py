@@ -232,6 +232,7 @@ def test_no_fingerprint_without_a_checkpoint(monkeypatch):
     jmm.fit(KEY, START, ROWS, hyper(), jmm.sgda, problem(), delta=1e-6, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(N,), (N, 1), (N, 3), (N, 5, 7), (N, 0), (0, 3)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.bool_, jnp.bfloat16])
 def test_where_rows_are_cut_or_lie_changes_nothing(monkeypatch, shape, dtype):

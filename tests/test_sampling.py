@@ -93,6 +93,7 @@ def chi_square_p(observed, expected):
 # --- Poisson: the law ---
 
 
+@pytest.mark.slow
 @cases
 def test_a_sample_holds_distinct_records(rate, population):
     sample, inside = drawn(rate, population)
@@ -320,6 +321,7 @@ def test_a_size_is_binomial_given_that_it_is_not_above_the_capacity(rate, popula
                         trials * expected / expected.sum()) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [False, True])
 def test_a_sample_that_does_not_fit_is_drawn_again_from_another_key(lanes):
     """And all others are what they are where more would fit."""
@@ -339,6 +341,7 @@ def test_a_sample_that_does_not_fit_is_drawn_again_from_another_key(lanes):
         np.testing.assert_array_equal(found[large], expected[large])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [False, True])
 @pytest.mark.parametrize(("rate", "n", "room", "most"), [
     (0.3, 40, distinct.Room(20, False), 13), (0.3, 40, distinct.Room(14, False), 14),
@@ -453,6 +456,7 @@ def rows_drawn(q, count, seed=0):
     return np.sort(sample.rows, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("population", "batch", "slots"), [
     (6, 3, 0), (5, 1, 0), (7, 6, 0), (6, 3, 60)])
 @pytest.mark.optimised("6-3-0")

@@ -82,6 +82,7 @@ def test_the_error_never_exceeds_the_proven_bound(name, steps):
     assert np.max(distance / np.maximum(bound, 1e-12)) > 0.1
 
 
+@pytest.mark.slow
 @sets
 @pytest.mark.parametrize("steps", [1, 10, 300])
 def test_certificates_bound_the_distance_and_the_gap(name, steps):

@@ -55,6 +55,7 @@ def flat(z):
 # --- what is released ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.5)], ids=["full", "poisson"])
 def test_it_is_the_sum_of_clipped_differences_over_one_sample(sampling):
     for lipschitz in (0.5, 2.0):  # clipped or nearly not
@@ -138,6 +139,7 @@ def test_points_that_are_equal_close_or_not_finite(dtype):
     assert np.isfinite(distance(jax.tree.map(jnp.asarray, huge), zero))
 
 
+@pytest.mark.slow
 def test_both_points_share_the_key_of_a_record():
     def drawing(z, x, key):
         g = BENT(z, x)
@@ -156,6 +158,7 @@ def test_both_points_share_the_key_of_a_record():
 # --- windows, and what they are charged ---
 
 
+@pytest.mark.slow
 def test_the_door_opens_a_window_by_the_number_of_the_release_and_ends_with_the_budget():
     made = windows((1.0, 2.0), rounds=7)
     door = jax.jit(lambda k: release_in_window(KEY, made, k, PROBLEM, AHEAD, START, ROWS))

@@ -32,6 +32,7 @@ print(json.dumps([imported, shown, helped, sorted(sys.modules)]))
 """
 
 
+@pytest.mark.slow
 def test_what_the_accountant_and_the_tables_need_is_loaded_when_it_is_asked_for():
     done = subprocess.run([sys.executable, "-c", SESSION], check=True, capture_output=True,
                           text=True)
@@ -85,6 +86,7 @@ def stored(folder):
     return b"".join(decompress_executable(x.read_bytes()) for x in folder.glob("*-cache"))
 
 
+@pytest.mark.slow
 def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     n, d = 40, 16
     x, y = np.random.default_rng(5).standard_normal((2, n, d), np.float32)

@@ -246,6 +246,7 @@ def test_ranges_hold_most_of_what_is_there():
 # --- the whole ---
 
 
+@pytest.mark.slow
 def test_a_scorer_is_saved_and_loaded(tmp_path):
     table, schema = made(400)
     one = train(table, schema, epsilon=2.0, delta=1e-6, key=jax.random.key(0))
@@ -330,6 +331,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_train_and_predict_from_the_command_line(files, capsys):
     table, model = str(files / "t.csv"), str(files / "m")
     assert main.main(["train", table, "--schema", str(files / "s.toml"), "--epsilon", "2",

@@ -96,6 +96,7 @@ def test_a_sanitised_record_is_the_projection(radius):
 HOSTILE = [np.nan, np.inf, -np.inf, 1e30, -1e38]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_a_product_is_that_with_the_projection(radius, dtype):
@@ -208,6 +209,7 @@ def test_the_gap_of_a_strongly_monotone_operator_has_a_closed_form():
                                    rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["matrix game", "bilinear"])
 def test_both_gaps_of_a_bilinear_game_are_the_strong_gap(name):
     bounded, shapes, dim, shape = BOUNDED[name]

@@ -29,6 +29,7 @@ def test_copies_have_the_noise_of_all_records_on_their_mean():
     assert 0.999 < jmm.epsilon(made, 1e-6) <= 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", [zoo_games.bilinear(), zoo_games.matrix(), zoo_games.robust()],
                          ids=lambda g: g.name)
 def test_no_record_of_the_games_reaches_its_clip(game):
