@@ -17,6 +17,7 @@ from benchmarks import group_attack, mutant_plants, stream_attack, wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting._curves import gaussian_epsilon
 from jaxminimax.door.watch import update_and_releases
+from jaxminimax.mechanism import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 
 DELTA = 1e-2
@@ -603,11 +604,14 @@ def test_what_repeats_no_query_is_attacked_and_half_the_noise_is_caught(number):
 
 
 def test_every_case_of_the_benchmark_can_be_run():
-    cases = [(module, hyper) for module in benchmark.modules().values() for case in benchmark.CASES
+    cases = [(module, case, hyper) for module in benchmark.modules().values()
+             for case in benchmark.CASES
              if (hyper := benchmark.hyper_of(module, case)) is not None]
     assert len(cases) > 80
-    for module, hyper in cases:
-        module.mechanism(hyper).check()
+    for module, case, hyper in cases:
+        made = module.mechanism(with_noise_of_all(hyper, 9.0))
+        for neighbours in benchmark.relations(module, case, hyper):
+            assert 0 < jmm.epsilon(made, DELTA, neighbours=neighbours) < math.inf
 
 
 def test_the_benchmark_has_every_algorithm_and_every_sampling():

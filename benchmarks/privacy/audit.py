@@ -34,6 +34,7 @@ from jaxminimax import (
 )
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.audit import Audit, audit, worst_pair
+from jaxminimax.mechanism import parts_of_data
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS, QUICK_RUNS = 100_000, 20_000
@@ -218,6 +219,12 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {k: 1e300 if v == math.inf else v for k, v in values.items()}
 
 
+def relations(module: Any, case: Case, hyper: Any) -> tuple[str, ...]:
+    """The neighbouring relations of a case, where its records lie in one place: else the first."""
+    several = grouped(module) or parts_of_data(module.mechanism(hyper)) > 1
+    return case.relations[:1] if several else case.relations
+
+
 def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows, and the privacy statement of each."""
     rows: list[dict[str, Any]] = []
@@ -238,7 +245,7 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
             hyper = hyper_of(module, case)
             if hyper is None or (quick and not case.quick):
                 continue
-            for neighbours in case.relations[: 1 if quick or grouped(module) else None]:
+            for neighbours in relations(module, case, hyper)[: 1 if quick else None]:
                 for epsilon in epsilons:
                     keep(module, *row(name, module, case, hyper, epsilon, neighbours, runs,
                                       len(rows)))
