@@ -206,11 +206,13 @@ def moved(n: int, clip: float, *, strategy: str = "auto", tries: int = 24,
 
     worst, spread = 0.0, 0.0
     for some in np.linspace(-clip, clip, tries):
-        one, two = (np.asarray(released(jnp.float32(some), jnp.float32(x)), np.float64) * n / clip
-                    for x in (50.0, -50.0))
-        gap = np.abs(np.mean(one - two))
+        one, two = (np.asarray(released(jnp.float32(some), jnp.float32(x))) for x in (50.0, -50.0))
+        apart = (one.astype(np.float64) - two) * n / clip
+        # all differences may be rounded alike, which says nothing of how they are spread
+        rounded = float(np.spacing(np.max(np.abs(one)))) * n / clip / 2
+        gap = np.abs(np.mean(apart))
         if not gap <= worst:
-            worst, spread = float(gap), float(np.std(one - two))
+            worst, spread = float(gap), max(float(np.std(apart)), rounded)
     return Finding(worst, 2 * (1 + 1e-6) + 4 * spread / math.sqrt(keys) + 2.0**-20)
 
 
