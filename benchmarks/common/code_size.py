@@ -1,0 +1,114 @@
+"""Size of the library's source, and what tracing one round of `sgda` calls in it.
+
+    python -m benchmarks.code_size [--json FILE]
+
+Lines of code are those with a token that is neither a comment nor a docstring. Calls are of the
+library's own functions, generators that go on included, while one warm round is traced.
+"""
+
+import argparse
+import ast
+import collections
+import io
+import itertools
+import json
+import pathlib
+import sys
+import tokenize
+
+import jax
+import jax.numpy as jnp
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+
+ROOT = pathlib.Path(jmm.__file__).parent
+APART = {"tables", "audit", "estimators.py", "__main__.py", "options.py", "plan_command.py"}
+LEDGER = ("_ledger", "_books", "_entries", "_record", "_filters", "_odometer", "_tuning", "ledger",
+          "tuning")
+SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+          tokenize.ENDMARKER)
+
+
+def kinds(source: str) -> dict[str, int]:
+    """Lines of a file, of code, of docstrings, with a comment, of imports."""
+    tree = ast.parse(source)
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):
+        if (isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+                and ast.get_docstring(node)):
+            first = node.body[0]
+            docstrings |= set(range(first.lineno, (first.end_lineno or 0) + 1))
+    code: set[int] = set()
+    comments = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments += not token.string.startswith(("# type:", "# noqa", "# ---"))
+        elif token.type not in SILENT:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    imports = sum((node.end_lineno or 0) - node.lineno + 1 for node in ast.walk(tree)
+                  if isinstance(node, ast.Import | ast.ImportFrom))
+    return {"files": 1, "lines": source.count("\n"), "code": len(code - docstrings),
+            "docstrings": len(docstrings), "comments": comments, "imports": imports}
+
+
+def folders() -> dict[str, collections.Counter[str]]:
+    """The same of every folder of the package, and of all of it."""
+    sums: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for path in sorted(ROOT.rglob("*.py")):
+        part = path.relative_to(ROOT).parts
+        counted = kinds(path.read_text())
+        core = part[0] not in APART and not path.name.startswith(LEDGER)
+        for name in (part[0] if len(part) > 1 else "(top)", "all", *(["core"] if core else [])):
+            sums[name].update(counted)
+    return sums
+
+
+def traced_round() -> dict[str, int]:
+    """Calls, functions and files of one round, and moves from one file to another."""
+    n, d = 200, 3
+    data = (jnp.ones((n, d)), jnp.zeros(n))
+    problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.7, radius=Saddle(10.0, 10.0))
+    query = jmm.Query(clip=Saddle(5.0, 1.0), sampling=jmm.Poisson(rate=0.05), population=n,
+                      noise_multiplier=Saddle(3.0, 3.0))
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
+    key, start = jax.random.key(0), jmm.problems.auc_start(jnp.zeros(d))
+    state = jmm.sgda.init(start, hyper)
+    calls: list[tuple[str, str]] = []
+
+    def profile(frame: object, event: str, arg: object) -> None:
+        code = frame.f_code  # type: ignore[attr-defined]
+        if event == "call" and code.co_filename.startswith(str(ROOT)):
+            calls.append((code.co_filename, code.co_name))
+
+    for _ in range(2):  # the first one fills caches
+        calls.clear()
+        sys.setprofile(profile)
+        jax.eval_shape(lambda k, s: jmm.sgda.update(k, s, data, hyper, problem), key, state)
+        sys.setprofile(None)
+    files = [file for file, _ in calls]
+    return {"calls": len(calls), "functions": len(set(calls)), "files": len(set(files)),
+            "moves": sum(a != b for a, b in itertools.pairwise(files))}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Prints all of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
+    args = parser.parse_args(argv)
+    sums, traced = folders(), traced_round()
+    columns = ("files", "lines", "code", "docstrings", "comments", "imports")
+    print(f"{'folder':14}" + "".join(f"{name:>12}" for name in columns))
+    for name, row in sorted(sums.items(), key=lambda item: item[1]["code"]):
+        print(f"{name:14}" + "".join(f"{row[column]:12,}" for column in columns))
+    total = sums["all"]
+    print(f"imports are {100 * total['imports'] / total['code']:.1f} % of the code; "
+          f"{len(dir(jmm))} names at the top level")
+    print("one traced round: " + ", ".join(f"{value:,} {name}" for name, value in traced.items()))
+    if args.json:
+        args.json.write_text(json.dumps({"folders": sums, "round": traced,
+                                         "names": len(dir(jmm))}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
