@@ -45,7 +45,6 @@ from jaxminimax.base.types import with_strategy as with_strategy
 from jaxminimax.base.version import VERSION as _VERSION
 from jaxminimax.checkup import Report as Report
 from jaxminimax.checkup import check as check
-from jaxminimax.door.sums import release as release
 from jaxminimax.drivers import Run as Run
 from jaxminimax.drivers import Tuned as Tuned
 from jaxminimax.drivers import fit as fit
@@ -83,6 +82,7 @@ from jaxminimax.placement import HostData as HostData
 from jaxminimax.placement import shard as shard
 from jaxminimax.plans import plan as plan
 from jaxminimax.problems import by_person as by_person
+from jaxminimax.releases.sums import release as release
 from jaxminimax.tables import Schema as Schema
 from jaxminimax.tables import defaults as defaults
 

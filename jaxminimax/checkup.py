@@ -19,7 +19,6 @@ from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.people import rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle, SaddleOperator
-from jaxminimax.door import labels, operator_keys, own_record, watch
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
 from jaxminimax.mechanism import Full, leaves, with_noise_of_all
@@ -27,6 +26,7 @@ from jaxminimax.mechanism import check as check_description
 from jaxminimax.mechanism.costs import REPLACE_ONE
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
+from jaxminimax.releases import labels, operator_keys, own_record, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door import operator_keys
+from jaxminimax.releases import operator_keys
 
 
 def __dir__() -> list[str]:

@@ -27,14 +27,14 @@ import numpy as np
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.door import noising, proximal, samples
-from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.door.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.door.proximal import release_resolvent
-from jaxminimax.door.solutions import release_group_solution
-from jaxminimax.door.stream import release_leaf
 from jaxminimax.drivers import fingerprint
 from jaxminimax.placement import group_shards, moved_rows
+from jaxminimax.releases import noising, proximal, samples
+from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
+from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.proximal import release_resolvent
+from jaxminimax.releases.solutions import release_group_solution
+from jaxminimax.releases.stream import release_leaf
 
 SIZES = (41, 23, 9)  # 6 rows a shard of 8: the largest group is padded, the smallest is in two
 W = jnp.full(D, 0.3)

@@ -30,10 +30,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 import jaxminimax as jmm
-from jaxminimax.door import core
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply, _draw
 from jaxminimax.placement.host_shards import HostShards, on_mesh
+from jaxminimax.releases import core
 
 
 class Records:

@@ -54,11 +54,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import jaxminimax as jmm
 from benchmarks import scaling
 from jaxminimax import Saddle
-from jaxminimax.door import noising, operator_keys, sums
 from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.placement import shard_sums
+from jaxminimax.releases import noising, operator_keys, sums
 
 # --- one process ---
 

@@ -13,9 +13,9 @@ from scipy import stats
 import jaxminimax as jmm
 from benchmarks import adaptive, adaptive_attack
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
-from jaxminimax.door import counts
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism import count_grid, count_multiplier
+from jaxminimax.releases import counts
 
 N = 300
 CLIP = Saddle(0.1, 100.0)

@@ -16,9 +16,9 @@ from benchmarks import audit as benchmark
 from benchmarks import group_attack, mutant_plants, stream_attack, wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting._curves import gaussian_epsilon
-from jaxminimax.door.watch import update_and_releases
 from jaxminimax.mechanism import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
+from jaxminimax.releases.watch import update_and_releases
 
 DELTA = 1e-2
 CLIP = Saddle(0.5, 2.0)

@@ -15,11 +15,11 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Poisson, Query, Repeat, Saddle, balanced_groups
-from jaxminimax.door import groups as door
-from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism import leaves
 from jaxminimax.problems import ball, worst_group
+from jaxminimax.releases import groups as door
+from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 
 SIZES, CLIP, Z = (3, 7, 5), 0.5, 1.5
 LINEAR = worst_group(lambda w, x: w @ x, ball(10.0), lipschitz=1.0, bound=1.0)

@@ -13,13 +13,13 @@ from scipy.linalg import toeplitz
 import jaxminimax as jmm
 from jaxminimax import CorrelatedSums, Problem, Saddle, TreeSums, ftrl, group_oco, problems
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.door import core, correlated, noising
-from jaxminimax.door.stream import release_leaf
 from jaxminimax.mechanism import FRACTION, TOGETHER, coefficients, grid_bits
 from jaxminimax.mechanism import factorisation as described
 from jaxminimax.mechanism.correlated import norms, sums_for
 from jaxminimax.mechanism.description import charges as described_charges
 from jaxminimax.noise import floored_normal
+from jaxminimax.releases import core, correlated, noising
+from jaxminimax.releases.stream import release_leaf
 
 LINES = Problem(operator=lambda z, x: Saddle(x, ()), project=lambda z: z)
 KEY = jax.random.key(5)

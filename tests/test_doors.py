@@ -14,14 +14,14 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.door import core, samples
-from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.door.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.door.noisy_operator import noisy_operator
-from jaxminimax.door.proximal import release_resolvent
-from jaxminimax.door.solutions import release_group_solution
-from jaxminimax.door.stream import next_pair, release_leaf
-from jaxminimax.door.sums import release
+from jaxminimax.releases import core, samples
+from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
+from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.proximal import release_resolvent
+from jaxminimax.releases.solutions import release_group_solution
+from jaxminimax.releases.stream import next_pair, release_leaf
+from jaxminimax.releases.sums import release
 
 KEY, ZERO = jax.random.key(3), jnp.int32(0)
 N, SIZES = 8, (4, 6)

@@ -11,11 +11,11 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Repeat, Saddle
 from jaxminimax.base.random_bits import threefry
-from jaxminimax.door import core, operator_keys
-from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
-from jaxminimax.door.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.door.samples import sampled_of_group
 from jaxminimax.problems import ball, worst_group
+from jaxminimax.releases import core, operator_keys
+from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
+from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.samples import sampled_of_group
 
 SIZES, D, KEY, SPENT = (5, 9), 3, jax.random.key(4), 2
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(2, 9, D)))
@@ -52,7 +52,7 @@ def values(kind):
     return jax.vmap(jax.vmap(one))(DATA, words_of(kind))
 
 
-@functools.partial(jax.jit, static_argnames=("door", "problem"))
+@functools.partial(jax.jit, static_argnames=("releases", "problem"))
 def opened(door, mechanism, problem, *more):
     return door(KEY, mechanism, jnp.int32(SPENT), problem, W, DATA, *more)
 

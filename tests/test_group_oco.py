@@ -11,8 +11,8 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Parallel, Problem, RecordLosses, Saddle, TreeSums, ftrl, group_oco, problems
-from jaxminimax.door.losses import release_loss
-from jaxminimax.door.stream import next_pair, release_leaf
+from jaxminimax.releases.losses import release_loss
+from jaxminimax.releases.stream import next_pair, release_leaf
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 LINES = Problem(operator=lambda z, x: Saddle(x, ()), project=lambda z: z)

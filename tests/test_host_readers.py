@@ -12,9 +12,9 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.people import People, rows_each
 from jaxminimax.base.types import Labels
-from jaxminimax.door import labels
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply
+from jaxminimax.releases import labels
 
 N, D = 60, 3
 A, B = np.random.default_rng(0).normal(size=(2, N, D))

@@ -16,7 +16,7 @@ FLOORS = {
     "mechanism": 2,
     "gradients": 3, "accounting": 3,
     "placement": 4,
-    "door": 5,
+    "releases": 5,
     "algorithms": 6, "problems": 6, "metrics": 6, "theory": 6,
     "drivers": 7, "plans": 7,
     "audit": 8, "checkup": 8, "options": 8, "plan_command": 8, "tables": 8,
@@ -145,11 +145,11 @@ def test_imports_point_down():
 
 
 @pytest.mark.parametrize(("path", "line"), [
-    ("door/sums.py", "from jaxminimax.algorithms import sgda"),
+    ("releases/sums.py", "from jaxminimax.algorithms import sgda"),
     ("algorithms/sgda.py", "from jaxminimax import accounting"),
     ("algorithms/sgda.py", "from jaxminimax.accounting._epsilon import epsilon"),
     ("algorithms/sgda.py", "from .. import drivers"),
-    ("accounting/_charge.py", "import jaxminimax.door"),
+    ("accounting/_charge.py", "import jaxminimax.releases"),
     ("accounting/_charge.py", "from ..gradients import clipped_sum"),
     ("mechanism/query.py", "from .. import gradients"),
     ("mechanism/query.py", "import jaxminimax"),
@@ -197,22 +197,22 @@ def test_above_the_door_no_one_holds_its_tools(path):
                 if any(f"{name}.".startswith(f"{tool}.") for tool in TOOLS)]
 
 
-@pytest.mark.parametrize("path", in_folder("door/"))
+@pytest.mark.parametrize("path", in_folder("releases/"))
 def test_keys_budgets_and_samples_have_one_place_each(path):
     """A second key scheme, guard or draw could disagree with the first."""
     tree = ast.parse(SOURCES[path])
     random = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
               and ast.unparse(node.value) == "jax.random"}
     words = {"key_impl", "key_data", "wrap_key_data"}
-    assert random <= (words if path == "door/core.py" else set())
+    assert random <= (words if path == "releases/core.py" else set())
     guards = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Compare)
               and "spent" in {getattr(x, "id", "") for x in (node.left, *node.comparators)}]
-    assert bool(guards) == (path == "door/core.py")
+    assert bool(guards) == (path == "releases/core.py")
     draws = [name for name in modules(path, SOURCES[path]) if name == "mechanism.sampling.draw"]
-    assert bool(draws) == (path == "door/samples.py")
+    assert bool(draws) == (path == "releases/samples.py")
 
 
-@pytest.mark.parametrize("path", in_folder("door/"))
+@pytest.mark.parametrize("path", in_folder("releases/"))
 def test_every_release_function_is_watched(path):
     for function in ast.parse(SOURCES[path]).body:
         if getattr(function, "name", "").startswith("release"):

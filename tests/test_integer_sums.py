@@ -12,12 +12,12 @@ import jaxminimax as jmm
 from benchmarks import mutant_subtle
 from jaxminimax import Saddle
 from jaxminimax.accounting import _charge
-from jaxminimax.door import noising
 from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 from jaxminimax.gradients.integer_sums import Grid, Words
 from jaxminimax.gradients.summation import Rounding
 from jaxminimax.mechanism import BLOCK, _grid, charged_multiplier, grid_bits
+from jaxminimax.releases import noising
 
 
 def whole(words):

@@ -7,9 +7,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Full, Poisson, Query, Repeat, Saddle, audit, sgda
-from jaxminimax.door.sums import release
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
+from jaxminimax.releases.sums import release
 
 N, DELTA = 6, 1e-2
 CLIP, NOISE = Saddle(0.5, 2.0), Saddle(1.5, 3.0)

@@ -7,11 +7,11 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.door import core, operator_keys
-from jaxminimax.door.proximal import release_resolvent
-from jaxminimax.door.samples import sample_of_release
-from jaxminimax.door.stream import release_leaf
 from jaxminimax.gradients.clipping import clipped_sum
+from jaxminimax.releases import core, operator_keys
+from jaxminimax.releases.proximal import release_resolvent
+from jaxminimax.releases.samples import sample_of_release
+from jaxminimax.releases.stream import release_leaf
 
 N, D, KEY = 40, 3, jax.random.key(5)
 DATA = (jax.random.normal(jax.random.key(0), (N, D)), jnp.arange(N) % 2)

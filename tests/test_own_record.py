@@ -10,9 +10,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.door import groups, losses, own_record, proximal, solutions, stream
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.placement.host_data import Window
+from jaxminimax.releases import groups, losses, own_record, proximal, solutions, stream
 
 N, KEY, ZERO = 50, jax.random.key(0), jnp.int32(0)
 X = jnp.linspace(-1.0, 1.0, N)

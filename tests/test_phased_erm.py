@@ -12,7 +12,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import GroupSolution, Saddle, mechanism, phased_erm, problems
-from jaxminimax.door.solutions import release_group_solution
+from jaxminimax.releases.solutions import release_group_solution
 from jaxminimax.solvers import groups
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))

@@ -94,7 +94,7 @@ def test_a_place_that_would_be_another_one_is_refused(place):
 
 
 def test_streams_of_all_kinds_and_places_differ():
-    from jaxminimax.door import core
+    from jaxminimax.releases import core
 
     found = [core.stream(kind, dataclasses.replace(repeat(), place=place))
              for kind in core.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
@@ -124,7 +124,7 @@ def test_the_difference_of_two_parts_has_the_noise_of_both(several):
 
 @pytest.mark.parametrize("sampling", [jmm.Poisson(rate=0.5), jmm.FixedSize(batch=10)])
 def test_two_parts_read_samples_of_their_own(sampling):
-    from jaxminimax.door.samples import sample_of_release
+    from jaxminimax.releases.samples import sample_of_release
 
     query = dataclasses.replace(QUERY, sampling=sampling, population=1000)
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
@@ -135,8 +135,8 @@ def test_two_parts_read_samples_of_their_own(sampling):
 
 
 def test_rows_sent_ahead_for_another_part_are_not_released():
-    from jaxminimax.door.samples import described, samples_ahead
     from jaxminimax.placement.host_data import Window
+    from jaxminimax.releases.samples import described, samples_ahead
 
     query = dataclasses.replace(QUERY, sampling=jmm.FixedSize(batch=10))
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
@@ -370,7 +370,7 @@ def test_check_lets_branches_release_one_number():
 
 
 def test_a_saved_run_of_two_parts_from_before_places_is_not_gone_on_from(tmp_path):
-    from jaxminimax.door import watch
+    from jaxminimax.releases import watch
 
     fit = functools.partial(jmm.fit, KEY, START, DATA, delta=1e-3, progress=False)
     before = mock.patch.object(composed._Several, "_parts_placed", lambda self, _: self.parts)
@@ -457,7 +457,7 @@ def audited(algorithm):
 
 
 def test_an_audit_sees_noise_that_two_releases_share():
-    from jaxminimax.door import core
+    from jaxminimax.releases import core
 
     sound = audited(with_point(Two.point))
     assert sound.shared == 0

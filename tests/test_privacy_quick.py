@@ -27,9 +27,9 @@ import jaxminimax as jmm
 from benchmarks import mutant_detectors as detectors
 from benchmarks import mutant_subtle as subtle
 from jaxminimax import Saddle
-from jaxminimax.door import samples
-from jaxminimax.door.sums import release
 from jaxminimax.mechanism import coefficients, noise_unit, solution_length
+from jaxminimax.releases import samples
+from jaxminimax.releases.sums import release
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
 SIGMAS = 4.5

@@ -26,8 +26,8 @@ from jaxminimax import (
     with_strategy,
 )
 from jaxminimax.base.types import OwnOperator
-from jaxminimax.door.sums import release
 from jaxminimax.gradients.clipping import ClippedOperator
+from jaxminimax.releases.sums import release
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 DISC = problems.ball(1.0)

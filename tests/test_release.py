@@ -28,11 +28,11 @@ from jaxminimax import (
     sgda,
     with_strategy,
 )
-from jaxminimax.door import noising
-from jaxminimax.door.sums import release
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.gradients import clipping, weights
 from jaxminimax.mechanism import batch_size, overflow_probability
+from jaxminimax.releases import noising
+from jaxminimax.releases.sums import release
 
 SIGMAS = 4.5
 N = 8

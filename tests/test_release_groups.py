@@ -13,11 +13,11 @@ from scipy import stats
 import jaxminimax as jmm
 from benchmarks.narrow import Narrow
 from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat
-from jaxminimax.door.groups import release_group_gradient
-from jaxminimax.door.losses import release_group_losses
 from jaxminimax.mechanism import in_group, overflow_probability
 from jaxminimax.noise import floats
 from jaxminimax.problems import ball, worst_group
+from jaxminimax.releases.groups import release_group_gradient
+from jaxminimax.releases.losses import release_group_losses
 
 SIGMAS = 4.5
 SIZES = (3, 7, 5)

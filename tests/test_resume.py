@@ -16,8 +16,8 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.door import core
 from jaxminimax.drivers import fingerprint
+from jaxminimax.releases import core
 
 N, D = 24, 3
 KEY, OWN = jax.random.key(3), b"a secret"

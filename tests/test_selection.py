@@ -18,10 +18,10 @@ from benchmarks import selection_bounds
 from jaxminimax import GroupLosses, Selection, active_groups, noise, problems
 from jaxminimax.accounting import _fixed_order, _selection
 from jaxminimax.audit import index_signal
-from jaxminimax.door import losses as door
-from jaxminimax.door.groups import release_group_gradient
 from jaxminimax.mechanism import PrivacyLoss
 from jaxminimax.noise import _chosen
+from jaxminimax.releases import losses as door
+from jaxminimax.releases.groups import release_group_gradient
 
 LINEAR = problems.worst_group(lambda w, x: w @ x, problems.ball(10.0), lipschitz=1.0, bound=1.0)
 BOUND, SIZES = 2.0, (3, 7, 5)

@@ -12,9 +12,9 @@ import pytest
 import jaxminimax as jmm
 from benchmarks import variance, variance_auc, variance_tables
 from jaxminimax import Saddle, sgda, spider
-from jaxminimax.door import core, operator_keys
-from jaxminimax.door.differences import distance, release_difference, release_in_window
-from jaxminimax.door.samples import sample_of_release
+from jaxminimax.releases import core, operator_keys
+from jaxminimax.releases.differences import distance, release_difference, release_in_window
+from jaxminimax.releases.samples import sample_of_release
 
 N, D, KEY = 12, 3, jax.random.key(5)
 ROWS = tuple(np.random.default_rng(3).normal(size=(2, N, D)))

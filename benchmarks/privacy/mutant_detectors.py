@@ -24,10 +24,10 @@ from jaxminimax import (
     sgda,
 )
 from jaxminimax import audit as auditor
-from jaxminimax.door import sums
-from jaxminimax.door.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.gradients import clipping
 from jaxminimax.noise import floored_normal
+from jaxminimax.releases import sums
+from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 
 FULL = mechanism.Full()
 POISSON = mechanism.Poisson(rate=0.25)

@@ -17,21 +17,6 @@ from jaxminimax import Saddle, ftrl, group_oco, sgda
 from jaxminimax.accounting import _curves, _people
 from jaxminimax.base import identity
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.door import (
-    core,
-    correlated,
-    counts,
-    differences,
-    groups,
-    losses,
-    noising,
-    noisy_operator,
-    proximal,
-    samples,
-    solutions,
-    stream,
-)
-from jaxminimax.door.watch import watched
 from jaxminimax.gradients import clipping, ghost, summation, weights
 from jaxminimax.gradients.ghost import _factors, _tied, _uses
 from jaxminimax.mechanism import (
@@ -50,6 +35,21 @@ from jaxminimax.mechanism import (
 from jaxminimax.mechanism import correlated as correlated_sums
 from jaxminimax.placement import host_data
 from jaxminimax.problems import _regression
+from jaxminimax.releases import (
+    core,
+    correlated,
+    counts,
+    differences,
+    groups,
+    losses,
+    noising,
+    noisy_operator,
+    proximal,
+    samples,
+    solutions,
+    stream,
+)
+from jaxminimax.releases.watch import watched
 from jaxminimax.tables import files
 from jaxminimax.tables import records as table_records
 

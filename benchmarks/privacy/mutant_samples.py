@@ -16,9 +16,9 @@ from benchmarks.narrow import Narrow
 from jaxminimax import Saddle, mechanism
 from jaxminimax import audit as auditor
 from jaxminimax.base.random_bits import word_pairs
-from jaxminimax.door import sums
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.mechanism import poisson, size_law
+from jaxminimax.releases import sums
 
 
 def overflows() -> Finding:

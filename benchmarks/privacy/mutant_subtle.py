@@ -19,9 +19,9 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.mutant_detectors import FULL, KEY, Finding, query
 from jaxminimax import Saddle, mechanism
-from jaxminimax.door import losses, noising, samples, stream, sums
 from jaxminimax.gradients import clipping
 from jaxminimax.mechanism import charged_multiplier
+from jaxminimax.releases import losses, noising, samples, stream, sums
 
 RELEASES = 121  # more than two of fifty releases each
 

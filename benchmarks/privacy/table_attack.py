@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 
 from jaxminimax import Saddle, sgda
-from jaxminimax.door.groups import release_weighted_gradient
-from jaxminimax.door.sums import release
 from jaxminimax.mechanism import GroupLosses, Repeat
+from jaxminimax.releases.groups import release_weighted_gradient
+from jaxminimax.releases.sums import release
 from jaxminimax.tables import Category, Charged, Number, Schema, files, moments, ranges, train
 from jaxminimax.tables import groups as grouping
 from jaxminimax.tables import scorer as scoring

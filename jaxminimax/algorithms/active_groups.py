@@ -37,8 +37,6 @@ from jaxminimax.algorithms.common.steps import started, stepped
 from jaxminimax.algorithms.group_sgd import gradient_step
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.groups import release_group_gradient
-from jaxminimax.door.losses import release_group_index
 from jaxminimax.mechanism import (
     FixedSize,
     Full,
@@ -49,6 +47,8 @@ from jaxminimax.mechanism import (
     Selection,
     Sequence,
 )
+from jaxminimax.releases.groups import release_group_gradient
+from jaxminimax.releases.losses import release_group_index
 
 
 @pytree_dataclass

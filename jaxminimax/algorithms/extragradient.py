@@ -40,7 +40,6 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.noisy_operator import noisy_operator
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
@@ -51,6 +50,7 @@ from jaxminimax.mechanism import (
     check_noise,
     concrete,
 )
+from jaxminimax.releases.noisy_operator import noisy_operator
 
 
 @pytree_dataclass

@@ -39,8 +39,8 @@ from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
 from jaxminimax.algorithms.common.steps import stepped
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.stream import release_leaf
 from jaxminimax.mechanism import PrefixSums, TreeSums, concrete, sums_for
+from jaxminimax.releases.stream import release_leaf
 
 
 @pytree_dataclass

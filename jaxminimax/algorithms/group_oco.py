@@ -44,8 +44,6 @@ from jaxminimax.algorithms.common import averaging, schedules
 from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.losses import release_loss
-from jaxminimax.door.stream import next_pair
 from jaxminimax.mechanism import (
     Parallel,
     PrefixSums,
@@ -54,6 +52,8 @@ from jaxminimax.mechanism import (
     check_noise,
     sums_for,
 )
+from jaxminimax.releases.losses import release_loss
+from jaxminimax.releases.stream import next_pair
 
 _DRAW = 0x647261  # what a run's key is folded with for the draws of groups
 

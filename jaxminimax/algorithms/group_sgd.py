@@ -39,8 +39,6 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.groups import release_group_gradient
-from jaxminimax.door.losses import release_group_losses
 from jaxminimax.mechanism import (
     FixedSize,
     Full,
@@ -53,6 +51,8 @@ from jaxminimax.mechanism import (
     concrete,
     group_batch_sizes,
 )
+from jaxminimax.releases.groups import release_group_gradient
+from jaxminimax.releases.losses import release_group_losses
 
 # what the run's key is folded with for the draw of a group, which no guarantee rests on
 _CHOICE = 0x6D6763

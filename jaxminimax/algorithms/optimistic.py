@@ -49,8 +49,8 @@ from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
 from jaxminimax.algorithms.common.steps import ENTROPIC, EUCLIDEAN, started, stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.noisy_operator import noisy_operator
 from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
+from jaxminimax.releases.noisy_operator import noisy_operator
 
 GAMES = ("monotone", "bilinear", "strongly_monotone")
 

@@ -44,9 +44,9 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.solutions import release_group_solution
 from jaxminimax.mechanism import GroupSolution, check, exact_sensitivity
 from jaxminimax.mechanism.group_solution import solution_steps
+from jaxminimax.releases.solutions import release_group_solution
 
 
 @pytree_dataclass

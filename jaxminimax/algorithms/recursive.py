@@ -48,9 +48,9 @@ from jaxminimax.algorithms.common.recursion import public_numbers, schedule
 from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.proximal import release_resolvent
 from jaxminimax.mechanism import Repeat, Resolvent, check
 from jaxminimax.mechanism.resolvent import inner_steps
+from jaxminimax.releases.proximal import release_resolvent
 
 
 @pytree_dataclass

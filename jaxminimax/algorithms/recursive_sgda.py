@@ -51,7 +51,6 @@ from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.noisy_operator import noisy_operator
 from jaxminimax.mechanism import (
     Disjoint,
     FixedSize,
@@ -62,6 +61,7 @@ from jaxminimax.mechanism import (
     batch_size,
     check_noise,
 )
+from jaxminimax.releases.noisy_operator import noisy_operator
 
 
 @pytree_dataclass

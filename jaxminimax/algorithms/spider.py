@@ -49,9 +49,9 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import started, stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.door.differences import release_in_window
-from jaxminimax.door.operator_keys import public_term
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Query, Windows
+from jaxminimax.releases.differences import release_in_window
+from jaxminimax.releases.operator_keys import public_term
 
 
 @pytree_dataclass

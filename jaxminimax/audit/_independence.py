@@ -12,8 +12,8 @@ import numpy as np
 
 from jaxminimax.audit._distance import shared_noise
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door.watch import Seen, update_and_releases
 from jaxminimax.mechanism import GroupGradients, Query, Repeat
+from jaxminimax.releases.watch import Seen, update_and_releases
 
 _NUMBERS = 256  # how many numbers of a run are compared with each other
 _ROUNDS = 16

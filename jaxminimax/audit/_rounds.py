@@ -17,8 +17,8 @@ import numpy as np
 
 from jaxminimax.algorithms.common.steps import EUCLIDEAN
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door.watch import update_and_releases
 from jaxminimax.mechanism import Query
+from jaxminimax.releases.watch import update_and_releases
 
 _NUMBERS = 2**24  # how many numbers are on the device at a time
 

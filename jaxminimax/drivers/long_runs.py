@@ -19,8 +19,6 @@ from jaxminimax.accounting import Ledger, statement
 from jaxminimax.base import arguments, arithmetic, checks, own_files
 from jaxminimax.base.people import rows_each, unit_of
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door import core
-from jaxminimax.door.watch import update
 from jaxminimax.drivers import bookings, fingerprint, progress_bar
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.drivers.result import Run
@@ -29,6 +27,8 @@ from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
+from jaxminimax.releases import core
+from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
 

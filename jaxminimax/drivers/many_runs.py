@@ -11,12 +11,12 @@ import numpy as np
 
 from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
-from jaxminimax.door.watch import update
 from jaxminimax.drivers import progress_bar
 from jaxminimax.drivers.result import Run
 from jaxminimax.drivers.scan import nothing, run
 from jaxminimax.mechanism import Repeat, check
 from jaxminimax.placement.sharding import arrays
+from jaxminimax.releases.watch import update
 
 
 def stack(hypers: Sequence[Any]) -> Any:

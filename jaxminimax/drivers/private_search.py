@@ -15,10 +15,10 @@ import numpy as np
 
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
-from jaxminimax.door.sums import release
 from jaxminimax.drivers import many_runs, scan
 from jaxminimax.mechanism import Repeat
 from jaxminimax.mechanism.repetitions import BITS, Repetitions
+from jaxminimax.releases.sums import release
 
 _CANDIDATE, _TRAINING, _SCORE = 0, 1, 2  # what the key of a run is folded with
 _LOW = 32  # bits of the second of two words

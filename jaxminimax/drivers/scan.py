@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
-from jaxminimax.door import own_record
-from jaxminimax.door.watch import update
 from jaxminimax.drivers.result import Run
 from jaxminimax.mechanism import check
 from jaxminimax.placement.sharding import arrays
+from jaxminimax.releases import own_record
+from jaxminimax.releases.watch import update
 
 
 def nothing(state: Any) -> tuple[()]:

@@ -48,7 +48,7 @@ class GroupGradients(OneRelease):
     parameter 2 / noise_multiplier, whatever v is. To multiply by s, which does not depend on the
     record, makes it neither more nor less private. Of s alone the noise is a function; it is the
     s of this round's v, not that of another one. (How the door makes a sum of which that holds in
-    integers: `door.groups`.)
+    integers: `releases.groups`.)
 
     Attributes:
       clip: C, bound on the L2 norm of one record's gradient [gradient units].

@@ -150,7 +150,7 @@ jax.tree_util.register_pytree_node(HostData, _refuse, lambda _, rows: HostData(r
 
 
 class Sent(NamedTuple):
-    """Samples of k releases that were drawn ahead, by `door.samples.samples_ahead` alone.
+    """Samples of k releases that were drawn ahead, by `releases.samples.samples_ahead` alone.
 
     Attributes:
       rows: numbers of the data's rows, int32 `[k, c]`; of JAX's arrays or NumPy's, as all.

@@ -22,8 +22,8 @@ import optax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Repeat
+from jaxminimax.releases.sums import release
 
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
 _SHARP, _CLOSE = 4.0, 1e-3  # slope of a score, and the least distance of means that it divides by

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, Saddle
-from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Repeat
+from jaxminimax.releases.sums import release
 
 KINDS = ("parity", "odds")
 _LEAST = 1e-3  # of a released share

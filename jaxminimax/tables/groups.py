@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
-from jaxminimax.door.losses import release_group_losses
 from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
+from jaxminimax.releases.losses import release_group_losses
 
 PUBLIC = "Who is in which group is public, and so are the groups' sizes."
 LABELLED = ("Groups contain the label, so every record's label is public: the guarantee is about "

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.types import Problem, Saddle
-from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Query, Repeat
+from jaxminimax.releases.sums import release
 from jaxminimax.tables.columns import Category
 from jaxminimax.tables.schema import Schema
 

@@ -20,8 +20,8 @@ import scipy
 
 from jaxminimax.accounting import calibrate_noise
 from jaxminimax.base.types import Problem, Saddle
-from jaxminimax.door.sums import release
 from jaxminimax.mechanism import Query, Repeat
+from jaxminimax.releases.sums import release
 from jaxminimax.tables.columns import Charged, Number
 from jaxminimax.tables.schema import Schema
 

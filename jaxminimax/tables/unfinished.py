@@ -33,9 +33,9 @@ import numpy as np
 
 from jaxminimax.base import own_files
 from jaxminimax.base.types import PyTree
-from jaxminimax.door import core
 from jaxminimax.drivers import fingerprint
 from jaxminimax.noise import secret_key
+from jaxminimax.releases import core
 
 _KEY, _PROMISE, _ROUNDS = "key", "promise.json", "rounds"
 _PACKAGES = ("jax", "jaxlib", "numpy", "optax")  # they round the point that a round begins at

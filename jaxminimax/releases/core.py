@@ -103,7 +103,7 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
 
 
 def operators_words(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """What the operators of a release draw from, uint32 `[2]`; see `door.operator_keys`."""
+    """What the operators of a release draw from, uint32 `[2]`; see `releases.operator_keys`."""
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _OPERATORS))[:2]
 
 

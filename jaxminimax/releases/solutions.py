@@ -15,9 +15,6 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.samples import check_groups
-from jaxminimax.door.watch import watched
 from jaxminimax.mechanism import (
     GroupSolution,
     check_noise,
@@ -29,6 +26,9 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.placement import moved_rows
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
+from jaxminimax.releases import core, noising, operator_keys, own_record
+from jaxminimax.releases.samples import check_groups
+from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import groups
 
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.door import core, noising
 from jaxminimax.mechanism import FRACTION, TOGETHER, coefficients
 from jaxminimax.noise import floored_normal, gaussian
+from jaxminimax.releases import core, noising
 
 _HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
 

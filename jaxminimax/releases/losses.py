@@ -13,15 +13,15 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.samples import Place, check_groups, record_at
-from jaxminimax.door.watch import watched
 from jaxminimax.gradients import apart
 from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.group_shards import each_record
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
+from jaxminimax.releases import core, noising, operator_keys, own_record
+from jaxminimax.releases.samples import Place, check_groups, record_at
+from jaxminimax.releases.watch import watched
 
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
 

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import PyTree
-from jaxminimax.door import core
-from jaxminimax.door.core import Keys
 from jaxminimax.gradients.summation import Part
 from jaxminimax.mechanism import GroupGradients, Query, Repeat, Resolvent, SampleKeys
 from jaxminimax.mechanism.row_numbers import NARROW
@@ -18,6 +16,8 @@ from jaxminimax.mechanism.sampling import Sample, draw, draw_in_group
 from jaxminimax.placement import moved_rows
 from jaxminimax.placement.host_data import Sent, Window, mark
 from jaxminimax.placement.sharding import Sharded, check_key, refuse_ahead
+from jaxminimax.releases import core
+from jaxminimax.releases.core import Keys
 
 Place = tuple[jax.Array, ...]  # an index for each leading axis
 

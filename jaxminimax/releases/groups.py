@@ -14,10 +14,6 @@ import numpy as np
 from jaxminimax.base import checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.samples import check_groups, sample_of_group, sampled_of_group
-from jaxminimax.door.sums import PLACES, release
-from jaxminimax.door.watch import watched
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.summation import Part, Rounding, Sums
@@ -32,6 +28,10 @@ from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement.group_shards import one_group, sum_over_groups
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
+from jaxminimax.releases import core, noising, operator_keys, own_record
+from jaxminimax.releases.samples import check_groups, sample_of_group, sampled_of_group
+from jaxminimax.releases.sums import PLACES, release
+from jaxminimax.releases.watch import watched
 
 
 @watched

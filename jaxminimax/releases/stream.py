@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core, correlated, noising, operator_keys, own_record
-from jaxminimax.door.samples import Place, check_groups, record_at
-from jaxminimax.door.watch import watched
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
 from jaxminimax.placement.sharding import Sharded, check_key
+from jaxminimax.releases import core, correlated, noising, operator_keys, own_record
+from jaxminimax.releases.samples import Place, check_groups, record_at
+from jaxminimax.releases.watch import watched
 
 
 def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
@@ -66,7 +66,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
                  present: jax.Array | None = None) -> Saddle:
     """How much the noisy sum of all leaves so far grows by the next one.
 
-    For `CorrelatedSums` it is g_t plus the noise of `door.correlated`. For `TreeSums` it is
+    For `CorrelatedSums` it is g_t plus the noise of `releases.correlated`. For `TreeSums` it is
 
         g_t + N_t - N_{t-1},   g_t = clip(g(z; x), C),   N_t = sum of E_{l, t >> l} over bits l of t
 

@@ -17,9 +17,9 @@ import numpy as np
 from jaxminimax.base import arithmetic, programs
 from jaxminimax.base.tree import any_lane_rule
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.door import operator_keys
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import Sharded
+from jaxminimax.releases import operator_keys
 
 _TELLING = 16  # an axis as long as the data means something from this length on
 _HOST = ("pure_callback", "io_callback", "ffi_call")

@@ -4,9 +4,9 @@ import jax
 
 from jaxminimax.base import tree
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door.operator_keys import public_term
-from jaxminimax.door.sums import release, release_and_clip
 from jaxminimax.mechanism import Repeat
+from jaxminimax.releases.operator_keys import public_term
+from jaxminimax.releases.sums import release, release_and_clip
 
 
 def noisy_operator(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,

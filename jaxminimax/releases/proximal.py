@@ -15,9 +15,6 @@ from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
-from jaxminimax.door import core, noising, operator_keys, own_record
-from jaxminimax.door.samples import check_parts, part_of, sample_on_mesh, sampled_records
-from jaxminimax.door.watch import watched
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
 from jaxminimax.mechanism import (
     Repeat,
@@ -34,6 +31,9 @@ from jaxminimax.mechanism import (
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement import moved_rows
 from jaxminimax.placement.sharding import Sharded, arrays, refuse_ahead
+from jaxminimax.releases import core, noising, operator_keys, own_record
+from jaxminimax.releases.samples import check_parts, part_of, sample_on_mesh, sampled_records
+from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import Regularised, certify, operator_extrapolation
 
 _NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with

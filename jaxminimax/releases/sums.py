@@ -12,14 +12,6 @@ import jax.numpy as jnp
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.door import core, correlated, counts, noising, operator_keys, own_record
-from jaxminimax.door.samples import (
-    check_parts,
-    numbers_of_rows,
-    sample_on_mesh,
-    sampled_records,
-)
-from jaxminimax.door.watch import watched, watched_pair
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import (
     Query,
@@ -31,6 +23,14 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import arrays, is_spread
+from jaxminimax.releases import core, correlated, counts, noising, operator_keys, own_record
+from jaxminimax.releases.samples import (
+    check_parts,
+    numbers_of_rows,
+    sample_on_mesh,
+    sampled_records,
+)
+from jaxminimax.releases.watch import watched, watched_pair
 
 PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle, with_strategy
-from jaxminimax.door.sums import release
-from jaxminimax.door.watch import watched, watched_pair
 from jaxminimax.mechanism import Difference, Repeat, Windows
+from jaxminimax.releases.sums import release
+from jaxminimax.releases.watch import watched, watched_pair
 
 
 @dataclasses.dataclass(frozen=True)
