@@ -14,8 +14,8 @@ Why that costs nothing. Let rho be all keys of operators of a run. Their law doe
 data, and they are independent of samples and of noise: no two uses share a key (`releases.core`).
 Given rho the run is the described mechanism with the operators g_rho(.; record of row i): each is
 clipped whatever rho is, and a record that is replaced keeps its row, so that neighbours have the
-same operators but for that record's. Hence for each rho the two outputs are (epsilon, delta)-close, and
-so are their mixtures over rho: the divergence sup_S P(S) - e^epsilon Q(S) is jointly convex,
+same operators but for that record's. Hence for each rho the two outputs are (epsilon, delta)-close,
+and so are their mixtures over rho: the divergence sup_S P(S) - e^epsilon Q(S) is jointly convex,
 D(E P_rho, E Q_rho) <= E D(P_rho, Q_rho) <= delta. It would hold if rho were published, too. It
 would not if a key of an operator served noise or samples as well, or if two passes over a record
 had different keys: the norm would then be of another function than the sum.
