@@ -17,10 +17,11 @@ FLOORS = {
     "gradients": 3, "accounting": 3,
     "placement": 4,
     "releases": 5,
-    "algorithms": 6, "problems": 6, "metrics": 6, "theory": 6,
+    "algorithms": 6, "problems": 6, "metrics": 6,
     "drivers": 7, "plans": 7,
     "audit": 8, "checkup": 8, "options": 8, "plan_command": 8, "tables": 8,
-    "estimators": 9, "__init__": 9, "__main__": 9,
+    "estimators": 9, "types": 9,
+    "__init__": 10, "__main__": 10,
 }
 BESIDE = {("__main__", "__init__")}  # on one floor, and in this order
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see

@@ -96,7 +96,8 @@ class Game:
 @functools.cache
 def _calibrated(n: int, releases: int, epsilon: float, clip: Saddle) -> jmm.Query:
     query = jmm.Query(clip=clip, joint=True, population=n)
-    return jmm.calibrate_noise(jmm.Repeat(query=query, times=releases), epsilon, DELTA).query
+    return jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=releases), epsilon,
+                                          DELTA).query
 
 
 def affine(modulus: float, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

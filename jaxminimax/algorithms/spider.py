@@ -28,8 +28,9 @@ of assumed Lipschitz; windows have a fixed length instead of ending by the path'
 not normalised; the terms r that read no data are neither clipped nor noised.
 
 Examples:
-    >>> query = jmm.Windows(anchor=jmm.Query(clip=Saddle(1.0, 1.0), population=1000),
-    ...                     difference=jmm.Difference(lipschitz=1.0, population=1000), length=10)
+    >>> difference = jmm.mechanism.Difference(lipschitz=1.0, population=1000)
+    >>> query = jmm.mechanism.Windows(anchor=jmm.Query(clip=Saddle(1.0, 1.0), population=1000),
+    ...                               difference=difference, length=10)
     >>> hyper = jmm.spider.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=50)
     >>> hyper = jmm.calibrate(jmm.spider, hyper, epsilon=1.0, delta=1e-6)
     >>> jmm.epsilon(jmm.spider.mechanism(hyper), 1e-6) <= 1

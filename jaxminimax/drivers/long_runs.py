@@ -133,7 +133,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
         >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
-        >>> done = jmm.fit(jmm.secret_key(), start, data, hyper, jmm.sgda, game, delta=1e-3,
+        >>> done = jmm.fit(jmm.noise.secret_key(), start, data, hyper, jmm.sgda, game, delta=1e-3,
         ...                progress=False)
         >>> int(done.state.spent), done.statement.epsilon <= 1
         (5, True)

@@ -23,7 +23,7 @@ class Run(_Ended):
         tree: what `jax.tree.map` makes of a run has none.
 
     Examples:
-        >>> done = jmm.Run(state="the last state", observations=())
+        >>> done = jmm.types.Run(state="the last state", observations=())
         >>> state, seen = done  # as `run` and `sweep` return it
         >>> state
         'the last state'

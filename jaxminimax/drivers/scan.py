@@ -58,7 +58,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
         >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
-        >>> state, _ = jmm.run(jmm.secret_key(), start, data, hyper, jmm.sgda, game)
+        >>> state, _ = jmm.run(jmm.noise.secret_key(), start, data, hyper, jmm.sgda, game)
         >>> int(state.spent), state.average.w.shape
         (5, (2,))
     """
