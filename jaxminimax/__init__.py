@@ -19,8 +19,8 @@ from jaxminimax import (
 from jaxminimax.accounting import calibrate, delta, epsilon, profile, statement
 from jaxminimax.algorithms import *  # noqa: F403
 from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.base import VERSION
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
-from jaxminimax.base.version import VERSION
 from jaxminimax.checkup import check
 from jaxminimax.drivers import fit, run, stack, sweep, tune
 from jaxminimax.gradients import clipped_sum

@@ -53,7 +53,7 @@ def test_importing_it_loads_nothing_that_is_optional():
 
 
 def test_the_version_is_written_once():
-    written = importlib.import_module("jaxminimax.base.version").VERSION
+    written = importlib.import_module("jaxminimax.base").VERSION
     assert jmm.__version__ == written
     assert f"\nversion: {written}\n" in (ROOT / "CITATION.cff").read_text()
-    assert 'attr = "jaxminimax.base.version.VERSION"' in (ROOT / "pyproject.toml").read_text()
+    assert 'attr = "jaxminimax.base.VERSION"' in (ROOT / "pyproject.toml").read_text()

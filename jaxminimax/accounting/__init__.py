@@ -14,7 +14,7 @@ from jaxminimax.accounting._tuning_noise import Target as Target
 from jaxminimax.accounting._tuning_noise import calibrate_search as calibrate_search
 from jaxminimax.accounting._tuning_statement import TuningStatement
 from jaxminimax.accounting._tuning_statement import tuning_statement as tuning_statement
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 
 __all__ = [
     "Ledger",

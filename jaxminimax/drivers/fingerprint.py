@@ -27,9 +27,8 @@ from jax.sharding import Mesh
 from jaxminimax.base import programs
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers.in_words import in_words, plain
-from jaxminimax.placement.host_data import HostData
+from jaxminimax.placement.host_data import HostData, Reader
 from jaxminimax.placement.host_shards import HostShards
-from jaxminimax.placement.readers import Reader
 from jaxminimax.placement.sharding import Sharded
 
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together

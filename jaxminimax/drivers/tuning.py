@@ -18,9 +18,8 @@ from jaxminimax.accounting import (
     calibrate_search,
     tuning_statement,
 )
-from jaxminimax.base import arguments, arithmetic, checks
-from jaxminimax.base.people import rows_each, unit_of
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.base import arguments, checks
+from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle, rows_each, unit_of
 from jaxminimax.drivers import many_runs
 from jaxminimax.drivers.private_search import cumulative, score_problem, search
 from jaxminimax.mechanism import Full, Query, Repeat, check, with_noise_of_all
@@ -129,7 +128,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
         >>> tuned.candidate in (0, 1), tuned.statement.epsilon <= 1
         (True, True)
     """
-    arithmetic.check()
+    checks.exact_arithmetic()
     candidates = _listed(candidates)
     for hyper in candidates:
         arguments.call(key, z, hyper, algorithm, problem)
