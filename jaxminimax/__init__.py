@@ -26,12 +26,12 @@ from jaxminimax.accounting import tuned_delta as tuned_delta
 from jaxminimax.accounting import tuned_epsilon as tuned_epsilon
 from jaxminimax.algorithms import *  # noqa: F403
 from jaxminimax.algorithms import __all__ as _algorithms
-from jaxminimax.algorithms.common import averaging as averaging
-from jaxminimax.algorithms.common import schedules as schedules
-from jaxminimax.algorithms.common.averaging import TAIL as TAIL
-from jaxminimax.algorithms.common.averaging import UNIFORM as UNIFORM
-from jaxminimax.algorithms.common.averaging import WEIGHTED as WEIGHTED
-from jaxminimax.algorithms.common.averaging import Averaging as Averaging
+from jaxminimax.algorithms import averaging as averaging
+from jaxminimax.algorithms import schedules as schedules
+from jaxminimax.algorithms.averaging import TAIL as TAIL
+from jaxminimax.algorithms.averaging import UNIFORM as UNIFORM
+from jaxminimax.algorithms.averaging import WEIGHTED as WEIGHTED
+from jaxminimax.algorithms.averaging import Averaging as Averaging
 from jaxminimax.base.faces import public_names as _public_names
 from jaxminimax.base.types import Algorithm as Algorithm
 from jaxminimax.base.types import GroupProblem as GroupProblem

@@ -28,7 +28,7 @@ from jaxminimax import (
     recursive_sgda,
     solvers,
 )
-from jaxminimax.algorithms.common import recursion
+from jaxminimax.algorithms import recursion
 from jaxminimax.drivers import long_runs
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))

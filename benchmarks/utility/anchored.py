@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax import Averaging, Problem, Query, Repeat, Saddle, averaging, pytree_dataclass
-from jaxminimax.algorithms.common.averaging import UNIFORM
-from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
+from jaxminimax.algorithms.averaging import UNIFORM
+from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
 from jaxminimax.base import tree
 from jaxminimax.releases.noisy_operator import noisy_operator
 
