@@ -32,7 +32,8 @@ from jaxminimax.algorithms.averaging import TAIL as TAIL
 from jaxminimax.algorithms.averaging import UNIFORM as UNIFORM
 from jaxminimax.algorithms.averaging import WEIGHTED as WEIGHTED
 from jaxminimax.algorithms.averaging import Averaging as Averaging
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import VERSION as _VERSION
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import Algorithm as Algorithm
 from jaxminimax.base.types import GroupProblem as GroupProblem
 from jaxminimax.base.types import OnlineOptimiser as OnlineOptimiser
@@ -42,7 +43,6 @@ from jaxminimax.base.types import SaddleOperator as SaddleOperator
 from jaxminimax.base.types import pytree_dataclass as pytree_dataclass
 from jaxminimax.base.types import saddle_operator as saddle_operator
 from jaxminimax.base.types import with_strategy as with_strategy
-from jaxminimax.base.version import VERSION as _VERSION
 from jaxminimax.checkup import Report as Report
 from jaxminimax.checkup import check as check
 from jaxminimax.drivers import Run as Run

@@ -28,7 +28,7 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.placement import group_shards, moved_rows
+from jaxminimax.placement import gather_rows, group_shards
 from jaxminimax.releases import noising, proximal, samples
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
@@ -197,12 +197,12 @@ def certified(found):
     found["silent points"] = apart((one, two), (point(silent, rows), phase(0.0, grouped)))
     found["certified"] = bool(jnp.isfinite(jnp.concatenate([*one, two])).all())
     found["phase"] = phase(1.0, groups()).tolist()
-    taken = moved_rows._taken
+    taken = gather_rows._taken
     bugs = {
-        "sum of one shard": (moved_rows, "sum_rows", lambda _, x: x[0]),
-        "other rows": (moved_rows, "_taken", lambda mine, local, *x: taken(mine, local + 1, *x)),
+        "sum of one shard": (gather_rows, "sum_rows", lambda _, x: x[0]),
+        "other rows": (gather_rows, "_taken", lambda mine, local, *x: taken(mine, local + 1, *x)),
         "padding counts": (proximal, "_spread", lambda data, sample: (
-            moved_rows.evenly(data, sample.rows), jnp.ones(32, bool))),
+            gather_rows.evenly(data, sample.rows), jnp.ones(32, bool))),
     }
     point.clear_cache()
     with mock.patch.object(proximal, "operator_extrapolation", lambda _, start, *__: start):
@@ -233,7 +233,7 @@ def streams(found):
     found["singly"] = apart(singly(data, groups()), singly(rows, placed(8)))
     kinds = (np.array([-1, 2, -128], np.int8), np.array([True, False, True]),
              np.array([-0.0, np.inf, 1.5], np.float16))
-    sent = jax.jit(lambda x: moved_rows.evenly(x, jnp.array([2, 0])))(jmm.shard(kinds, meshed(2)))
+    sent = jax.jit(lambda x: gather_rows.evenly(x, jnp.array([2, 0])))(jmm.shard(kinds, meshed(2)))
     found["bits"] = all(np.asarray(x).tobytes() == y[[2, 0]].tobytes()
                         for x, y in zip(sent, kinds, strict=True))
     each = jax.jit(jax.vmap(lambda i: samples.record_at(rows, (i,))))

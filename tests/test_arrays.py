@@ -11,7 +11,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.algorithms import ALGORITHMS
-from jaxminimax.base import arithmetic
+from jaxminimax.base import checks
 
 N, D = 24, 2
 KEY = jax.random.key(5)
@@ -165,7 +165,7 @@ def test_records_do_not_decide_whether_a_run_ends(name):
     for call in calls:
         with getattr(jax, name)(True), pytest.raises(ValueError, match=f"jax_{name} is on"):
             call()
-    arithmetic.check()
+    checks.exact_arithmetic()
 
 
 @pytest.mark.parametrize("flag", [
@@ -188,4 +188,4 @@ def test_fast_mathematics_is_refused(monkeypatch, tmp_path, flag):
 ])
 def test_other_flags_are_not(monkeypatch, given):
     monkeypatch.setenv("XLA_FLAGS", given)
-    arithmetic.check()
+    checks.exact_arithmetic()

@@ -14,7 +14,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle, options, plan_command
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS
-from jaxminimax.base import kept_programs
+from jaxminimax.base import own_files
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -467,7 +467,7 @@ def test_the_console_script_is_the_command():
 
 def test_a_process_keeps_programs_and_a_call_does_not(monkeypatch, capsys, tmp_path):
     kept = []
-    monkeypatch.setattr(kept_programs, "keep", lambda: kept.append(True))
+    monkeypatch.setattr(own_files, "keep_programs", lambda: kept.append(True))
     words = ["predict", str(tmp_path), str(tmp_path / "table.csv")]
     assert main(words) == 2
     assert "no saved scorer" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_no_example_stands_where_it_is_not_run():
 
 
 def test_the_rule_of_what_is_public_is_an_example_itself():
-    run("public_names", importlib.import_module("jaxminimax.base.faces").public_names.__doc__)
+    run("public_names", importlib.import_module("jaxminimax.base").public_names.__doc__)
 
 
 @pytest.mark.parametrize("name", ["", *FACES, *(f"algorithms.{name}" for name in ALGORITHMS)])

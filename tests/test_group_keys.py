@@ -52,9 +52,9 @@ def values(kind):
     return jax.vmap(jax.vmap(one))(DATA, words_of(kind))
 
 
-@functools.partial(jax.jit, static_argnames=("releases", "problem"))
-def opened(door, mechanism, problem, *more):
-    return door(KEY, mechanism, jnp.int32(SPENT), problem, W, DATA, *more)
+@functools.partial(jax.jit, static_argnames=("release", "problem"))
+def opened(release, mechanism, problem, *more):
+    return release(KEY, mechanism, jnp.int32(SPENT), problem, W, DATA, *more)
 
 
 def gradients(sampling=None, z=0.0, **more):

@@ -10,8 +10,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.base.people import People, rows_each
-from jaxminimax.base.types import Labels
+from jaxminimax.base.types import Labels, People, rows_each
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.releases import labels

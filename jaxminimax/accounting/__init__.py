@@ -12,7 +12,7 @@ from jaxminimax.accounting._statement import Statement, statement
 from jaxminimax.accounting._tuning import tuned_delta, tuned_epsilon
 from jaxminimax.accounting._tuning_noise import Target, calibrate_search
 from jaxminimax.accounting._tuning_statement import TuningStatement, tuning_statement
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 
 __all__ = [
     "Entry",

@@ -25,9 +25,8 @@ from jaxminimax.accounting._sentences import (
     quote_one,
     relation_in_words,
 )
-from jaxminimax.base import checks
-from jaxminimax.base.people import unit_of
-from jaxminimax.base.version import VERSION
+from jaxminimax.base import VERSION, checks
+from jaxminimax.base.types import unit_of
 from jaxminimax.mechanism import Leaf, Mechanism, Sequence, concrete, leaves, releases
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
 

@@ -10,7 +10,7 @@ from jaxminimax.accounting._curves import epsilon_of
 from jaxminimax.accounting._epsilon import warn_of
 from jaxminimax.accounting._record import record_of
 from jaxminimax.accounting._tuning_noise import Target, one_run
-from jaxminimax.base.version import VERSION
+from jaxminimax.base import VERSION
 from jaxminimax.mechanism import Repeat, leaves
 from jaxminimax.mechanism.repetitions import BITS
 from jaxminimax.mechanism.sentences import EXACT, FLOATS

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import checks
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.tree import at_least_float32, float_dtype, lerp
 from jaxminimax.base.types import Saddle, pytree_dataclass
 

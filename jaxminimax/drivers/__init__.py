@@ -1,6 +1,6 @@
 """Whole runs of an algorithm."""
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.drivers.long_runs import fit as fit
 from jaxminimax.drivers.many_runs import stack as stack
 from jaxminimax.drivers.many_runs import sweep as sweep

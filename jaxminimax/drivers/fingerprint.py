@@ -30,9 +30,8 @@ from jax.sharding import Mesh
 
 from jaxminimax.base import programs
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.placement.host_data import HostData
+from jaxminimax.placement.host_data import HostData, Reader
 from jaxminimax.placement.host_shards import HostShards
-from jaxminimax.placement.readers import Reader
 from jaxminimax.placement.sharding import Sharded
 
 _LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")

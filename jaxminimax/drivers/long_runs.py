@@ -19,9 +19,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Entry, Ledger, RunMark, statement
-from jaxminimax.base import arguments, arithmetic, checks, own_files
-from jaxminimax.base.people import rows_each, unit_of
-from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.base import arguments, checks, own_files
+from jaxminimax.base.types import (
+    Algorithm,
+    GroupProblem,
+    Problem,
+    PyTree,
+    Saddle,
+    rows_each,
+    unit_of,
+)
 from jaxminimax.drivers import fingerprint, runs
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.mechanism import Mechanism, check, releases
@@ -142,7 +149,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         >>> int(done.state.spent), done.statement.epsilon <= 1
         (5, True)
     """
-    arithmetic.check()
+    checks.exact_arithmetic()
     arguments.call(key, z, hyper, algorithm, problem)
     if callback is not None:
         checks.takes("callback", callback, "state")

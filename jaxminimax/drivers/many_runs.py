@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arguments, arithmetic, checks
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import runs
 from jaxminimax.mechanism import Repeat, check
@@ -114,7 +114,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algo
         raise ValueError(f"keys must have shape [budgets, seeds], got {keys.shape} for {budgets} "
                          "budgets: use jax.random.split(key, (budgets, seeds)).")
     _check_different(keys)
-    arithmetic.check()
+    checks.exact_arithmetic()
     if at_once is not None:
         checks.count("at_once", at_once)
     if isinstance(hypers.iterations, tuple) or at_once is not None or progress:

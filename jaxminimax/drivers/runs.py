@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.accounting import Statement
-from jaxminimax.base import arguments, arithmetic, checks
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.mechanism import check
@@ -96,7 +96,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         >>> int(state.spent), state.average.w.shape
         (5, (2,))
     """
-    arithmetic.check()
+    checks.exact_arithmetic()
     arguments.call(key, z, hyper, algorithm, problem)
     arguments.records(data)
     checks.takes("observe", observe, "state")

@@ -21,10 +21,9 @@ from jaxminimax.accounting import (
     calibrate_search,
     tuning_statement,
 )
-from jaxminimax.base import arguments, arithmetic, checks
-from jaxminimax.base.people import rows_each, unit_of
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle, rows_each, unit_of
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.mechanism import Full, Query, Repeat, check, with_noise_of_all
 from jaxminimax.mechanism.repetitions import BITS, Repetitions
@@ -134,7 +133,7 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
         >>> tuned.candidate in (0, 1), tuned.statement.epsilon <= 1
         (True, True)
     """
-    arithmetic.check()
+    checks.exact_arithmetic()
     candidates = _listed(candidates)
     for hyper in candidates:
         arguments.call(key, z, hyper, algorithm, problem)

@@ -5,7 +5,7 @@ what they cost. Neither has another source. What a sampling or a description is 
 `sampling` and `description` list the questions that each answers, `costs` how answers add up.
 """
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.mechanism._grid import BLOCK as BLOCK
 from jaxminimax.mechanism._grid import DITHER_FAILURE as DITHER_FAILURE
 from jaxminimax.mechanism._grid import MOST_BITS as MOST_BITS

@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.identity import persons
-from jaxminimax.base.people import People
 from jaxminimax.base.types import (
     GroupProblem,
+    People,
     Problem,
     PyTree,
     Saddle,
