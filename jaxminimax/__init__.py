@@ -18,7 +18,7 @@ from jaxminimax import (
 )
 from jaxminimax.accounting import calibrate, delta, epsilon, profile, statement
 from jaxminimax.algorithms import *  # noqa: F403
-from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import VERSION
 from jaxminimax.base.types import GroupProblem, Problem, Saddle, saddle_operator
 from jaxminimax.checkup import check

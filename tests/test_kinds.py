@@ -43,7 +43,7 @@ EXCEPTIONS = {
                                 "the pair of one's own"),
     ("drivers/",): (DESCRIPTIONS, "rows are sent ahead, and runs of unequal lengths swept, for one "
                                   "repeated query; others are refused"),
-    ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/common/recursion.py"): (
+    ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/recursion.py"): (
         SAMPLINGS, "gda refuses all but full batches; the steps of a theorem are for one sampling, "
                    "and no privacy rests on them"),
     ("__main__.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),

@@ -13,7 +13,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.drivers.scan import whole_run
+from jaxminimax.drivers.runs import whole_run
 from jaxminimax.mechanism import composed
 
 N, KEY = 40, jax.random.key(5)

@@ -27,7 +27,7 @@ from jaxminimax import (
     recursive_sgda,
     solvers,
 )
-from jaxminimax.algorithms.common import recursion
+from jaxminimax.algorithms import recursion
 from jaxminimax.drivers import long_runs
 from jaxminimax.mechanism import Resolvent
 

@@ -21,7 +21,7 @@ from benchmarks import tuning_attack
 from jaxminimax import Saddle
 from jaxminimax.accounting import _tuning, _tuning_noise
 from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.drivers import private_search, tuning
+from jaxminimax.drivers import tuning
 from jaxminimax.mechanism.repetitions import BITS
 
 RUNS = jmm.mechanism.Repetitions
@@ -69,8 +69,8 @@ def test_an_upper_end_keeps_the_mean_and_costs_more(most):
 
 @pytest.mark.parametrize("runs", [RUNS(expected=4.0, eta=0.5, most=12), RUNS(expected=3.0)])
 def test_numbers_of_runs_are_drawn_from_the_law(runs, key):
-    draw = jax.jit(jax.vmap(private_search.number_of_runs, (0, None)))
-    found = np.asarray(draw(jax.random.split(key, 20_000), private_search.cumulative(runs)))
+    draw = jax.jit(jax.vmap(tuning.number_of_runs, (0, None)))
+    found = np.asarray(draw(jax.random.split(key, 20_000), tuning.cumulative(runs)))
     assert found.min() == 1
     assert found.max() <= len(runs.weights)
     p = law(runs)[:10]
@@ -84,12 +84,12 @@ def test_the_table_is_read_as_integers(monkeypatch):
     """At the words where the number changes."""
     runs = RUNS(expected=2.0, most=5)
     steps = list(itertools.accumulate(runs.weights))
-    table = private_search.cumulative(runs)
+    table = tuning.cumulative(runs)
     for k, step in enumerate(steps[:-1], 1):
         for word, number in ((step - 1, k), (step, k + 1)):
             words = jnp.asarray([(word >> 32) << 2 | 3, word & (2**32 - 1)], jnp.uint32)
-            monkeypatch.setattr(private_search, "random_words", lambda *_, words=words: words)
-            assert int(private_search.number_of_runs(jax.random.key(0), table)) == number
+            monkeypatch.setattr(tuning, "random_words", lambda *_, words=words: words)
+            assert int(tuning.number_of_runs(jax.random.key(0), table)) == number
 
 
 @pytest.mark.parametrize("wrong", [
@@ -288,10 +288,10 @@ def of_record(z, record):
 @functools.cache
 def searches(score, at_once=1, hide_time=False, low=0.0, high=1.0, over=jax.lax.map):
     """The compiled search over keys."""
-    problem = private_search.score_problem(score, low, high)
+    problem = tuning.score_problem(score, low, high)
 
     def run(key, data, rows, made, scored, table):
-        return private_search.search(
+        return tuning.search(
             key, START, data, rows, made, scored, table, algorithm=jmm.sgda, problem=PROBLEM,
             scored=problem, point=last, at_once=at_once, hide_time=hide_time)
 
@@ -306,7 +306,7 @@ def prepared(runs=SMALL, score_noise=4.0, z=2.0):
     """Noise of floats: it is compiled sooner, but programs may round it differently."""
     made = [settings(4, noise=Saddle(z, None), step=s, exact=False) for s in (0.5, 1.0, 4.0)]
     return (jmm.stack(made), of_floats(tuning.score_mechanism((0.0, 1.0), 4).with_noise(
-        score_noise)), private_search.cumulative(runs))
+        score_noise)), tuning.cumulative(runs))
 
 
 def of_floats(repeat):
@@ -318,8 +318,8 @@ def test_the_winner_is_the_best_of_the_runs_that_count(key):
     made, scored, table = prepared()
     keys = jax.random.split(key, 40)
     states, scores, candidates = searches(of_point)(keys, ROWS, ROWS, made, scored, table)
-    problem = private_search.score_problem(of_point, 0.0, 1.0)
-    counts = jax.vmap(lambda k: private_search.number_of_runs(fold_in(k, 0), table))(keys)
+    problem = tuning.score_problem(of_point, 0.0, 1.0)
+    counts = jax.vmap(lambda k: tuning.number_of_runs(fold_in(k, 0), table))(keys)
 
     def one(key, number):
         own = fold_in(key, number)
@@ -378,12 +378,12 @@ def test_hidden_time_tells_neither_the_number_of_runs_nor_their_candidates(key):
 
 
 def test_scores_that_are_no_numbers_are_the_least():
-    problem = private_search.score_problem(lambda z, x: jnp.where(x > 0, jnp.nan, 0.25), -1.0, 1.0)
+    problem = tuning.score_problem(lambda z, x: jnp.where(x > 0, jnp.nan, 0.25), -1.0, 1.0)
     at = Saddle(jnp.zeros(()), START)
     assert problem.operator(at, jnp.float32(1.0)).w == -1.0
     assert problem.operator(at, jnp.float32(-1.0)).w == 0.25
     for loud in (1e30, -1e30):
-        clipped = private_search.score_problem(lambda z, x, loud=loud: loud * x, -1.0, 1.0)
+        clipped = tuning.score_problem(lambda z, x, loud=loud: loud * x, -1.0, 1.0)
         assert clipped.operator(at, jnp.float32(1.0)).w == math.copysign(1.0, loud)
 
 
@@ -416,7 +416,7 @@ def winners(score, hyper, scored, rows, seed, high=1.0):
     for i, data in enumerate((ROWS, OTHER)):
         keys = jax.random.split(jax.random.key(100 * seed + i), SEEDS)
         state, found, _ = program(keys, data, data if rows is None else rows, jmm.stack([hyper]),
-                                  scored, private_search.cumulative(FEW))
+                                  scored, tuning.cumulative(FEW))
         out.append((np.asarray(state.z.w), np.asarray(found)))
     return out
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax import Problem, Query, Repeat, Saddle, averaging
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
 from jaxminimax.base import tree
 from jaxminimax.releases.noisy_operator import noisy_operator
 from jaxminimax.types import pytree_dataclass

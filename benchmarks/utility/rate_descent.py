@@ -10,7 +10,7 @@ import jaxminimax as jmm
 from benchmarks import bounds
 from benchmarks.rate_base import DELTA, Case, Job, around, spread, zeros
 from jaxminimax import Poisson, Query, Saddle, metrics, problems
-from jaxminimax.algorithms.common.averaging import Averaging
+from jaxminimax.algorithms.averaging import Averaging
 
 HARD_DIM = 10
 

@@ -47,7 +47,7 @@ from benchmarks import (
 )
 from benchmarks.zoo_games import DELTA, ELSEWHERE, EPSILONS, Game
 from jaxminimax import Saddle, schedules
-from jaxminimax.algorithms.common.averaging import Averaging
+from jaxminimax.algorithms.averaging import Averaging
 from jaxminimax.types import pytree_dataclass
 
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

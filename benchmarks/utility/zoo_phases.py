@@ -22,7 +22,7 @@ import jaxminimax as jmm
 from benchmarks import zoo_games
 from benchmarks.zoo_games import DELTA, Game
 from jaxminimax import Saddle
-from jaxminimax.algorithms.common.averaging import WEIGHTED
+from jaxminimax.algorithms.averaging import WEIGHTED
 from jaxminimax.plans import gaussian_ratio
 
 MODULUS, SPREAD = 0.2, 0.5

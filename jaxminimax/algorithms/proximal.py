@@ -42,10 +42,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging
-from jaxminimax.algorithms.common.averaging import UNIFORM
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms.averaging import UNIFORM
+from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms.plan import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, check

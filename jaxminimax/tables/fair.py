@@ -23,7 +23,7 @@ import optax
 
 from jaxminimax.accounting import calibrate, calibrate_noise, statement
 from jaxminimax.algorithms import sgda
-from jaxminimax.algorithms.common.averaging import TAIL
+from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, Saddle, saddle_operator
 from jaxminimax.drivers.long_runs import fit

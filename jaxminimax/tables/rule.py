@@ -26,7 +26,7 @@ import optax
 
 from jaxminimax.accounting import calibrate, calibrate_noise
 from jaxminimax.algorithms import balanced_groups, sgda
-from jaxminimax.algorithms.common.averaging import TAIL
+from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Mechanism, Query, Repeat, Sequence
