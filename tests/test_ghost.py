@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxminimax import Saddle, SaddleOperator, clipped_sum, saddle_operator
+from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients.ghost import factors, planning, tables
+from jaxminimax.types import SaddleOperator
 
 SIZE = 6
 

@@ -83,7 +83,7 @@ class Statement:
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
         >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
-        >>> said.allowed, jmm.Statement.from_json(said.to_json()) == said
+        >>> said.allowed, jmm.accounting.Statement.from_json(said.to_json()) == said
         (20, True)
     """
 

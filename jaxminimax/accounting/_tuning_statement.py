@@ -72,7 +72,7 @@ class TuningStatement:
       assumed: what the user must see to.
 
     Examples:
-        >>> fields = jmm.TuningStatement.__dataclass_fields__
+        >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
         >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
         (True, True)
     """

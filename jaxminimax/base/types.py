@@ -38,7 +38,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     run, a calibration or a charge begins. (A base class may settle fields there.)
 
     Examples:
-        >>> @jmm.pytree_dataclass
+        >>> @jmm.types.pytree_dataclass
         ... class Range:
         ...     low: float
         ...     high: float
@@ -95,7 +95,7 @@ class SaddleOperator:
         2^30.
 
     Examples:
-        >>> operator = jmm.SaddleOperator(lambda w, v, x: w * v - x * v)
+        >>> operator = jmm.types.SaddleOperator(lambda w, v, x: w * v - x * v)
         >>> g = operator(Saddle(2.0, 3.0), 1.0)
         >>> float(g.w), float(g.v)  # d/dw = v, and less d/dv = x - w
         (3.0, -1.0)
@@ -177,7 +177,8 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-        >>> by_hand = game._replace(operator=jmm.with_strategy(game.operator, "microbatch", 64))
+        >>> by_hand = game._replace(operator=jmm.types.with_strategy(game.operator, "microbatch",
+        ...                                                          64))
         >>> by_hand.operator.strategy
         'microbatch'
     """
@@ -323,7 +324,7 @@ class OnlineOptimiser(Protocol):
     Beside what an `Algorithm` has, it feeds on records that someone else chooses.
 
     Examples:
-        >>> made = jmm.ftrl.Hyper(query=jmm.TreeSums(clip=1.0, leaves=8), step=0.1)
+        >>> made = jmm.ftrl.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=8), step=0.1)
         >>> state = jmm.ftrl.init(Saddle(jnp.zeros(2), ()), made)
         >>> callable(jmm.ftrl.observe_record), state.z.w.shape
         (True, (2,))

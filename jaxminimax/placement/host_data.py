@@ -171,7 +171,7 @@ class HostData:
         `Reader`.
 
     Examples:
-        >>> rows = jmm.HostData((np.ones((100, 3)), np.zeros(100)))
+        >>> rows = jmm.placement.HostData((np.ones((100, 3)), np.zeros(100)))
         >>> rows.population, rows.take(np.array([5, 7]))[0].shape
         (100, (2, 3))
         >>> class Squares:
@@ -179,7 +179,7 @@ class HostData:
         ...         return 10**12
         ...     def __getitem__(self, number):
         ...         return {"x": np.float32(number), "y": np.float32(number) ** 2}
-        >>> jmm.HostData(Squares()).take(np.array([3, 1]))["y"].tolist()
+        >>> jmm.placement.HostData(Squares()).take(np.array([3, 1]))["y"].tolist()
         [9.0, 1.0]
     """
 
