@@ -12,13 +12,12 @@ import numpy as np
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import adaptive_attack, group_attack, stream_attack
+from benchmarks import adaptive_attack, demo_games, group_attack, stream_attack
 from jaxminimax import (
     Saddle,
     gda,
     group_sgd,
     mechanism,
-    problems,
     proximal,
     recursive_sgda,
     sgda,
@@ -340,7 +339,7 @@ def one_norm() -> Finding:
 def one_operator() -> Finding:
     """Largest norm of an operator that is not clipped, among records of all sizes, in its bound."""
     rng = np.random.default_rng(2)
-    made = problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
+    made = demo_games.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
                                       radius=Saddle(1.0, 0.5))
     x = rng.normal(size=(300, 5)) * 10.0 ** rng.uniform(-1, 3, (300, 1))
     z = made.problem.project(Saddle(*(jnp.asarray(rng.normal(size=5), jnp.float32),) * 2))
