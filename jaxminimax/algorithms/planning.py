@@ -15,8 +15,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
+from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Query, batch_size, check_noise, concrete
+
+_COUNTS = ("population", "dim", "iterations")
 
 
 class Plan(NamedTuple):
@@ -63,6 +66,29 @@ class Target(NamedTuple):
     delta: float
     noise: Callable[[Any], Any]
     gaussian: Callable[[], float]
+
+
+def check_numbers(**numbers: Any) -> None:
+    """Refuses public numbers out of range: counts below 1, others that are not positive.
+
+    Raises:
+      ValueError: naming the number.
+    """
+    for name, value in numbers.items():
+        if name in _COUNTS:
+            checks.count(name, value)
+        else:
+            checks.number(name, value, low=0.0, high=1.0 if name == "delta" else math.inf)
+
+
+def privacy_term(dim: int, epsilon: float, delta: float) -> float:
+    """sqrt(d ln(1/delta)) / epsilon: n times the privacy term of most rates."""
+    return math.sqrt(dim * math.log(1 / delta)) / epsilon
+
+
+def joint_query(bound: float, population: int, sampling: Any) -> Query:
+    """Operators clipped at `bound`, players together, without noise yet."""
+    return Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
 
 
 def release_variance(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDEAN) -> float:
