@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import calibration
+from benchmarks.privacy import calibration
 from jaxminimax import Saddle
 from jaxminimax.accounting import _curves, _search, subsampling
 from jaxminimax.mechanism import Charge, PrivacyLoss

@@ -279,7 +279,7 @@ def test_names_of_our_own_modules_have_no_default():
 
 
 @pytest.mark.parametrize("line", ["import jaxminimax as us", "from jaxminimax import noise as us",
-                                  "import benchmarks.audit as us"])
+                                  "import benchmarks.privacy.audit as us"])
 def test_a_default_for_a_name_of_our_own_is_caught(line):
     assert names_in_doubt(f"{line}\ngetattr(us.noise, 'SPARE', 1.0)") == [2]
     assert not names_in_doubt(f"{line}\ngetattr(us.noise, 'SPARE'), getattr(query, 'steps', 1)")

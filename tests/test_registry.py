@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import auc_runs
-from benchmarks import audit as benchmark
+from benchmarks.auc import runs as auc_runs
+from benchmarks.privacy import audit as benchmark
 from jaxminimax import algorithms
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes

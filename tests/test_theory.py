@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import stability
+from benchmarks.utility import stability
 from jaxminimax import theory
 
 RNG = np.random.default_rng(0)

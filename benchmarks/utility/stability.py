@@ -1,6 +1,6 @@
 """Stability measured exactly, beside what the theorems bound.
 
-    python -m benchmarks.stability [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
+    python -m benchmarks.utility.stability [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
 
 Two runs with one key on neighbouring data sets share their samples and their noise, so the distance
 of their outputs is the algorithm's argument stability on that pair, and no estimate of it. One
@@ -21,7 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import rate_cases, rate_descent, report
+from benchmarks.common import report
+from benchmarks.utility.rates import cases as rate_cases
+from benchmarks.utility.rates import descent as rate_descent
 from jaxminimax import metrics, theory
 
 RUNS = 24
@@ -210,7 +212,7 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Measures all cases."""
-    parser = report.Parser(prog="python -m benchmarks.stability",
+    parser = report.Parser(prog="python -m benchmarks.utility.stability",
                            description=__doc__.split("\n\n")[2])
     parser.add_argument("--quick", action="store_true", help="the two smaller n, eight runs")
     parser.add_argument("--runs", type=report.count, help=f"pairs of runs a point, default {RUNS}")
