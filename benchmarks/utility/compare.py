@@ -26,7 +26,8 @@ from benchmarks.common import evaluations, report
 from benchmarks.utility import compare_noise
 from benchmarks.utility.rates import __main__ as rates
 from benchmarks.utility.rates import cases as rate_cases
-from jaxminimax import FixedSize, Poisson, Resolvent, Saddle
+from jaxminimax import FixedSize, Poisson, Saddle
+from jaxminimax.mechanism import Resolvent
 
 _RADIUS = 2.5  # of a record's features, for the proximal point's constants
 
