@@ -18,7 +18,7 @@ from jaxminimax import Averaging, Problem, Query, Repeat, Saddle, averaging, pyt
 from jaxminimax.algorithms.common.averaging import UNIFORM
 from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
 from jaxminimax.base import tree
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 
 @pytree_dataclass

@@ -27,7 +27,7 @@ from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import core
+from jaxminimax.releases import opening
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
@@ -220,7 +220,7 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
-            "key scheme": core.SCHEME} | (
+            "key scheme": opening.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
 

@@ -1,9 +1,9 @@
 """What every door to the data shares: keys, the end of the budget, solutions in float64.
 
-A door checks its description (`mechanism.check_noise`, `checks.scalars`), the rows (`samples`) and
-that a record's program reads that record only (`own_record`), asks here whether a release is left
-and for its keys, reads records by `samples`, adds noise by `noising`, and answers NaN where nothing
-is left.
+A release checks its description (`mechanism.check_noise`, `checks.scalars`), the rows (`reading`)
+and that a record's program reads that record only (`record_isolation`), asks here whether it is
+within the budget and for its keys, reads records by `reading`, adds noise by `noising`, and is NaN
+once the budget is spent.
 """
 
 import enum
@@ -84,7 +84,7 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
         release's key = threefry_key(stream, 2^31 + number),
         sample's and noise's = threefry_release's key(0, 0) and (0, 1).
 
-    (`operators_words`, `public_key` and `words_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
+    (`operator_key_data`, `public_key` and `words_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
 
     No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
     twice 32 bits, so that different streams or numbers always have different keys. For i < 2^31,
@@ -102,8 +102,8 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
     return Keys(fold_in(own, _SAMPLE), fold_in(own, _NOISE))
 
 
-def operators_words(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """What the operators of a release draw from, uint32 `[2]`; see `releases.operator_keys`."""
+def operator_key_data(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
+    """What the operators of a release draw from, uint32 `[2]`; see `releases.operator_rng`."""
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _OPERATORS))[:2]
 
 
@@ -133,7 +133,7 @@ def _of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> ja
 # --- the end of the budget ---
 
 
-def is_left(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
+def within_budget(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
     """Whether 0 <= spent < limit, for the number of releases that were made before this one.
 
     Raises:
@@ -154,7 +154,7 @@ def is_left(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
     return (spent >= 0) & (spent < limit)
 
 
-def nan_unless(allowed: jax.Array, released: PyTree) -> PyTree:
+def nan_if_refused(allowed: jax.Array, released: PyTree) -> PyTree:
     """What is released, or NaN everywhere."""
     return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), released)
 

@@ -16,8 +16,8 @@ from jaxminimax.mechanism.sampling import Sample, draw, draw_in_group
 from jaxminimax.placement import moved_rows
 from jaxminimax.placement.host_data import Sent, Window, mark
 from jaxminimax.placement.sharding import Sharded, check_key, refuse_ahead
-from jaxminimax.releases import core
-from jaxminimax.releases.core import Keys
+from jaxminimax.releases import opening
+from jaxminimax.releases.opening import Keys
 
 Place = tuple[jax.Array, ...]  # an index for each leading axis
 
@@ -106,7 +106,7 @@ def sample_of_release(key: jax.Array, mechanism: Repeat,
     the same sample.
     """
     assert isinstance(mechanism.query, Query | Resolvent)
-    keys = core.keys_of_release(key, core.stream(core.Kind.MEAN, mechanism), spent)
+    keys = opening.keys_of_release(key, opening.stream(opening.Kind.MEAN, mechanism), spent)
     source = SampleKeys(keys.sample, key, part_of(mechanism, spent))
     sample = draw(source, mechanism.query, spent % mechanism.times)
     if mechanism.parts > 1 and sample.rows is not None:
@@ -134,7 +134,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
                              "nothing is gained by HostData: use Poisson, FixedSize or Disjoint, "
                              "or give the arrays themselves.")
         fits = jnp.asarray(sample.fits)
-        words = core.words_ahead(key, core.stream(core.Kind.MEAN, mechanism), number)
+        words = opening.words_ahead(key, opening.stream(opening.Kind.MEAN, mechanism), number)
         marked = mark(words, sample.rows, sample.valid, sample.high) + fits
         return Sent(sample.rows, sample.high, sample.valid, fits, marked)
 
@@ -159,8 +159,9 @@ def _words_of(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     if data.described != described(mechanism):
         raise ValueError(f"The releases read samples of {described(mechanism)}, but rows were sent "
                          f"for {data.described}: they were sent for another description.")
-    stream = core.stream(core.Kind.MEAN, mechanism)
-    return core.keys_of_release(key, stream, spent).noise, core.words_ahead(key, stream, spent)
+    stream = opening.stream(opening.Kind.MEAN, mechanism)
+    noise = opening.keys_of_release(key, stream, spent).noise
+    return noise, opening.words_ahead(key, stream, spent)
 
 
 def sample_on_mesh(key: jax.Array, mechanism: Repeat, spent: jax.Array,

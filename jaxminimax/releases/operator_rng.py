@@ -11,8 +11,8 @@ pass over it (norm and sum are of one function), under every strategy, on every 
 run was resumed. The words of the key travel as a part of the record.
 
 Why that costs nothing. Let rho be all keys of operators of a run. Their law does not depend on the
-data, and they are independent of samples and of noise: no two uses share a key (`releases.core`).
-Given rho the run is the described mechanism with the operators g_rho(.; record of row i): each is
+data, and they are independent of samples and of noise: no two uses share a key (`opening`). Given
+rho the run is the described mechanism with the operators g_rho(.; record of row i): each is
 clipped whatever rho is, and a record that is replaced keeps its row, so that neighbours have the
 same operators but for that record's. Hence for each rho the two outputs are (epsilon, delta)-close,
 and so are their mixtures over rho: the divergence sup_S P(S) - e^epsilon Q(S) is jointly convex,
@@ -47,7 +47,7 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.mechanism import Answered
-from jaxminimax.releases import core
+from jaxminimax.releases import opening
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _WithKey:
 
     def __call__(self, *arguments: Any) -> Any:
         *point, (record, words) = arguments
-        return self.function(*point, record, core.key_of(words))
+        return self.function(*point, record, opening.key_of(words))
 
 
 def operator_of(problem: Problem | GroupProblem) -> Callable[[Saddle, PyTree], Saddle]:
@@ -79,30 +79,30 @@ def _keyed(operator: Callable) -> Callable[[Saddle, PyTree], Saddle]:
     return _WithKey(operator)
 
 
-def with_words(examples: PyTree, rows: jax.Array, words: jax.Array,
+def with_key_data(examples: PyTree, rows: jax.Array, words: jax.Array,
                group: jax.typing.ArrayLike = 0) -> tuple[PyTree, jax.Array]:
     """Pairs of a record and the words of its key.
 
     Args:
       examples: leaves `[b, ...]`.
       rows: their numbers in the data, or in their group, int32 `[b]`; of any shape.
-      words: of the release, `core.operators_words`.
+      words: of the release, `opening.operator_key_data`.
       group: that they are in; one for all, or of the shape of `rows`.
     """
     group = jnp.broadcast_to(jnp.asarray(group).astype(jnp.uint32), rows.shape)
     return examples, jnp.stack(threefry(words, group, rows.astype(jnp.uint32)), -1)
 
 
-def with_words_if_any(examples: PyTree, group: jax.typing.ArrayLike, rows: jax.Array,
+def with_key_data_if_any(examples: PyTree, group: jax.typing.ArrayLike, rows: jax.Array,
                       words: jax.Array | None) -> PyTree:
-    """`with_words` of a problem that draws; the records themselves where there are no words."""
-    return examples if words is None else with_words(examples, rows, words, group)
+    """`with_key_data` of a problem that draws; the records themselves where there are no words."""
+    return examples if words is None else with_key_data(examples, rows, words, group)
 
 
-def with_words_of_groups(data: PyTree, words: jax.Array) -> tuple[PyTree, jax.Array]:
+def with_key_data_of_groups(data: PyTree, words: jax.Array) -> tuple[PyTree, jax.Array]:
     """The same of all records of all groups, leaves `[p, n_max, ...]`."""
     group, row = jnp.indices(jax.tree.leaves(data)[0].shape[:2], sparse=True)
-    return with_words(data, jnp.broadcast_to(row, (group.size, row.size)), words, group)
+    return with_key_data(data, jnp.broadcast_to(row, (group.size, row.size)), words, group)
 
 
 def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered,
@@ -111,7 +111,8 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     assert problem.public is not None
     if not problem.random:
         return problem.public(z)
-    return problem.public(z, core.public_key(key, core.stream(core.Kind.MEAN, mechanism), number))
+    stream = opening.stream(opening.Kind.MEAN, mechanism)
+    return problem.public(z, opening.public_key(key, stream, number))
 
 
 def refuse(problem: Problem | GroupProblem, by: str) -> None:
