@@ -17,8 +17,15 @@ import numpy as np
 
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks
-from jaxminimax.base.people import People, rows_each
-from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, SaddleOperator
+from jaxminimax.base.types import (
+    Labels,
+    People,
+    Problem,
+    PyTree,
+    Saddle,
+    SaddleOperator,
+    rows_each,
+)
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
 from jaxminimax.mechanism import Full, leaves, with_noise_of_all

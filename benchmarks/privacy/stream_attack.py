@@ -16,9 +16,16 @@ import numpy as np
 from scipy import signal as filters
 
 import jaxminimax as jmm
-from jaxminimax import CorrelatedSums, GroupSolution, Problem, Saddle, TreeSums
+from jaxminimax import Problem, Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.mechanism import coefficients, concrete, solution_length
+from jaxminimax.mechanism import (
+    CorrelatedSums,
+    GroupSolution,
+    TreeSums,
+    coefficients,
+    concrete,
+    solution_length,
+)
 
 CLIP, BOUND, STEP, WEIGHT_STEP = 0.5, 2.0, 1.0, 0.02
 _GIANT, _FAR = 1e3, 1e3
@@ -259,9 +266,9 @@ def differences(rounds: int = 5, length: int = 3) -> Attack:
     data = np.zeros((2, 4, 1), np.float32)
     data[:, 0, 0] = _GIANT, -_GIANT
     shared: Any = dict(population=4)
-    query = jmm.Windows(
+    query = jmm.mechanism.Windows(
         anchor=jmm.Query(clip=Saddle(CLIP, CLIP), joint=True, **shared), length=length,
-        difference=jmm.Difference(lipschitz=1 / _DRIFT, **shared))
+        difference=jmm.mechanism.Difference(lipschitz=1 / _DRIFT, **shared))
     hyper = jmm.spider.Hyper(query=query, step=Saddle(STEP, STEP), iterations=rounds)
     return Attack(f"{rounds} rounds in windows of {length}", jmm.spider, hyper, GROWING,
                   jnp.asarray(data), lambda state: state.estimate.w, _estimates)

@@ -30,8 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import fold_in, word_pairs
+from jaxminimax.base.tree import materialise
 from jaxminimax.mechanism.sampling import OVERFLOW
 from jaxminimax.mechanism.slots import places, tied
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.precision import in_float64
+from jaxminimax.base.tree import in_float64
 
 NARROW = 2**30  # with fewer rows than these, a number is one word
 WIDE = 2**62

@@ -10,10 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.materialise import materialise
-from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import word_pairs
-from jaxminimax.base.tree import in_any_lane
+from jaxminimax.base.tree import in_any_lane, in_float64, materialise
 
 # P[the rest of a sample leaves no room in the pass of a record's shard], per release, on any mesh
 CROWDED = 1e-27

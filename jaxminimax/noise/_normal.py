@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.base.tree import in_any_lane
+from jaxminimax.base.tree import in_any_lane, materialise
 from jaxminimax.noise._further import WORDS, fine_key, last, middle, words_of
 from jaxminimax.noise._places import places
 from jaxminimax.noise._tables import BITS, FIRST_CELLS, FIRST_OCTAVES, tables
