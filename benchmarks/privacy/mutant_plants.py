@@ -17,8 +17,8 @@ from jaxminimax import Saddle, ftrl, group_oco, sgda
 from jaxminimax.accounting import _curves, _people
 from jaxminimax.base import identity
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.gradients import clipping, ghost, summation, weights
-from jaxminimax.gradients.ghost import _factors, _tied, _uses
+from jaxminimax.gradients import clipping, summation, weights
+from jaxminimax.gradients.ghost import convolution, factors, tables, treatment
 from jaxminimax.mechanism import (
     Poisson,
     Query,
@@ -91,12 +91,12 @@ AIMS: dict[str, tuple[Any, str]] = {
     "joint norm": (weights, "joint_ratio"),
     "count": (summation.Summation, "within"),
     "clipped sum": (clipping.ClippedSum, "sums"),
-    "gram": (_factors, "_gram"),
-    "norms of matrices": (ghost.Factors, "stand_in"),
-    "norms of tied tables": (_tied, "union_norms"),
-    "pixels of a window": (_uses, "patches"),
+    "gram": (factors, "_gram"),
+    "norms of matrices": (treatment.Factors, "stand_in"),
+    "norms of tied tables": (tables, "union_norms"),
+    "pixels of a window": (convolution, "patches"),
     "rows of a slice": (summation, "fresh"),
-    "records by themselves": (summation.apart, "each"),
+    "records by themselves": (summation, "each"),
     "clipped losses": (losses, "_clipped"),
     "clipped scores": (losses, "_clipped_parts"),
     "product with a record": (_regression, "product_with"),

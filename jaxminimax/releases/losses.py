@@ -13,7 +13,7 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.gradients import apart
+from jaxminimax.gradients import summation
 from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
@@ -186,7 +186,7 @@ def _losses(key: jax.Array, stream: int, spent: jax.Array, mechanism: GroupLosse
     else:
         if words is not None:
             data = operator_rng.with_key_data_of_groups(data, words)
-        each = apart.each_of_groups(loss, w, data)
+        each = summation.each_of_groups(loss, w, data)
     if each.ndim != 2:
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
     refuse_complex(each, "the loss")

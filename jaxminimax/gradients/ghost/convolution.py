@@ -9,10 +9,16 @@ derivative.
 
 import itertools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+
+from jaxminimax.gradients.ghost.uses import Path, Use, View, as_matrices, is_complex
+
+if TYPE_CHECKING:
+    from jaxminimax.gradients.ghost.trace import Step
 
 _SLICES = 64  # pixels of a window, above which patches come from a convolution
 
@@ -76,3 +82,42 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
                              (1, *(stride for _, stride, _ in steps), 1))
 
     return jnp.concatenate([seen(o) for o in itertools.product(*map(range, window))], -1)
+
+
+def use(at: Path, step: "Step", me: int, view: View) -> Use | str:
+    """The use of a kernel, operand 1 of a convolution, or why there is none; `view` leads to it."""
+    how = step.params
+    if is_complex(step):
+        return "complex numbers"
+    if me != 1:
+        return "a convolution as its input"
+    if how["batch_group_count"] != 1:
+        return "a convolution with groups of the batch"
+    groups = how["feature_group_count"]
+    x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
+    p = step.avals[1]
+    window = tuple(p.shape[i] for i in space)
+    k, o = p.shape[into] * math.prod(window), p.shape[out] // groups
+    t = math.prod(step.out.shape) // max(o * groups, 1)
+    if not t:
+        return "a convolution of nothing"
+
+    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, d = (a.transpose((n, *pixels, features))
+                for a, (n, features, *pixels) in ((met[0], x_axes), (d, d_axes)))
+        x = patches(how, x, window)
+        if groups == 1:
+            return x.reshape(t, k), d.reshape(t, o)
+        # the features of a group lie side by side, within each pixel of a window
+        x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, p.shape[into]), 2, 0)
+        return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
+
+    if groups == 1:
+        view = as_matrices(view, p, (*space, into, out), (k, o))
+    else:
+        turned = (groups, o, *window, p.shape[into])
+        order = (0, *range(2, len(turned)), 1)
+        view = (*as_matrices(view, p, (out, *space, into), turned),
+                ("transpose", order, turned),
+                ("reshape", (groups, k, o), tuple(turned[i] for i in order)))
+    return Use(at, ((at, 0),), "convolution", view, groups, t, (k, o), factors)

@@ -9,20 +9,23 @@ import jax.numpy as jnp
 
 from jaxminimax.base.tree import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients import apart, integer_sums
-from jaxminimax.gradients.ghost._derived import derived, pulled_back
-from jaxminimax.gradients.ghost._factors import (
+from jaxminimax.gradients import integer_sums, summation
+from jaxminimax.gradients.ghost.factors import (
     outer,
     outer_blocks,
     silenced,
     weighted_outer,
 )
-from jaxminimax.gradients.ghost._flat import Flat, Path, flatten, moved
-from jaxminimax.gradients.ghost._lookups import rows_on_grid, weighted_rows
-from jaxminimax.gradients.ghost._parameter_uses import find
-from jaxminimax.gradients.ghost._tapping import run, tap
-from jaxminimax.gradients.ghost._tied import tied_silenced, tied_silenced_total, tied_total
-from jaxminimax.gradients.ghost._treatment import (
+from jaxminimax.gradients.ghost.search import derived, find, pulled_back
+from jaxminimax.gradients.ghost.tables import (
+    rows_on_grid,
+    tied_silenced,
+    tied_silenced_total,
+    tied_total,
+    weighted_rows,
+)
+from jaxminimax.gradients.ghost.trace import Flat, Path, flatten, moved, run, tap
+from jaxminimax.gradients.ghost.treatment import (
     Factors,
     Part,
     Silenced,
@@ -30,8 +33,7 @@ from jaxminimax.gradients.ghost._treatment import (
     gathered,
     treatment_of,
 )
-from jaxminimax.gradients.ghost._uses import Use
-from jaxminimax.gradients.ghost._views import placed, seen, unseen
+from jaxminimax.gradients.ghost.uses import Use, placed, seen, unseen
 from jaxminimax.gradients.integer_sums import Leaf, Words
 from jaxminimax.mechanism import BLOCK
 
@@ -129,7 +131,7 @@ class Plan(NamedTuple):
                 x, Factors) else x
 
         def computed() -> list[Any]:
-            every = apart.each(self.of_one, z, examples)
+            every = summation.each(self.of_one, z, examples)
             return [filled(x, k, lambda a, at: None if at in given else a)
                     for k, x in enumerate(every)]
 

@@ -9,11 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.tree import EXACT, at_least_float32
-from jaxminimax.gradients.ghost._factors import balanced, norms
-from jaxminimax.gradients.ghost._lookups import merged
-from jaxminimax.gradients.ghost._tied import tied_norms, tied_numbers
-from jaxminimax.gradients.ghost._uses import Use
-from jaxminimax.gradients.ghost._views import View, entries, is_partial, placed
+from jaxminimax.gradients.ghost.factors import balanced, norms
+from jaxminimax.gradients.ghost.tables import merged, tied_norms, tied_numbers
+from jaxminimax.gradients.ghost.uses import Use, View, entries, is_partial, placed
 
 
 class Part(NamedTuple):
