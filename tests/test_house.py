@@ -151,10 +151,10 @@ def test_imports_point_down():
 @pytest.mark.parametrize(("path", "line"), [
     ("releases/sums.py", "from jaxminimax.algorithms import sgda"),
     ("algorithms/sgda.py", "from jaxminimax import accounting"),
-    ("algorithms/sgda.py", "from jaxminimax.accounting._epsilon import epsilon"),
+    ("algorithms/sgda.py", "from jaxminimax.accounting.answers import epsilon"),
     ("algorithms/sgda.py", "from .. import drivers"),
-    ("accounting/_charge.py", "import jaxminimax.releases"),
-    ("accounting/_charge.py", "from ..gradients import clipped_sum"),
+    ("accounting/curve.py", "import jaxminimax.releases"),
+    ("accounting/curve.py", "from ..gradients import clipped_sum"),
     ("mechanism/query.py", "from .. import gradients"),
     ("mechanism/query.py", "import jaxminimax"),
     ("noise/floats.py", "def f():\n    from jaxminimax import mechanism"),

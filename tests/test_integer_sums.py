@@ -11,7 +11,7 @@ import pytest
 import jaxminimax as jmm
 from benchmarks import mutant_subtle
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge
+from jaxminimax.accounting import curve
 from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 from jaxminimax.gradients.integer_sums import Grid, Words
@@ -210,7 +210,7 @@ def test_calibration_does_not_take_the_answer_of_a_finer_grid():
 
     one = functools.partial(repeat, Saddle(1.0, None))
     two = repeat(Saddle(1.0, 1.0), 1.2, 1.8090680674665818)  # as loud, finer at 1.8
-    assert _charge.charges(one(1.0, None), "replace_one") == _charge.charges(two, "replace_one")
+    assert curve.charges(one(1.0, None), "replace_one") == curve.charges(two, "replace_one")
     target = jmm.epsilon(one(1.8, None), 1e-5)
     for mechanism in (two, one(1.0, None)):
         assert jmm.epsilon(jmm.accounting.calibrate_noise(mechanism, target, 1e-5), 1e-5) <= target

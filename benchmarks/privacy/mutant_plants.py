@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from benchmarks import group_attack, mutant_places
 from jaxminimax import Saddle, ftrl, group_oco, sgda
-from jaxminimax.accounting import _curves, _people
+from jaxminimax.accounting import curve
 from jaxminimax.base import identity
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.gradients import clipping, summation, weights
@@ -114,8 +114,8 @@ AIMS: dict[str, tuple[Any, str]] = {
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "spent_part"),
     "multiplier": (Query, "multiplier"),
-    "shift": (_curves, "shift"),
-    "delta": (_people, "named_epsilon"),
+    "shift": (curve, "shift"),
+    "delta": (curve, "named_epsilon"),
 }
 
 

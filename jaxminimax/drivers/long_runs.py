@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Entry, Ledger, RunMark, statement
+from jaxminimax.accounting import Ledger, statement
+from jaxminimax.accounting.books import RunMark
+from jaxminimax.accounting.ledger import Entry
 from jaxminimax.base import arguments, checks, own_files
 from jaxminimax.base.types import (
     Algorithm,

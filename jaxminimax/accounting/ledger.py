@@ -1,28 +1,91 @@
-"""A ledger: one budget for all that is released about the same data, in a file."""
+"""A run in a ledger, from its reservation to its end; and what a ledger has left.
+
+A ledger: one budget for all that is released about the same data, in a file.
+"""
 
 import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-from jaxminimax.accounting import _calibrate
-from jaxminimax.accounting import _entries as entries
-from jaxminimax.accounting._books import Books
-from jaxminimax.accounting._charge import charges, spent_part
-from jaxminimax.accounting._entry import Entry, Remaining
-from jaxminimax.accounting._epsilon import check_delta, warn_of
-from jaxminimax.accounting._filters import Amounts, Basic, Plan
-from jaxminimax.accounting._ledger_statement import LedgerStatement, statement_of
-from jaxminimax.accounting._statement import Statement, assumed_by, enforced_by
+from jaxminimax.accounting import books, calibration, stating
+from jaxminimax.accounting.answers import check_delta, warn_of
+from jaxminimax.accounting.books import Books
+from jaxminimax.accounting.curve import charges, spent_part
+from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan
+from jaxminimax.accounting.statements import LedgerStatement, Statement
+from jaxminimax.accounting.stating import ENDS, assumed_by, claims, enforced_by
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description, check, releases, with_noise
+from jaxminimax.mechanism import Description, check, concrete, releases, with_noise
+
+
+class Remaining(NamedTuple):
+    """What a ledger has left.
+
+    Attributes:
+      share: part of what it was opened with; of a plan, of its runs.
+      epsilon: with `delta`, of a further statement that certainly fits.
+      delta: see `epsilon`.
+      planned: names of the runs of a plan that were not begun.
+    """
+
+    share: float
+    epsilon: float
+    delta: float
+    planned: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A reservation; also a context, which closes it unless it ends by an exception.
+
+    Attributes:
+      ledger: that it is in.
+      name: of the run.
+      mechanism: its description.
+      fresh: whether this reservation was made now, not found in the file.
+    """
+
+    ledger: "Ledger"
+    name: str
+    mechanism: Description
+    fresh: bool = False
+
+    def close(self, state: Any = None) -> None:
+        """The run has ended.
+
+        With filter="renyi", releases that were not made by then are given back.
+
+        Args:
+          state: the last state of the run, which tells the releases that were made; None if all of
+            them were, or may have been.
+
+        Raises:
+          ValueError: if it was closed before, with another number of releases.
+        """
+        spent = None if state is None else int(concrete(state.spent))
+        self.ledger._close(self, spent)
+
+    def cancel(self) -> None:
+        """Takes the reservation back: nothing was released, and nothing will be.
+
+        Raises:
+          ValueError: for one that was found in the file, or is closed: it may have released.
+        """
+        self.ledger._cancel(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None and self.ledger._find(self.name)["closed"] is None:
+            self.close()
+
 
 _TOLERANCE = 1e-4  # relative, of calibrated noise
 _NONE: Mapping[str, str] = MappingProxyType({})
-
-
 _STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
 
 
@@ -38,8 +101,8 @@ class Ledger:
     and is on disk before the run begins: two processes cannot spend the same budget, a restart
     finds what was spent, and a run that crashed stays charged. A run beyond the budget is refused.
 
-    How runs are added up is decided when the ledger is opened; proofs are in `_filters` and
-    `_renyi_filter`.
+    How runs are added up is decided when the ledger is opened; proofs are in
+    `accounting.filters`.
 
     * "renyi": Renyi divergences at one order. The usual choice: k equal runs cost noise of about
       sqrt(k), not k, and what a stopped run did not release is given back. A single run costs some
@@ -87,12 +150,12 @@ class Ledger:
                                  "people": people, "unit": unit}
         kind = filter or ("renyi" if plan is None else "plan")
         if not self._books.exists():
-            content = entries.opened(given, kind, order, typical, plan)
+            content = books.opened(given, kind, order, typical, plan)
             with self._books.locked():
                 if not self._books.exists():
                     self._books.write(content)
         content = self._books.read()
-        self._rule = entries.rule_of(content)
+        self._rule = books.rule_of(content)
         self.epsilon, self.delta = content["epsilon"], content["delta"]
         self.neighbours, self.people = content["neighbours"], content["people"]
         self.unit, self.filter = content["unit"], self._rule.kind
@@ -111,7 +174,7 @@ class Ledger:
 
     def reserve(self, described: Any, hyper: Any = None, *, name: str | None = None,
                 delta: float | None = None, unit: str | None = None,
-                run: entries.RunMark | None = None) -> Entry:
+                run: books.RunMark | None = None) -> Entry:
         """Charges a run, or refuses it; call it before the run reads data.
 
         Args:
@@ -128,7 +191,7 @@ class Ledger:
           ValueError: if the ledger cannot pay for it, saying what is left; for a name or a key that
             was used before; for another unit; for a description that is not valid.
         """
-        entries.check_name(name)
+        books.check_name(name)
         self.check_same("The run", unit=self.unit if unit is None else unit)
         mechanism = described if hyper is None else described.mechanism(hyper)
         check(mechanism)
@@ -162,7 +225,7 @@ class Ledger:
           ValueError: if the ledger cannot pay for it, or if it is for other neighbours, another
             unit or another number of people.
         """
-        entries.check_name(name)
+        books.check_name(name)
         if not all(hasattr(statement, what) for what in _STATED):
             raise ValueError(f"{type(statement).__name__} is no statement of one mechanism: it "
                              f"needs {', '.join(_STATED)}. A ledger's own runs are added by its "
@@ -182,7 +245,7 @@ class Ledger:
             "releases": getattr(statement, "allowed", None),
             "spent": getattr(statement, "spent", None),
             "enforced": list(statement.enforced), "assumed": list(statement.assumed),
-            "closed": entries.now(), "run": None}
+            "closed": books.now(), "run": None}
         with self._books.locked():
             self._enter(name, entry)
 
@@ -226,7 +289,7 @@ class Ledger:
         if not aim > 0:
             raise ValueError("Nothing is left in this ledger.")
         if isinstance(self._rule, Basic):
-            return _calibrate.calibrate(algorithm, hyper, aim, self._delta(delta),
+            return calibration.calibrate(algorithm, hyper, aim, self._delta(delta),
                                         neighbours=self.neighbours, people=self.people)
         losses = getattr(hyper, "losses", None)
         if losses is not None and losses.noise_multiplier is None:
@@ -257,12 +320,12 @@ class Ledger:
     @property
     def odometer(self) -> float:
         """Epsilon of what is charged now, if nothing more is reserved; see `statement`."""
-        return self._rule.odometer(entries.spent(self._read(), self._rule))
+        return self._rule.odometer(books.spent_of(self._read(), self._rule))
 
     def statement(self) -> LedgerStatement:
         """The privacy statement of everything in this ledger."""
         content = self._read()
-        return statement_of(content, self._rule, entries.spent(content, self._rule))
+        return statement_of(content, self._rule, books.spent_of(content, self._rule))
 
     def entry(self, name: str, described: Any, hyper: Any = None) -> Entry:
         """A reservation that is in the file, after a restart.
@@ -284,13 +347,13 @@ class Ledger:
 
     def _read(self) -> dict[str, Any]:
         content = self._books.read()
-        if entries.rule_of(content) != self._rule:
+        if books.rule_of(content) != self._rule:
             raise ValueError(f"{self._books.path} is another ledger than the one that was opened: "
                              "open it again.")
         return content
 
     def _left(self) -> Amounts:
-        spent = entries.spent(self._read(), self._rule)
+        spent = books.spent_of(self._read(), self._rule)
         return {name: max(limit - spent[name], 0.0) * (1 - 1e-15)
                 for name, limit in self._rule.limits.items()}
 
@@ -309,16 +372,16 @@ class Ledger:
         return float(delta)
 
     def _find(self, name: str) -> dict[str, Any]:
-        return entries.named(self._read(), name)
+        return books.named(self._read(), name)
 
-    def _known(self, run: entries.RunMark | None, told: str) -> str | None:
+    def _known(self, run: books.RunMark | None, told: str) -> str | None:
         """The name of a run that goes on, under the lock; from then on nobody may cancel it."""
         if run is None:
             return None
         content = self._read()
-        name = entries.known(content, run, told)
+        name = books.known_run(content, run, told)
         if name is not None:
-            entries.named(content, name)["run"]["again"] = True
+            books.named(content, name)["run"]["again"] = True
             self._books.write(content)
         return name
 
@@ -337,7 +400,7 @@ class Ledger:
         """
         with self._books.locked():
             content = self._read()
-            run = entries.named(content, entry.name)["run"]
+            run = books.named(content, entry.name)["run"]
             if run["of"] is None:
                 run["of"] = {**marks, **kept}
                 self._books.write(content)
@@ -354,7 +417,7 @@ class Ledger:
         """Writes down that a run's state after so many rounds may be seen; the most of any."""
         with self._books.locked():
             content = self._read()
-            run = entries.named(content, entry.name)["run"]
+            run = books.named(content, entry.name)["run"]
             if run is not None and rounds > run.get("shown", 0):
                 run["shown"] = rounds
                 self._books.write(content)
@@ -363,14 +426,14 @@ class Ledger:
     def _enter(self, name: str | None, entry: dict[str, Any]) -> str:
         """Adds a charge under the lock, if there is room for it; the name it got."""
         content = self._read()
-        name = entries.add(content, self._rule, name, entry)
+        name = books.add_entry(content, self._rule, name, entry)
         self._books.write(content)
         return name
 
     def _cancel(self, entry: Entry) -> None:
         with self._books.locked():
             content = self._read()
-            found = entries.named(content, entry.name)
+            found = books.named(content, entry.name)
             # another process that goes on with it may have released something by now
             again = found["run"] is not None and found["run"].get("again", False)
             if not entry.fresh or again or found["closed"] is not None:
@@ -388,7 +451,7 @@ class Ledger:
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
         with self._books.locked():
             content = self._read()
-            found = entries.named(content, entry.name)
+            found = books.named(content, entry.name)
             if found["closed"] is not None:
                 before, every = found["spent"], (None, found["releases"])
                 kept = before in every or not self._rule.gives_back()
@@ -396,7 +459,7 @@ class Ledger:
                     return
                 raise ValueError(f"{entry.name!r} was closed with {before} releases: what "
                                  "was given back cannot be spent.")
-            found |= {"closed": entries.now(), "spent": spent}
+            found |= {"closed": books.now(), "spent": spent}
             if charge is not None:
                 found["charge"] = {name: min(x, found["charge"][name])
                                    for name, x in charge.items()}
@@ -422,3 +485,44 @@ def _least(cost: Callable[[float], float], aim: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if cost(middle) <= aim else (middle, high)
     return high
+
+
+LEDGER_ENFORCED = (
+    "A run is charged before it reads data, and refused if the ledger cannot pay for it; what a "
+    "crash left behind stays charged.",
+)
+LEDGER_ASSUMED = (
+    "Everything that is released about these data is in this ledger, with the description that it "
+    "was run with; every run has a key of its own. No older copy of the file was put back.",
+    "A run's problem, data and settings are fixed when it is reserved; which run comes next, its "
+    "settings, and when it ends may be chosen by looking at anything that was released.",
+    "A run that was closed with a state made no release after that state.",
+    "n, the preprocessing and the projections are public; initial points and hyper-parameters are "
+    "public, or computed from what this ledger paid for.",
+    *(x for x in stating.ASSUMED if not x.startswith(("n, ", "The statement is for one run"))),
+)
+
+
+def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
+                 ) -> LedgerStatement:
+    """The statement of a ledger's content, by its filter and the sums of its charges."""
+    entries = content["entries"]
+    told = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
+    return LedgerStatement(
+        epsilon=content["epsilon"],
+        epsilon_if_stopped_by_looking=rule.odometer(spent),
+        delta=content["delta"],
+        neighbours=content["neighbours"],
+        people=content["people"],
+        unit=content["unit"],
+        filter=rule.in_words(),
+        odometer=rule.odometer_in_words(),
+        limits=dict(rule.limits),
+        spent=spent,
+        runs=tuple({name: entry.get(name) for name in told} for entry in entries),
+        enforced=tuple(dict.fromkeys((
+            *LEDGER_ENFORCED, *(x for e in entries for x in e["enforced"])))),
+        assumed=tuple(dict.fromkeys((
+            *claims(content["unit"], content["people"], False), *LEDGER_ASSUMED, ENDS,
+            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))),
+    )

@@ -19,7 +19,7 @@ records that differ:
 * mu is the largest, over the printed epsilons, of the mu for which Gaussians mu apart have that
   delta. The curve is below theirs at these epsilons; that is no Gaussian differential privacy,
   which would be a statement on all epsilons, and which a release that may fail does not have.
-* Renyi divergences and zCDP's rho come from exact pairs alone (`_renyi`), with the orders that they
+* Renyi divergences and zCDP's rho come from exact pairs alone (`renyi`), with the orders that they
   hold for, and apart from failures whose probability is printed beside them.
 
 Between printed epsilons delta is below its chord in e^e, being convex there.
@@ -35,10 +35,14 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
+import scipy
 
-from jaxminimax.accounting import _gaussian, _renyi
-from jaxminimax.accounting._record import NO_GUARANTEE
+from jaxminimax.accounting import curve, pairs, renyi
+from jaxminimax.accounting.answers import Asked, _asked, curves
+from jaxminimax.accounting.curve import charges
+from jaxminimax.accounting.statements import NO_GUARANTEE
 from jaxminimax.base import checks
+from jaxminimax.mechanism import Charge, Description, concrete
 
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
 STATED = (1e-3, 0.01, 0.1)  # of them in statements
@@ -72,7 +76,7 @@ class Profile:
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     curves: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
-    zcdp: _renyi.Concentrated | None
+    zcdp: renyi.Concentrated | None
     renyi: tuple[tuple[float, ...], tuple[float, ...]] | None
     apart_from: float
 
@@ -104,7 +108,7 @@ class Profile:
     @property
     def mu(self) -> float:
         """The closest Gaussian from above on the printed epsilons; no statement beyond them."""
-        return max(map(_gaussian.closest_mu, self.epsilons, self.deltas))
+        return max(map(pairs.closest_mu, self.epsilons, self.deltas))
 
     def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
         """What statements print of it."""
@@ -138,7 +142,7 @@ class Profile:
             record["neighbours"], record["people"], tuple(record["epsilon"]),
             tuple(record["delta"]),
             tuple((tuple(one), tuple(two)) for one, two in record["curves"]),
-            None if zcdp is None else _renyi.Concentrated(
+            None if zcdp is None else renyi.Concentrated(
                 zcdp["rho"], math.inf if order is None else order),
             None if renyi is None else (tuple(renyi["order"]), tuple(renyi["divergence"])),
             record["apart_from"])
@@ -202,3 +206,98 @@ def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate
     # a sum of positive numbers: a difference from 1 would lose small rates
     two = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
     return min(1.0, float(min(one.min(), two.min())) * (1 + 1e-14))
+
+
+_FARTHEST = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5)  # deltas at which the printed range may end
+_POINTS = 33  # of the printed range
+
+
+def profile(mechanism: Description, spent: int | None = None, *, neighbours: str = "replace_one",
+            people: int = 1, epsilons: Iterable[float] | None = None) -> Profile:
+    """What the composed privacy loss of a mechanism says at all epsilons of a range.
+
+    Args:
+      mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
+      spent: as in `epsilon`: a number of releases fixed before the first one.
+      neighbours: as in `epsilon`.
+      people: how many records of one unit differ.
+      epsilons: to evaluate at, beside 0; None: up to where delta is 1e-12, or as far as is known.
+
+    Raises:
+      ValueError: for numbers that are not finite, out of range or of the wrong type.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(made.advantage, 3)  # of membership inference, at most
+        0.089
+    """
+    asked = _asked(mechanism, spent, neighbours, people)
+    if asked is None:
+        asked = Asked(mechanism, (Charge(),), neighbours, people)
+    if epsilons is None:
+        at = _range(asked)
+    else:
+        given = list(epsilons)
+        for one in given:
+            checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
+            concrete(one)
+        at = np.unique([0.0, *map(float, given)])
+    # a bound at a smaller epsilon holds at a larger one
+    pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)
+                  for pair in curves(asked, at))
+    zcdp, renyi = _renyi_of(asked)
+    return Profile(
+        neighbours, people, tuple(map(float, at)),
+        tuple(map(float, np.max(pairs, axis=(0, 1)))), pairs,  # type: ignore[arg-type]
+        zcdp, renyi, max(curve.failures_of(cost, people) for cost in asked.costs))
+
+
+def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
+    """A profile at few epsilons, up to that of `delta`: for what statements print."""
+    asked = Asked(mechanism, charges(mechanism, neighbours), neighbours, people)
+    top = _reaches(asked, delta) or 1.0
+    first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
+    at = [*np.linspace(0.0, top, 5), *_best_for(STATED, first)]
+    return profile(mechanism, neighbours=neighbours, people=people, epsilons=at)
+
+
+def _range(asked: Asked) -> np.ndarray:
+    """Epsilons from 0 to where delta is small, and those that the printed rates ask for."""
+    found = (_reaches(asked, least) for least in _FARTHEST)
+    top = max(next((one for one in found if one is not None), 1.0), 1e-6)
+    first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
+    near = [one for one in _best_for(RATES, first) if one < top]
+    return np.unique([*np.linspace(0.0, top, _POINTS), *near])
+
+
+def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
+    """Epsilons at which a Gaussian with this advantage has its best tests, and some beside them."""
+    mu = min(pairs.closest_mu(0.0, min(advantage, 0.999)), 10.0)
+    best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
+    return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
+
+
+def _reaches(asked: Asked, least: float) -> float | None:
+    """The epsilon of that delta, if there is one that is finite and not absurd."""
+    try:
+        found = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
+    except ValueError:  # failures alone exceed that delta
+        return None
+    return found if found < 700 else None
+
+
+def _renyi_of(asked: Asked) -> tuple[Any, Any]:
+    """Of the alternatives together: the largest rho, and the orders that all have."""
+    if not asked.together:
+        return None, None
+    rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]
+    found = [renyi.divergences(cost, *asked[2:]) for cost in asked.costs]
+    if any(one is None for one in (*rhos, *found)):
+        return None, None
+    whole = np.max(np.asarray(found, np.float64), axis=0)
+    known = np.isfinite(whole)
+    return (renyi.Concentrated(max(one.rho for one in rhos if one is not None),
+                                min(one.up_to for one in rhos if one is not None)),
+            (tuple(map(float, renyi.ORDERS[known])), tuple(map(float, whole[known]))))

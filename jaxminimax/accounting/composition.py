@@ -3,7 +3,7 @@
 A direction of a pair is a list of dominating pairs and how often each is repeated; answers are the
 largest over all directions. A tilted transform is accurate near the epsilon that it is tilted to,
 so its tilt is guessed: from masses on geometric grids, with the tilted sum taken to be normal. What
-is returned does not rest on guesses: every transform gives bounds (`_tilt`).
+is returned does not rest on guesses: every transform gives bounds (`tilt`).
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import _tilt
-from jaxminimax.accounting._pairs import Pair
+from jaxminimax.accounting import tilt
+from jaxminimax.accounting.pairs import Pair
 
 Direction = Sequence[tuple[Pair, int]]
 _TRUNCATED = 1e-4  # of delta, by all releases together
@@ -37,15 +37,15 @@ class _Guess:
         self.releases, self.delta = releases, delta
         self.times = sum(times for _, times in releases)
         tail = _TRUNCATED * delta / self.times
-        self.parts = [_tilt.stretched(pair, tail, times) for pair, times in releases]
+        self.parts = [tilt.stretched(pair, tail, times) for pair, times in releases]
         self.tops = [float(np.abs(part.loss).max()) for part in self.parts]
 
     def near(self, t: float, eps: float | None = None) -> tuple[float, float, float]:
         """Ln delta if the tilted sum is normal, at eps or at the tilted mean; eps; deviation."""
-        k, mean, variance = _tilt.moments(self.parts, t)
+        k, mean, variance = tilt.moments(self.parts, t)
         spread = math.sqrt(max(variance, 1e-300))
         eps = mean if eps is None else eps
-        return _tilt.normal_delta(k - t * eps, spread, t, mean - eps), eps, spread
+        return tilt.normal_delta(k - t * eps, spread, t, mean - eps), eps, spread
 
     def tilt_for(self, delta: float) -> float:
         """The t whose tilted mean is about the epsilon of delta; 0 if that is below the mean."""
@@ -80,16 +80,16 @@ class _Guess:
         low = max(0.0, mean - 30 * spread)
         return low if gap(low) <= 0 else float(scipy.optimize.brentq(gap, low, mean, rtol=1e-6))
 
-    def composed(self, t: float, eps: float, spread: float, log_delta: float) -> _tilt.Composed:
+    def composed(self, t: float, eps: float, spread: float, log_delta: float) -> tilt.Composed:
         """By the transform, with cells as wide as they may be, or have to be."""
         few = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
-        h = min(_tilt.cell(eps, t, spread, self.times), few)
+        h = min(tilt.cell(eps, t, spread, self.times), few)
         h = max(h, max(self.tops) / _MOST_CELLS)
         for _ in range(40):
-            parts = [_tilt.uniform(pair, top, times, h) for (pair, times), top in
+            parts = [tilt.uniform(pair, top, times, h) for (pair, times), top in
                      zip(self.releases, self.tops, strict=True)]
             try:
-                return _tilt.Composed(parts, self.parts, h, t, eps, log_delta)
+                return tilt.Composed(parts, self.parts, h, t, eps, log_delta)
             except MemoryError:
                 h *= 1.5
         raise ArithmeticError("no grid holds the composed privacy loss")
@@ -101,7 +101,7 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
     if delta <= 0:
         return math.inf
     made = [_Guess(releases, delta) for releases in directions]
-    if any(_tilt.atoms(one.parts) >= delta for one in made):
+    if any(tilt.atoms(one.parts) >= delta for one in made):
         return math.inf
     value = 0.0
     for _ in range(_ROUNDS):
@@ -121,7 +121,7 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
                   key=lambda found: -found[1])
     worst = Answer(0.0, "pld")
     for guess, log_delta, t in made:
-        if _tilt.chernoff(guess.parts, eps, t) <= worst.value:
+        if tilt.chernoff(guess.parts, eps, t) <= worst.value:
             continue
         found = _bound(guess, eps, t, log_delta)
         for _ in range(_ROUNDS):
@@ -129,7 +129,7 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
                 break
             # the guess is far off: cut off where that one says, and tilt again
             guess = _Guess(guess.releases, found.value)
-            better = _bound(guess, eps, _tilt.tilt_to(guess.parts, eps), math.log(found.value))
+            better = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(found.value))
             if better.value > 0.99 * found.value:
                 break
             found = better
@@ -139,8 +139,8 @@ def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
 
 def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
     """An upper bound on delta at eps of one direction, tilted by t."""
-    bound = _tilt.chernoff(guess.parts, eps, t)
-    if guess.times > _tilt.MOST_TIMES or bound <= _NOTHING:
+    bound = tilt.chernoff(guess.parts, eps, t)
+    if guess.times > tilt.MOST_TIMES or bound <= _NOTHING:
         return Answer(bound, "chernoff")
     spread = guess.near(t)[2]
     value = guess.composed(t, eps, spread, log_delta).delta(eps)
@@ -152,7 +152,7 @@ def _guessed_at(releases: Direction, eps: float) -> tuple[_Guess, float, float]:
     delta = 1e-6
     for _ in range(_ROUNDS):
         guess = _Guess(releases, delta)
-        t = _tilt.tilt_to(guess.parts, eps)
+        t = tilt.tilt_to(guess.parts, eps)
         log_delta = max(min(guess.near(t, eps)[0], 0.0), -650.0)
         if math.exp(log_delta) * 1.5 >= delta or delta < 1e-270:
             break
@@ -173,7 +173,7 @@ def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) 
     made = [_Guess(releases, delta) for releases in directions]
     worst = Answer(0.0, "pld")
     for guess in sorted(made, key=lambda one: -one.epsilon(delta) if len(made) > 1 else 0.0):
-        if worst.value > 0 and _tilt.chernoff(guess.parts, worst.value) <= paid(worst.value):
+        if worst.value > 0 and tilt.chernoff(guess.parts, worst.value) <= paid(worst.value):
             continue
         worst = max(worst, _epsilon(guess, delta, paid))
     return worst
@@ -181,23 +181,23 @@ def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) 
 
 def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Answer:
     best = Answer(_chernoff_epsilon(guess, delta, paid), "chernoff")
-    if guess.times > _tilt.MOST_TIMES or _tilt.atoms(guess.parts) >= delta:
+    if guess.times > tilt.MOST_TIMES or tilt.atoms(guess.parts) >= delta:
         return best
     t, eps = guess.tilt_for(delta), guess.epsilon(delta)
     most = _affordable(paid)
     if eps > most:  # beyond, most of delta goes elsewhere
-        t, eps = _tilt.tilt_to(guess.parts, most), most
+        t, eps = tilt.tilt_to(guess.parts, most), most
     for _ in range(_ROUNDS):
         made = guess.composed(t, eps, guess.near(t)[2], math.log(delta))
         value = _root(made, paid, eps)
         if value is None:
             return best
         best = min(best, Answer(value, "pld"))
-        again = _tilt.tilt_to(guess.parts, value)
+        again = tilt.tilt_to(guess.parts, value)
         spread = guess.near(again)[2]
         slope = max(made.slope(value), 1e-3 * t)
         if (abs(value - eps) <= 4 * spread
-                and _tilt.cell(value, slope, spread, guess.times) > 0.7 * made.h):
+                and tilt.cell(value, slope, spread, guess.times) > 0.7 * made.h):
             break
         t, eps = again, value
     return best
@@ -215,7 +215,7 @@ def _affordable(paid: Callable[[float], float]) -> float:
     return low
 
 
-def _root(made: _tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
+def _root(made: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
     """The root of delta(eps) = paid(eps) near `start`, from above; None if the window has none."""
     def gap(eps: float) -> float:
         left = paid(eps)
@@ -243,7 +243,7 @@ def _root(made: _tilt.Composed, paid: Callable[[float], float], start: float) ->
 
 def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> float:
     """Epsilon by Chernoff's bound, which holds for every t."""
-    atom = _tilt.atoms(guess.parts)
+    atom = tilt.atoms(guess.parts)
     for _ in range(_ROUNDS):
         if delta <= atom:
             return math.inf
@@ -251,9 +251,9 @@ def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float
 
         def at(log_t: float, target: float = target) -> float:
             t = math.exp(log_t)
-            k, _, _ = _tilt.moments(guess.parts, t)
-            off = _tilt.rounding(guess.parts, t) + 8 * _tilt.UNIT * abs(k)
-            return (k + off - target + _tilt.most_paid(t)) / t
+            k, _, _ = tilt.moments(guess.parts, t)
+            off = tilt.rounding(guess.parts, t) + 8 * tilt.UNIT * abs(k)
+            return (k + off - target + tilt.most_paid(t)) / t
 
         middle = math.log(max(guess.tilt_for(delta - atom), 1e-9))
         found = scipy.optimize.minimize_scalar(at, bounds=(middle - 2, middle + 2),

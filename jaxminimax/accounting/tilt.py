@@ -44,7 +44,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jaxminimax.accounting._pairs import Pair
+from jaxminimax.accounting.pairs import Pair
 
 UNIT = 2.0**-53
 MOST_CELLS = 2**22  # of a transform

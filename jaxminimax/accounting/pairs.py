@@ -27,6 +27,14 @@ moved by t' <= t of their scale, and c = eps - t >= -t', eps >= 0,
     H = 1 - e^((c - t') / 2) (1 + (t' - c) / 4)   <=   1 - e^((c - t') / 2),
 
 the latter that of one number moved by t + t'; for c < -t' the factor is 1 + t' / 2.
+
+Two Gaussians of unit variance, mu apart: their divergence, and the mu that a divergence needs.
+
+    H_a(N(mu, 1) || N(0, 1)) = Phi(-s) - a Phi(-t),      a = e^epsilon,
+    s = epsilon / mu - mu / 2,   t = epsilon / mu + mu / 2,
+
+and with a phi(t) = phi(s) it is phi(s) (M(s) - M(t)), M = Phi(-.) / phi the Mills ratio, which
+keeps relative accuracy far out in the tail.
 """
 
 import functools
@@ -37,7 +45,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import _selection, subsampling
+from jaxminimax.accounting import selection, subsampling
 from jaxminimax.mechanism import PrivacyLoss
 
 Profile: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -210,7 +218,7 @@ def _selection_blocks(loss: PrivacyLoss, times: int, neighbours: str, people: in
     # k people move scores by k moves in all, and a loss stays in an interval of that length
     move = people / loss.z * (1 + 1e-15)
     return [(symmetric(block.profile), many)
-            for block, many in _selection.blocks(move, times)]
+            for block, many in selection.blocks(move, times)]
 
 
 # What is composed for `times` releases of a kind, for k records of one person.
@@ -226,3 +234,67 @@ KINDS: dict[str, Callable[[PrivacyLoss, int, str, int], Charged]] = {
 def gaussian(mu: float) -> Charged:
     """N(mu, 1) against N(0, 1)."""
     return [(symmetric(functools.partial(gaussian_profile, mu=mu)), 1)]
+
+
+def _lost(mu: float) -> float:
+    """What the forms below may lose, relative: the difference of ratios has 1 / mu roundings."""
+    return 1e-9 + 4e-15 / mu
+
+
+def _mills(x: np.ndarray) -> np.ndarray:
+    return math.sqrt(math.pi / 2) * scipy.special.erfcx(x / math.sqrt(2))
+
+
+def _divergence(mu: float, epsilon: np.ndarray) -> np.ndarray:
+    """H at e^epsilon, as computed."""
+    s, t = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    with np.errstate(over="ignore", invalid="ignore"):
+        tail = np.exp(-(s**2) / 2) / math.sqrt(2 * math.pi) * (_mills(s) - _mills(t))
+    near = scipy.special.ndtr(-s) - np.exp(epsilon + scipy.special.log_ndtr(-t))
+    zero = scipy.special.erf(mu / math.sqrt(8))
+    return np.where(epsilon == 0, zero, np.where(s > 0, tail, near))
+
+
+def gaussian_delta(mu: float, epsilon: np.ndarray) -> np.ndarray:
+    """H at e^epsilon, rounded up.
+
+    Args:
+      mu: at least 0; infinity: no noise.
+      epsilon: at least 0, any shape.
+    """
+    epsilon = np.asarray(epsilon, np.float64)
+    if mu == 0:
+        return np.zeros_like(epsilon)
+    if not math.isfinite(mu):
+        return np.ones_like(epsilon)
+    return np.minimum(1.0, _divergence(mu, epsilon) * (1 + _lost(mu)))
+
+
+def closest_mu(epsilon: float, divergence: float) -> float:
+    """The smallest mu whose divergence at e^epsilon is at least that, rounded up.
+
+    Args:
+      epsilon: at least 0.
+      divergence: in [0, 1]; close to 1 it needs an infinite mu.
+    """
+    def enough(mu: float) -> bool:
+        return float(_divergence(mu, np.asarray(epsilon))) * (1 - _lost(mu)) >= divergence
+
+    if divergence <= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > 1e6:
+            return math.inf
+    while low == 0.0:
+        if enough(high / 2):
+            high /= 2
+        else:
+            low = high / 2
+        if high < 1e-12:
+            return high
+    while high > low * (1 + 1e-12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -4,6 +4,8 @@ An attack's lower bound on epsilon is proof against any mistake, but a mistake m
 a good part to be seen. What the accountant charges rests on two numbers that can be measured
 directly: how far a record moves what is released, and how much noise is on it. A few thousand runs
 tell their ratio to a few hundredths.
+
+How far a record moves the odds of a released index, against what is charged.
 """
 
 import dataclasses
@@ -14,10 +16,9 @@ import jax
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import _charge, _curves
-from jaxminimax.audit._bound import clopper_pearson
-from jaxminimax.audit._distance import gaussian_signal, laplace_signal, shared_noise
-from jaxminimax.audit._rounds import Observe, Rounds, first_release, rounds
+from jaxminimax.accounting import curve
+from jaxminimax.audit.bounds import clopper_pearson, gaussian_signal, laplace_signal, shared_noise
+from jaxminimax.audit.pairs import Observe, Rounds, first_release, rounds
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
 from jaxminimax.mechanism import Full, OneRelease, TreeSums, coefficients
@@ -101,9 +102,9 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
     """
     kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
     most = 0.0
-    for charge in _charge.charges(_unsampled(mechanism), neighbours):
+    for charge in curve.charges(_unsampled(mechanism), neighbours):
         if law == "gaussian":
-            most = max(most, _curves.shift(neighbours) * math.sqrt(charge.gaussian))
+            most = max(most, curve.shift(neighbours) * math.sqrt(charge.gaussian))
         else:
             most = max(most, sum(times / loss.z if loss.z else math.inf
                                  for loss, times in charge.losses if loss.kind == kind))
@@ -268,3 +269,45 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
     made = algorithm.mechanism(hyper) if mechanism is None else mechanism
     found = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
     return signal_of(found, made, neighbours=neighbours, law=law, confidence=confidence)
+
+
+def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:
+    """The largest change of an index's log odds, from how often each came up on two data sets.
+
+    `Selection` promises that no record changes the odds of any index by more than e^t, whatever
+    the scores, t = 1 / its multiplier as charged. The index, and in which of the data sets it comes
+    up more often, are chosen by the same counts: the bounds are for all of them together.
+
+    Args:
+      one: indices released in runs on one data set, `[runs]`; one release each.
+      two: on the other.
+      mechanism: the `Selection`, of any number of releases.
+      confidence: of each bound.
+
+    Examples:
+        >>> chosen = jmm.mechanism.Selection(bound=1.0, sizes=(50, 50), noise_multiplier=2.0)
+        >>> rng = np.random.default_rng(0)
+        >>> one, two = rng.integers(0, 2, (2, 1000))  # indices of 1,000 runs on either data set
+        >>> jmm.audit.index_signal(one, two, chosen).violated
+        False
+    """
+    one, two = (np.asarray(x).ravel() for x in (one, two))
+    known = np.union1d(one, two)
+    error = (1 - confidence) / (4 * max(len(known), 2))
+    hits = [np.array([np.sum(x == i) for i in known]) for x in (one, two)]
+
+    def odds(p: np.ndarray) -> np.ndarray:
+        p = np.clip(p, 1e-12, 1 - 1e-12)
+        return np.log(p) - np.log1p(-p)
+
+    bounds = [[odds(b) for b in clopper_pearson(h, len(x), error)]
+              for h, x in zip(hits, (one, two), strict=True)]
+    middle = [odds(h / len(x)) for h, x in zip(hits, (one, two), strict=True)]
+    low, value, high = (np.concatenate([a, b]) for a, b in (
+        (bounds[0][0] - bounds[1][1], bounds[1][0] - bounds[0][1]),
+        (middle[0] - middle[1], middle[1] - middle[0]),
+        (bounds[0][1] - bounds[1][0], bounds[1][1] - bounds[0][0])))
+    best = int(np.argmax(low))
+    charged = charged_signal(dataclasses.replace(mechanism, times=1), law="gumbel")
+    return Signal(float(value[best]), max(float(low[best]), 0.0), float(high[best]), charged, 0.0,
+                  1.0, 0.0, "gumbel", confidence, min(len(one), len(two)))

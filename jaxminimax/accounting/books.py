@@ -1,16 +1,95 @@
-"""What the file of a ledger says, and when a run may be added to it."""
+"""The file of a ledger: read whole or not at all, one writer at a time, on disk before it counts.
 
+A process that changes it holds an exclusive lock on PATH.lock in the same folder: see `own_files`.
+The file holds no key and no row of the data.
+
+What the file of a ledger says, and when a run may be added to it.
+"""
+
+import contextlib
 import datetime
+import hashlib
+import json
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxminimax.accounting._epsilon import check_delta, check_epsilon
-from jaxminimax.accounting._filters import Amounts, Basic, Filter, Plan, total
-from jaxminimax.accounting._renyi_filter import Renyi, best_order
-from jaxminimax.base import checks
+from jaxminimax.accounting.answers import check_delta, check_epsilon
+from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
+from jaxminimax.base import checks, own_files
 from jaxminimax.base.types import unit_of
 from jaxminimax.mechanism import NEIGHBOURS, Description, check
+
+WHAT, VERSION = "jaxminimax ledger", 1
+
+
+class Books:
+    """The content of a file, under a lock."""
+
+    def __init__(self, path: str | os.PathLike, wait: float = 60.0) -> None:
+        # a rename would replace a link, and leave two ledgers
+        self.path = os.path.realpath(path)
+        self._wait = wait
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return os.path.exists(self.path)
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Nobody else changes the file.
+
+        Raises:
+          ValueError: if there is no such folder, or others hold the lock for a minute.
+        """
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            raise ValueError(f"The ledger's folder {folder} is not there: make it first.")
+        return own_files.locked(self.path, self._wait)
+
+    def read(self) -> dict[str, Any]:
+        """The content.
+
+        Raises:
+          ValueError: for a file that is not there, is no ledger, or is damaged.
+        """
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                content = json.load(file)
+        except FileNotFoundError:
+            raise ValueError(f"There is no ledger at {self.path}: Ledger(path, epsilon=..., "
+                             "delta=...) opens one.") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{self.path} is no ledger, or is cut off ({error}): what was spent "
+                             "is not known, so restore the file.") from None
+        if not isinstance(content, dict) or content.get("what") != WHAT:
+            raise ValueError(f"{self.path} is no ledger of jaxminimax: give another path.")
+        if content.get("version") != VERSION:
+            raise ValueError(f"{self.path} is a ledger of version {content.get('version')!r}, and "
+                             f"this library reads {VERSION}: use the version that wrote it.")
+        if content.pop("checksum", None) != _checksum(content):
+            raise ValueError(f"{self.path} was changed by something else, or is damaged: what was "
+                             "spent is not known, so restore the file.")
+        return content
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Replaces the content, under the lock; returns when it is on disk.
+
+        Raises:
+          ValueError: if the file has other names, which would keep the old content.
+        """
+        if self.exists() and os.stat(self.path).st_nlink > 1:
+            raise ValueError(f"{self.path} has several names (hard links), and the others would "
+                             "keep what was spent before: remove them.")
+        content = {**content, "what": WHAT, "version": VERSION}
+        text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, allow_nan=False)
+        own_files.write(self.path, text)
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 KINDS: dict[str, type[Filter]] = {kind.kind: kind for kind in (Renyi, Basic, Plan)}
 
@@ -105,12 +184,13 @@ def check_name(name: Any) -> None:
         raise ValueError(f"name must be a string, got {checks.told(name)}.")
 
 
-def spent(content: dict[str, Any], rule: Filter) -> Amounts:
+def spent_of(content: dict[str, Any], rule: Filter) -> Amounts:
     """The sums of all charges."""
     return total([entry["charge"] for entry in content["entries"]], tuple(rule.limits))
 
 
-def add(content: dict[str, Any], rule: Filter, name: str | None, entry: dict[str, Any]) -> str:
+def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
+              entry: dict[str, Any]) -> str:
     """Adds an entry to `content`, if there is room for its charge; the name it got.
 
     Raises:
@@ -121,9 +201,9 @@ def add(content: dict[str, Any], rule: Filter, name: str | None, entry: dict[str
         name = next(f"run {k}" for k in range(1, len(used) + 2) if f"run {k}" not in used)
     if name in used:
         raise ValueError(f"{name!r} is in the ledger already: give this run another name.")
-    before = spent(content, rule)
+    before = spent_of(content, rule)
     content["entries"].append({"name": name, "opened": now(), "closed": None, **entry})
-    for amount, then in spent(content, rule).items():
+    for amount, then in spent_of(content, rule).items():
         limit = rule.limits[amount]
         if not (then <= limit and math.isfinite(then)):
             left = max(limit - before[amount], 0.0)
@@ -133,7 +213,7 @@ def add(content: dict[str, Any], rule: Filter, name: str | None, entry: dict[str
     return name
 
 
-def known(content: dict[str, Any], run: RunMark, charges: str) -> str | None:
+def known_run(content: dict[str, Any], run: RunMark, charges: str) -> str | None:
     """The name of a run that was begun before and may go on; None for a new one.
 
     Raises:

@@ -1,4 +1,14 @@
-"""The noise at which a private search over settings meets its target.
+"""Epsilon and delta of a private search over settings.
+
+The theorem is in `mechanism.repetitions`: a search that makes a random number K of runs and
+releases the best one has, with d the profile of one run, its score included,
+
+    delta(e) = E[K] d(e - (eta + 1) e1),     d(e1) <= gamma / (1 - gamma) (exp(e1) - 1).
+
+Each run draws its settings among the candidates, with public probabilities, and d is the largest of
+the candidates' profiles, so that it does not matter which ones.
+
+The noise at which a private search over settings meets its target.
 
 One profile must meet two points, (e1, d1) and (epsilon - (eta + 1) e1, delta / E[K]), see
 `_tuning`. The first candidate's noise is the least at which some e1 meets both; the others', and
@@ -12,10 +22,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jaxminimax.accounting import _tuning
-from jaxminimax.accounting._charge import charges
-from jaxminimax.accounting._epsilon import check_delta, check_epsilon
-from jaxminimax.accounting._search import check_met
+import scipy
+
+from jaxminimax.accounting.answers import check_delta, check_epsilon
+from jaxminimax.accounting.calibration import check_met
+from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
 from jaxminimax.mechanism import (
     NEIGHBOURS,
@@ -28,11 +39,168 @@ from jaxminimax.mechanism import (
     with_noise,
 )
 from jaxminimax.mechanism import Sequence as InSequence
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism.costs import REPLACE_ONE, silent
 from jaxminimax.mechanism.repetitions import Repetitions
 
-_TOLERANCE = 2e-4  # relative, on a noise multiplier; the private side is returned
+_RUNS = Repetitions()
+_SAFE = 1 + 1e-9  # on what is found by floating-point roots
 
+
+def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
+                  runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
+    """The epsilon at which the best of a random number of runs is (epsilon, delta)-private.
+
+    Args:
+      mechanisms: what one run does to the data, the release of its score included; several, if it
+        draws its settings among candidates.
+      delta: in (0, 1).
+      runs: the law of the number of runs, which must stay secret.
+      neighbours: as in `epsilon`.
+
+    Raises:
+      ValueError: for numbers out of range, or a description that is not valid.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> one = jmm.Repeat(query=query, times=20)
+        >>> search = jmm.accounting.tuned_epsilon(one, 1e-6)
+        >>> search > jmm.epsilon(one, 1e-6)  # a search costs more than a run
+        True
+    """
+    check_delta(delta)
+    runs.check()
+    return epsilon_of_best(_costs(mechanisms, neighbours), float(delta), runs, neighbours)
+
+
+def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
+                runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
+    """The delta at which the best of a random number of runs is (epsilon, delta)-private.
+
+    Args and errors as in `tuned_epsilon`; epsilon in (0, 1e6).
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> one = jmm.Repeat(query=query, times=20)
+        >>> jmm.accounting.tuned_delta(one, 2.0) < 1e-6
+        True
+    """
+    check_epsilon(epsilon)
+    runs.check()
+    costs = _costs(mechanisms, neighbours)
+    left = float(epsilon) - price_of_choice(costs, runs, neighbours)
+    if left == -math.inf:
+        return 1.0
+    if left < 0:  # H_a(P || Q) = 1 - a + a H_{1/a}(Q || P)
+        one = -math.expm1(left) + math.exp(left) * delta_of_one(costs, -left, neighbours)
+    else:
+        one = delta_of_one(costs, left, neighbours)
+    return min(1.0, runs.mean * one * _SAFE)
+
+
+def _costs(mechanisms: Mechanism | Sequence[Mechanism], neighbours: str) -> tuple[Charge, ...]:
+    several: Sequence[Any] = mechanisms if isinstance(mechanisms, list | tuple) else (mechanisms,)
+    found = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
+    if not found:
+        raise ValueError("tuned_epsilon needs at least one mechanism.")
+    return tuple(found)
+
+
+def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> float:
+    """The largest delta, over candidates and places of the differing record."""
+    return max(delta_of(cost, epsilon, neighbours) for cost in costs)
+
+
+def epsilon_of_best(costs: tuple[Charge, ...], delta: float, runs: Repetitions,
+                    neighbours: str) -> float:
+    """Epsilon of the best of a random number of runs, of charges."""
+    one = max(epsilon_of(cost, delta / runs.mean, neighbours) for cost in costs)
+    return (one + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
+
+
+def price_of_choice(costs: tuple[Charge, ...], runs: Repetitions, neighbours: str) -> float:
+    """(eta + 1) e1, and what the realised law of K departs from the described one."""
+    e1 = condition(lambda e: delta_of_one(costs, e, neighbours), odds(runs))
+    return (runs.eta + 1) * e1 + runs.ratio
+
+
+def odds(runs: Repetitions) -> float:
+    """Gamma / (1 - gamma), from below."""
+    return runs.gamma / (1 - runs.gamma) / _SAFE
+
+
+def condition(profile: Callable[[float], float], factor: float) -> float:
+    """About the smallest e1 with profile(e1) <= factor (exp(e1) - 1); checked, so any is valid.
+
+    By the Gaussian that has the profile's value at the last guess, for which it is a root.
+    """
+    def met(e: float) -> bool:
+        return profile(e) <= factor * math.expm1(min(e, 500.0)) / _SAFE
+
+    e, step = 0.3, 1e-5
+    for _ in range(12):
+        here = profile(e)
+        if here >= 1:
+            e *= 3
+            if e > 1e4:
+                return math.inf
+            continue
+        new = gaussian_condition(gaussian_with(e, here), factor)
+        same, e = abs(new - e) <= step * e, new
+        if same:
+            break
+    while not met(e):
+        e, step = e * (1 + step), 2 * step
+        if e > 1e4:
+            return math.inf
+    return e
+
+
+def _log_delta(mu: float, e: float) -> float:
+    """Ln H_{exp(e)}(N(mu, 1) || N(0, 1))."""
+    a, b = scipy.special.log_ndtr(mu / 2 - e / mu), e + scipy.special.log_ndtr(-mu / 2 - e / mu)
+    return max(float(a + math.log(-math.expm1(min(b - a, -1e-16)))), -1e5)
+
+
+def _root_of(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function is 0; an end of the interval where it is not."""
+    if falling(low) <= 0:
+        return low
+    if falling(high) >= 0:
+        return high
+    return float(scipy.optimize.brentq(falling, low, high, xtol=1e-13))
+
+
+def gaussian_with(e: float, delta: float) -> float:
+    """The mu at which the Gaussian mechanism has this profile at e >= 0."""
+    goal = math.log(min(max(delta, 1e-280), 1 - 1e-9))
+    return math.exp(_root_of(lambda x: goal - _log_delta(math.exp(x), e), -21.0,
+                          math.log(20 + 2 * e) + 2))
+
+
+def gaussian_condition(mu: float, factor: float) -> float:
+    """E1 of the Gaussian mechanism."""
+    def gap(e: float) -> float:
+        return _log_delta(mu, e) - math.log(factor) - e - math.log(-math.expm1(-e))
+
+    return _root_of(gap, 1e-12, 20 * mu * mu + 20 * mu + 200)
+
+
+@functools.lru_cache(maxsize=64)
+def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
+    """The mu of one run at which the search is (epsilon, delta)-private, if it were Gaussian."""
+    def gap(log_mu: float) -> float:
+        mu = math.exp(log_mu)
+        left = epsilon - (runs.eta + 1) * gaussian_condition(mu, odds(runs)) - runs.ratio
+        if left <= 0:
+            return 50.0
+        return min(_log_delta(mu, left) - math.log(delta / runs.mean), 50.0)
+
+    return math.exp(_root_of(lambda x: -gap(x), -21.0, math.log(50 + epsilon)))
+
+
+_TOLERANCE = 2e-4  # relative, on a noise multiplier; the private side is returned
 Points = tuple[tuple[float, float], ...]
 Describe = Callable[[float], Mechanism]
 
@@ -108,7 +276,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     costs = tuple(dict.fromkeys(
         cost for hyper in made
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
-    check_met(_tuning.epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
+    check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
               target.epsilon * (1 + 1e-9))
     return made, score
 
@@ -138,17 +306,14 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
     return described(noise(lambda scale: algorithm.mechanism(described(scale))))
 
 
-# --- the least noise ---
-
-
 def least(run: Describe, target: Target) -> float:
     """The scale of the noise at which a search of such runs meets the target."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same total
-        total = _tuning.epsilon_of_best(target.cost(run(scale)), target.delta, target.runs,
+        total = epsilon_of_best(target.cost(run(scale)), target.delta, target.runs,
                                         target.neighbours)
         if not total < 1e3:
             return 1e3
-        mu = [_tuning.gaussian_of_total(max(x, 1e-6), target.delta, target.runs)
+        mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
 
@@ -158,10 +323,10 @@ def least(run: Describe, target: Target) -> float:
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
     """The points that a profile must meet, at the e1 of these charges."""
     runs = target.runs
-    price = _tuning.price_of_choice(costs, runs, target.neighbours)
+    price = price_of_choice(costs, runs, target.neighbours)
     e1 = (price - runs.ratio) / (runs.eta + 1)
     # a little less: e1 is found anew for all candidates together, to 1e-5 of itself
-    return ((e1, _tuning.odds(runs) * math.expm1(e1) * (1 - 1e-4)),
+    return ((e1, odds(runs) * math.expm1(e1) * (1 - 1e-4)),
             (target.epsilon - price, target.delta / runs.mean * (1 - 1e-3)))
 
 
@@ -170,8 +335,8 @@ def enough(run: Describe, target: Target, points: Points) -> float:
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same delta
         costs, found = target.cost(run(scale)), 0.0
         for e, goal in points:
-            here = _tuning.delta_of_one(costs, e, target.neighbours)
-            mu = _tuning.gaussian_with(e, here) / _tuning.gaussian_with(e, goal)
+            here = delta_of_one(costs, e, target.neighbours)
+            mu = gaussian_with(e, here) / gaussian_with(e, goal)
             found = max(found, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
         return found
 
