@@ -30,8 +30,8 @@ import numpy as np
 sys.path.extend([".", ".."])  # benchmarks are in the root of the repository
 
 import jaxminimax as jmm
-from benchmarks import audit as audits
-from benchmarks import lower_bounds, papers_noise
+from benchmarks.privacy import audit as audits
+from benchmarks.privacy import lower_bounds, papers_noise
 from jaxminimax import Saddle
 from jaxminimax.audit import audit
 
@@ -57,7 +57,8 @@ def releases(sampling, times: int, z: float = 1.0, population: int = n) -> jmm.R
 
 def needed(sampling, times: int, epsilon: float) -> float:
     """The noise multiplier that makes the releases (epsilon, delta)-private."""
-    return jmm.calibrate_noise(releases(sampling, times), epsilon, delta).query.noise_multiplier.w
+    return jmm.accounting.calibrate_noise(releases(sampling, times), epsilon,
+                                          delta).query.noise_multiplier.w
 
 
 # %% [markdown]
@@ -162,9 +163,10 @@ added = "add_or_remove_one"
 one, one_player = both(1.0, None, added)
 _, right = both(1.0, 1.0, added)
 _, replaced = both(1.0, 1.0, "replace_one")
-whole = jmm.calibrate_noise(releases(jmm.Full(), 100), 1.0, delta, neighbours=added)
+whole = jmm.accounting.calibrate_noise(releases(jmm.Full(), 100), 1.0, delta, neighbours=added)
 twice = jmm.epsilon(jmm.Sequence(parts=(one, one)), delta, neighbours=added)
-poisson = jmm.calibrate_noise(releases(jmm.Poisson(rate=q), rounds_big, **big), 1.0, delta)
+poisson = jmm.accounting.calibrate_noise(releases(jmm.Poisson(rate=q), rounds_big, **big), 1.0,
+                                         delta)
 noise = poisson.query.noise_multiplier.w
 rows = [("both players, add-or-remove: one player charged", one_player, right),
         ("both players: two independent samples charged", twice, right),
@@ -202,7 +204,7 @@ plt.show()
 # accountant for what the paper's listing runs, and a lower bound attained by an explicit pair of
 # neighbours. A lower bound above the claim refutes a formula as printed (often a constant that was
 # left open, read as 1, or a range of ε that was not stated); far to the left of the claim, noise is
-# wasted. The full table is `python -m benchmarks.papers_noise`.
+# wasted. The full table is `python -m benchmarks.privacy.papers_noise`.
 
 # %%
 printed = list(papers_noise.dpgda(True))[:3] if quick else [

@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import data_files, demo_gan, demo_mdp, example_dro, examples, set_images
+from benchmarks.data_sets import files as data_files
+from benchmarks.data_sets import images as set_images
+from benchmarks.examples import __main__ as examples
+from benchmarks.examples import demo_gan, demo_mdp
+from benchmarks.examples import dro as example_dro
 from jaxminimax import Saddle
 
 P = jmm.problems
@@ -23,7 +27,7 @@ def private(problem, start, data, *, clip, step, epsilon=1.0, rounds=150, seed=3
     """A calibrated run over the full batch, and its hyper-parameters."""
     n = len(jax.tree.leaves(data)[0])
     hyper = jmm.sgda.Hyper(query=jmm.Query(clip=clip, population=n), step=step, iterations=rounds,
-                           averaging=jmm.TAIL)
+                           averaging=jmm.averaging.TAIL)
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, 1e-6)
     state, _ = run(jax.random.key(seed), start, data, hyper, jmm.sgda, problem)
     return state, hyper

@@ -12,7 +12,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.placement.host_data import Window
-from jaxminimax.releases import groups, losses, own_record, proximal, solutions, stream
+from jaxminimax.releases import groups, losses, proximal, record_isolation, solutions, stream
 
 N, KEY, ZERO = 50, jax.random.key(0), jnp.int32(0)
 X = jnp.linspace(-1.0, 1.0, N)
@@ -136,11 +136,11 @@ def test_what_reads_its_own_record_is_let_through():
               lambda y: y * jnp.sum(public[0]),
               lambda y: jnp.sum(jax.vmap(lambda a: a - jax.lax.pmean(a, "own"),
                                          axis_name="own")(y * jnp.ones(3)))):
-        own_record.check(of(f), POINT, X)
+        record_isolation.check(of(f), POINT, X)
     assert np.isfinite(go(of(lambda y: y)))
     # the library's own rule, which looks at no record
     pair = Saddle(jnp.ones(1), jnp.ones(1))
-    own_record.check(ClippedOperator(lambda z, y: Saddle(y * z.w, z.v), 1.0), pair, X)
+    record_isolation.check(ClippedOperator(lambda z, y: Saddle(y * z.w, z.v), 1.0), pair, X)
 
 
 def test_an_axis_that_the_record_has_too_explains_the_length_but_not_the_data():
@@ -170,10 +170,10 @@ def test_rows_on_a_mesh_or_sent_ahead_are_counted_as_all_of_them():
     sent = Window(rows=jnp.ones((2, 5)), numbers=jnp.zeros((2, 5), jnp.int32), high=None,
                   valid=None, fits=jnp.ones(2, bool), marks=jnp.zeros((2, 2), jnp.uint32),
                   first=ZERO, population=N, described=())
-    for data in (jmm.shard(X, mesh), sent):
-        own_record.check(of(lambda y: y), POINT, data)
+    for data in (jmm.placement.shard(X, mesh), sent):
+        record_isolation.check(of(lambda y: y), POINT, data)
         with pytest.raises(ValueError, match="closes over"):
-            own_record.check(of(lambda y: y * jnp.sum(X + 1)), POINT, data)
+            record_isolation.check(of(lambda y: y * jnp.sum(X + 1)), POINT, data)
 
 
 def test_an_error_of_the_operators_own_stays_what_it_is():
@@ -208,17 +208,17 @@ def doors(closed):
     w, task = jnp.zeros(2), grouped(closed)
     single = jmm.Problem(jmm.saddle_operator(lambda w, v, y: loss(closed)(w, y)))
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
-    point = jmm.proximal.certified(jmm.Resolvent(
+    point = jmm.proximal.certified(jmm.mechanism.Resolvent(
         bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0, population=N, noise_multiplier=1.0,
         assumes="lipschitz"))
     gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=SIZES)
     risks = jmm.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
-    choice = jmm.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
-    solution = jmm.phased_erm.certified(jmm.GroupSolution(
+    choice = jmm.mechanism.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
+    solution = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
         lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=1.0, reg_lam=1.0, slack=0.1,
         noise_multiplier=1.0, sizes=SIZES, phases=1))
-    tree = jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=9)
-    one = jmm.RecordLosses(bound=1.0, noise_multiplier=1.0, times=9)
+    tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=9)
+    one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=1.0, times=9)
     z, door = Saddle(w, ()), jmm.release
     return {
         "release": lambda: door(KEY, jmm.Repeat(query=query, times=1), ZERO, single, z, X),

@@ -16,7 +16,7 @@ from scipy import integrate, optimize, special, stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _gaussian, _people, _renyi
+from jaxminimax.accounting import curve, pairs, renyi
 from jaxminimax.mechanism import Charge, PrivacyLoss
 
 MAIN = (64 / 39992, 1.34254, 9373)  # rate, noise, releases
@@ -34,7 +34,7 @@ def poisson(rate=MAIN[0], z=MAIN[1], times=MAIN[2], n=39992):
 
 
 def gaussian(mu):
-    return jmm.Solution(sensitivity=1.0, noise_multiplier=1 / mu, because="a test")
+    return jmm.mechanism.Solution(sensitivity=1.0, noise_multiplier=1 / mu, because="a test")
 
 
 def exact_delta(epsilon, rate, z, times, people=1):
@@ -112,8 +112,8 @@ def test_no_likelihood_ratio_test_of_gaussians_beats_the_bound_and_it_is_close(m
 
 def test_small_rates_of_false_positives_are_not_lost():
     """Who guesses is right as often as wrong, and an advantage of 1e-18 is more than none."""
-    made = jmm.Profile("replace_one", 1, (0.0, 1.0), (1e-18, 1e-18),
-                       (((1e-18, 1e-18), (1e-18, 1e-18)),), None, None, 0.0)
+    made = jmm.accounting.Profile("replace_one", 1, (0.0, 1.0), (1e-18, 1e-18),
+                                  (((1e-18, 1e-18), (1e-18, 1e-18)),), None, None, 0.0)
     for rate in (1e-30, 1e-18, 1e-9, 1e-3):
         assert made.true_positives(rate) >= rate + 1e-18 * (1 - 1e-9)
         assert made.true_positives(rate) <= (rate + 1e-18) * (1 + 1e-9)
@@ -184,8 +184,8 @@ def test_what_is_out_of_range_is_refused(how, match):
 @pytest.mark.parametrize(("rate", "z", "k", "order"), [
     (0.01, 0.7, 2, 6.0), (0.3, 0.6, 1, 20.0), (0.2, 3.0, 4, 1.01), (1.0, 2.0, 3, 5.0)])
 def test_renyi_divergences_of_mixtures_are_their_integrals(rate, z, k, order):
-    at = int(np.searchsorted(_renyi.ORDERS, order))
-    order = _renyi.ORDERS[at]
+    at = int(np.searchsorted(renyi.ORDERS, order))
+    order = renyi.ORDERS[at]
     j = np.arange(k + 1)
     w = stats.binom.pmf(j, k, rate)
 
@@ -200,7 +200,7 @@ def test_renyi_divergences_of_mixtures_are_their_integrals(rate, z, k, order):
     total = sum(integrate.quad(integrand, *pair, epsabs=0, epsrel=1e-12)[0]
                 for pair in itertools.pairwise(ends))
     cost = Charge(losses=((PrivacyLoss("poisson", z, rate), 7),))
-    found = _renyi.divergences(cost, "replace_one", k)[at]
+    found = renyi.divergences(cost, "replace_one", k)[at]
     assert found == pytest.approx(7 * math.log(total) / (order - 1), rel=1e-6)
 
 
@@ -218,7 +218,7 @@ def test_concentrated_privacy_comes_with_its_orders():
     full = jmm.profile(repeat(jmm.Full(), 50, 40.0), epsilons=())
     assert full.zcdp.up_to == math.inf
     assert 1 <= full.zcdp.rho / (2 * 50 / 40**2) < 1.003
-    laplace = jmm.RecordLosses(bound=1.0, noise_multiplier=3.0, times=4)
+    laplace = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=3.0, times=4)
     orders, divergences = map(np.asarray, jmm.profile(laplace, epsilons=()).renyi)
     assert np.all(divergences <= 1 / 3 + 1e-9)
     assert divergences[-1] > 0.99 / 3
@@ -267,7 +267,7 @@ def test_gaussians_are_k_times_as_far_wherever_the_records_are():
 def test_where_records_may_be_apart_the_lemma_on_groups_is_charged(made):
     k, delta = 2, 1e-6
     assert not made.together()
-    found = _people.dearest(made, delta, "replace_one", k)
+    found = curve.dearest(made, delta, "replace_one", k)
     assert found.lemma
     e = found.epsilon / k
     assert jmm.delta(made, e) * (1 + math.exp(e)) <= delta * (1 + 1e-3)
@@ -284,7 +284,7 @@ def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
     for made in (poisson(0.01, 2.0, 50, 5000), jmm.Repeat(times=30, query=alike),
                  jmm.GroupLosses(bound=1.0, sizes=(9, 8), noise_multiplier=30.0, times=20)):
         assert made.together()
-        found = _people.dearest(made, 1e-6, "replace_one", 3)
+        found = curve.dearest(made, 1e-6, "replace_one", 3)
         apart = jmm.Parallel(parts=(made, made))
         assert not found.lemma
         assert jmm.epsilon(made, 1e-6) < found.epsilon <= jmm.epsilon(apart, 1e-6, people=3)
@@ -304,7 +304,7 @@ def test_what_is_written_is_read_back(tmp_path):
                  jmm.profile(poisson(0.01, 2.0, 5, 5000), neighbours="add_or_remove_one",
                              epsilons=(1.0,), people=2)):
         written = json.dumps(made.to_json(), allow_nan=False)
-        assert jmm.Profile.from_json(json.loads(written)) == made
+        assert jmm.accounting.Profile.from_json(json.loads(written)) == made
     path = tmp_path / "profile.png"
     made.plot(path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -342,7 +342,7 @@ def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():
 def test_the_closest_gaussian_is_not_below_and_infinite_where_there_is_none():
     for mu in (1e-3, 0.3, 4.0):
         for e in (0.0, 0.1 * mu, 3 * mu):
-            delta = float(_gaussian.delta(mu, np.array(e)))
-            assert mu <= _gaussian.closest_mu(e, delta) <= mu * (1 + 1e-6)
-    assert _gaussian.closest_mu(1.0, 0.0) == 0.0
-    assert _gaussian.closest_mu(1.0, 1.0) == math.inf
+            delta = float(pairs.gaussian_delta(mu, np.array(e)))
+            assert mu <= pairs.closest_mu(e, delta) <= mu * (1 + 1e-6)
+    assert pairs.closest_mu(1.0, 0.0) == 0.0
+    assert pairs.closest_mu(1.0, 1.0) == math.inf

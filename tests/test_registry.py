@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import auc_runs
-from benchmarks import audit as benchmark
+from benchmarks.auc import runs as auc_runs
+from benchmarks.privacy import audit as benchmark
 from jaxminimax import algorithms
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
@@ -45,9 +45,9 @@ def options(name):
     module = ALGORITHMS[name]
     losses = ["--laplace-noise-multiplier", "90"] if takes(module, "laplace") else []
     match described_by(module):
-        case jmm.GroupGradients | jmm.GroupSolution:
+        case jmm.GroupGradients | jmm.mechanism.GroupSolution:
             return [*losses, "--group-sizes", "40", "30"]
-        case jmm.TreeSums:
+        case jmm.mechanism.TreeSums:
             return losses
     return ["--population", "40", "--sampling", "full"]
 

@@ -19,7 +19,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.releases import core
+from jaxminimax.releases import opening
 
 N, D = 24, 3
 KEY, OWN = jax.random.key(3), b"a secret"
@@ -165,9 +165,10 @@ def test_a_rule_is_told_from_another_by_its_numbers_wherever_it_keeps_them(monke
 def test_the_same_things_made_anew_go_on_wherever_the_rows_are(folder, tmp_path):
     one = fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
     mesh = jax.make_mesh((1,), ("data",))
-    other = problem()._replace(operator=jmm.with_strategy(problem().operator, "microbatch", 5))
-    for data, task in ((jmm.HostData(ROWS), problem()), (jax.device_put(ROWS), problem()),
-                       (jmm.shard(ROWS, mesh), other)):
+    other = problem()._replace(operator=jmm.types.with_strategy(problem().operator, "microbatch",
+                                                                5))
+    for data, task in ((jmm.placement.HostData(ROWS), problem()), (jax.device_put(ROWS), problem()),
+                       (jmm.placement.shard(ROWS, mesh), other)):
         assert fingerprint.of_run(KEY, START, data, hyper(), task) == one
     shutil.copytree(folder, tmp_path / "a")
     resumed = gone_on(tmp_path / "a", jax.device_put(ROWS), task=problem())
@@ -286,7 +287,7 @@ def test_a_mapped_file_is_read_once_and_never_held(tmp_path, monkeypatch):
     sums = fingerprint._sums
     monkeypatch.setattr(fingerprint, "_sums", lambda rows, first, *rest: (
         read.append((first, len(rows))), sums(rows, first, *rest))[1])
-    data = jmm.HostData(np.load(path, mmap_mode="r"))
+    data = jmm.placement.HostData(np.load(path, mmap_mode="r"))
     tracemalloc.start()
     mark = fingerprint.of_rows(OWN, data)
     peak = tracemalloc.get_traced_memory()[1]
@@ -314,7 +315,7 @@ def test_nothing_of_the_rows_is_saved(folder):
 def test_a_sampling_of_ones_own_is_told_from_another_by_its_code(tmp_path):
     """Of one name and equal numbers; it would read some records twice in a pass."""
     def from_batch(first):
-        @jmm.pytree_dataclass
+        @jmm.types.pytree_dataclass
         class Own(jmm.Disjoint):
             def draw(self, keys, release, population):
                 return jmm.Disjoint.draw(self, keys, release + first, population)
@@ -329,7 +330,7 @@ def test_a_sampling_of_ones_own_is_told_from_another_by_its_code(tmp_path):
 
 
 def test_other_draws_from_the_same_key_are_refused(folder, monkeypatch):
-    monkeypatch.setattr(core, "SCHEME", core.SCHEME + 1)
+    monkeypatch.setattr(opening, "SCHEME", opening.SCHEME + 1)
     with pytest.raises(ValueError, match="another key scheme"):
         gone_on(folder)
 

@@ -14,11 +14,12 @@ from mpmath import mpf
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import selection_bounds
-from jaxminimax import GroupLosses, Selection, active_groups, noise, problems
-from jaxminimax.accounting import _fixed_order, _selection
+from benchmarks.privacy import selection_bounds
+from jaxminimax import GroupLosses, active_groups, noise, problems
+from jaxminimax.accounting import renyi
+from jaxminimax.accounting import selection as blocks
 from jaxminimax.audit import index_signal
-from jaxminimax.mechanism import PrivacyLoss
+from jaxminimax.mechanism import PrivacyLoss, Selection
 from jaxminimax.noise import _chosen
 from jaxminimax.releases import losses as door
 from jaxminimax.releases.groups import release_group_gradient
@@ -229,16 +230,16 @@ def exact_one(t, epsilon):
 @pytest.mark.parametrize("t", [0.01, 0.5, 2.0, 30.0])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_one_release_is_the_worst_bit(t, share):
-    claimed = float(_selection.one_release(t, np.array([share * t]))[0])
+    claimed = float(blocks.one_release(t, np.array([share * t]))[0])
     assert exact_one(t, share * t) == pytest.approx(claimed, rel=1e-4)
     assert exact_one(t, share * t) <= claimed * (1 + 1e-9)
-    assert float(_selection.block(t, 1).profile(np.array([share * t]))[0]) >= claimed * (1 - 1e-12)
+    assert float(blocks.block(t, 1).profile(np.array([share * t]))[0]) >= claimed * (1 - 1e-12)
 
 
 def test_blocks_hold_the_reference_values():
     """t = 1/2 at epsilon = 0: a closed form, then dynamic programmes without a grid."""
     for times, exact in ((1, 0.124353), (2, 0.155080), (3, 0.185568)):
-        value = float(_selection.block(0.5, times).values[0])
+        value = float(blocks.block(0.5, times).values[0])
         assert exact - 1e-6 <= value <= exact * (1 + 2e-3)
 
 
@@ -254,7 +255,7 @@ def test_a_softmax_that_is_attacked_stays_below():
         one, two = special.softmax(s), special.softmax(moved)
         for epsilon in (0.0, 0.2 * t, 0.8 * t):
             attained = np.maximum(one - math.exp(epsilon) * two, 0.0).sum()
-            claimed = float(_selection.one_release(t, np.array([epsilon]))[0])
+            claimed = float(blocks.one_release(t, np.array([epsilon]))[0])
             assert attained <= claimed * (1 + 1e-9) + 1e-15
 
 
@@ -299,7 +300,7 @@ def test_any_order_among_other_releases_stays_below_the_composed_bound():
             v = coined(v) if step in places else selected(v)
         assert np.all(v[inside] <= bound[inside] * (1 + 1e-12)), places
     # the block's pair, composed with the coins as the accountant does it, is above all of them
-    block = _selection.block(t, times)
+    block = blocks.block(t, times)
 
     def profile(z):  # V at z, of the pair of the block
         back = -np.expm1(-np.maximum(z, 0)) + np.exp(-np.maximum(z, 0)) * block.profile(
@@ -314,11 +315,11 @@ def test_any_order_among_other_releases_stays_below_the_composed_bound():
 
 def test_the_profile_bounds_its_own_points_from_above():
     """Chords in e^epsilon: at the points the values, convex in between, 0 from the end on."""
-    block = _selection.block(0.3, 12)
+    block = blocks.block(0.3, 12)
     at = block.cell * np.arange(len(block.values))
     assert np.all(block.profile(at) >= block.values)
     np.testing.assert_allclose(block.profile(at), block.values, rtol=1e-9, atol=1e-300)
-    coarse = _selection.block(0.3, 12)._replace(cell=2 * block.cell, values=block.values[::2])
+    coarse = blocks.block(0.3, 12)._replace(cell=2 * block.cell, values=block.values[::2])
     assert np.all(coarse.profile(at) >= block.values * (1 - 1e-12))
     assert np.all(np.diff(block.values) <= 0)
     assert block.profile(np.array([block.largest, 99.0])).tolist() == [0.0, 0.0]
@@ -327,10 +328,10 @@ def test_the_profile_bounds_its_own_points_from_above():
 @pytest.mark.parametrize(("t", "times"), [(0.01, 3000), (0.5, 97), (3.0, 1), (200.0, 40),
                                           (0.2, 96)])
 def test_blocks_have_all_releases(t, times):
-    each, many, left = _selection.split(t, times)
+    each, many, left = blocks.split(t, times)
     assert each * many + left == times
     assert 0 <= left < each
-    assert sum(one.times * count for one, count in _selection.blocks(min(t, 1.0), min(times, 97))
+    assert sum(one.times * count for one, count in blocks.blocks(min(t, 1.0), min(times, 97))
                ) == min(times, 97)
 
 
@@ -341,14 +342,15 @@ DEVIATIONS = {10: (2.659, 4.225), 30: (2.71, 4.225), 300: (2.730, 4.225)}
 def test_noise_of_the_worst_group_is_what_it_should_be(times):
     """Deviations over B / n and sqrt(T) at (1, 1e-6): limits 2.709 and, zCDP's, 2.906."""
     sizes = (2 * 10**6,) * 3
-    made = jmm.calibrate_noise(Selection(bound=1.0, sizes=sizes, times=times), 1.0, 1e-7)
+    made = jmm.accounting.calibrate_noise(Selection(bound=1.0, sizes=sizes, times=times), 1.0, 1e-7)
     at_most = jmm.epsilon(made, 1e-7)
     assert 0.995 < at_most <= 1.0
     made = dataclasses.replace(made, noise_multiplier=None, sizes=(9 * 10**5,))
-    made = jmm.calibrate_noise(made, 1.0, 1e-6)
+    made = jmm.accounting.calibrate_noise(made, 1.0, 1e-6)
     deviation = made.noise_multiplier * math.pi / math.sqrt(6 * times)
     assert DEVIATIONS[times][0] * 0.99 < deviation < DEVIATIONS[times][0] * 1.005
-    losses = jmm.calibrate_noise(GroupLosses(bound=1.0, sizes=(9 * 10**5,), times=times), 1.0, 1e-6)
+    losses = jmm.accounting.calibrate_noise(GroupLosses(bound=1.0, sizes=(9 * 10**5,),
+                                                        times=times), 1.0, 1e-6)
     assert losses.noise == "gaussian"
     assert losses.deviation() / math.sqrt(times) == pytest.approx(DEVIATIONS[times][1], rel=1e-3)
 
@@ -358,7 +360,8 @@ def test_less_noise_than_any_checks_and_no_less_than_the_limit():
         z = 3.0 * math.sqrt(times)
         cost = jmm.epsilon(selection(z, times), 1e-6)
         mu = math.sqrt(times) / z  # Gaussian of variance t^2 / 4 a release, and of zCDP's t^2 / 8
-        limit = jmm.epsilon(jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=4 / mu), 1e-6)
+        limit = jmm.epsilon(jmm.mechanism.TreeSums(clip=1.0, leaves=1, noise_multiplier=4 / mu),
+                            1e-6)
         laplace = jmm.epsilon(GroupLosses(bound=1.0, sizes=(5,), noise_multiplier=z, times=times,
                                           noise="laplace"), 1e-6)
         rho = times / z**2 / 8
@@ -377,7 +380,7 @@ def test_charges_add_up_with_gaussians_and_with_the_other_noise():
     # Gaussian losses are one more Gaussian: mu^2 adds up
     mu = math.sqrt(40 * (2 / 60) ** 2 + 40 / 40**2)
     whole = jmm.epsilon(jmm.Sequence(parts=(gradients, values)), 1e-6)
-    exact = jmm.epsilon(jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=2 / mu), 1e-6)
+    exact = jmm.epsilon(jmm.mechanism.TreeSums(clip=1.0, leaves=1, noise_multiplier=2 / mu), 1e-6)
     assert whole == pytest.approx(exact, rel=5e-3)
     assert whole > exact * (1 - 1e-3)
 
@@ -417,12 +420,12 @@ def test_gaussian_losses_have_gaussian_noise_of_each_groups_own_size(exact):
 
 def test_calibration_chooses_the_noise_and_keeps_what_is_given():
     few, many = (GroupLosses(bound=1.0, sizes=(10**5,), times=times) for times in (1, 50))
-    assert jmm.calibrate_noise(few, 1.0, 1e-6).noise == "laplace"
-    assert jmm.calibrate_noise(many, 1.0, 1e-6).noise == "gaussian"
+    assert jmm.accounting.calibrate_noise(few, 1.0, 1e-6).noise == "laplace"
+    assert jmm.accounting.calibrate_noise(many, 1.0, 1e-6).noise == "gaussian"
     told = dataclasses.replace(many, noise="laplace")
-    assert jmm.calibrate_noise(told, 1.0, 1e-6).noise == "laplace"
+    assert jmm.accounting.calibrate_noise(told, 1.0, 1e-6).noise == "laplace"
     given = dataclasses.replace(many, noise_multiplier=3.0)
-    assert jmm.calibrate_noise(given, 1.0, 1e-6).noise is None  # as it was: Laplace
+    assert jmm.accounting.calibrate_noise(given, 1.0, 1e-6).noise is None  # as it was: Laplace
     hyper = jmm.group_sgd.Hyper(query=jmm.GroupGradients(clip=1.0, sizes=(10**5,)),
                                 losses=dataclasses.replace(many, times=1), step=1.0,
                                 weight_step=1.0, iterations=50)
@@ -509,7 +512,7 @@ def test_the_filter_charges_the_largest_divergence_of_the_family_at_its_order(t,
             low, high = (one, high) if log_mean(one) < log_mean(two) else (low, two)
         exact = log_mean(low)
     for times, people in ((1, 1), (50, 1), (50, 4)):
-        found, failure = _fixed_order.of_losses(
+        found, failure = renyi.of_losses(
             PrivacyLoss("selection", people / t), times, order, "replace_one", people=people)
         assert failure == 0
         assert times * exact <= found <= times * exact * (1 + 1e-6) + 1e-12

@@ -11,17 +11,15 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import (
-    data,
-    papers_protocol,
-    set_ijcnn1,
-    table2,
-    table2_claims,
-    table2_figures,
-    table2_settings,
-    table2_tuned,
-    table2_verdicts,
-)
+from benchmarks.data_sets import data
+from benchmarks.data_sets import ijcnn1 as set_ijcnn1
+from benchmarks.published.table2 import __main__ as table2
+from benchmarks.published.table2 import claims as table2_claims
+from benchmarks.published.table2 import figures as table2_figures
+from benchmarks.published.table2 import protocol as papers_protocol
+from benchmarks.published.table2 import settings as table2_settings
+from benchmarks.published.table2 import tuned as table2_tuned
+from benchmarks.published.table2 import verdicts as table2_verdicts
 from jaxminimax import FixedSize, Query, Saddle
 from jaxminimax.mechanism import Repeat
 
@@ -82,8 +80,8 @@ def test_nseg_has_one_sigma_for_both_players_and_two_releases():
     noise, clip = both.query.noise_multiplier, both.query.clip
     assert noise.w * clip.w == pytest.approx(noise.v * clip.v)
     z = one.query.noise_multiplier.w
-    assert jmm.effective_noise_multiplier(both.query) == pytest.approx(z)
-    assert jmm.effective_noise_multiplier(one.query) == pytest.approx(z / math.sqrt(2))
+    assert jmm.accounting.effective_noise_multiplier(both.query) == pytest.approx(z)
+    assert jmm.accounting.effective_noise_multiplier(one.query) == pytest.approx(z / math.sqrt(2))
     assert both.times == 2 * one.times
 
 
@@ -267,7 +265,7 @@ def test_candidates_of_a_search_gather_equal_noise(epsilon):
     n, delta = 40_000, 1e-6
     found = table2_tuned.candidates(n, 0.1, epsilon, delta)
     once = Repeat(query=Query(clip=Saddle(1.0, None), population=n), times=1)
-    z = jmm.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
+    z = jmm.accounting.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
     gathered = [s.iterations * s.step * s.clip * z / n for s in found]
     assert gathered == pytest.approx([gathered[0]] * 3)
     time = found[1].iterations * found[1].step

@@ -17,14 +17,14 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import tuning_attack
+from benchmarks.privacy.attacks import tuning as tuning_attack
 from jaxminimax import Saddle
-from jaxminimax.accounting import _tuning, _tuning_noise
+from jaxminimax.accounting import tuning as accountant
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.drivers import tuning
 from jaxminimax.mechanism.repetitions import BITS
 
-RUNS = jmm.Repetitions
+RUNS = jmm.mechanism.Repetitions
 GAUSSIAN = 0.2367  # of a run of epsilon 1 at delta 1e-6
 
 
@@ -97,7 +97,7 @@ def test_the_table_is_read_as_integers(monkeypatch):
     dict(most=2.5), dict(most=30), dict(expected=1e5), dict(eta=-0.9, expected=1e4)])
 def test_laws_that_there_are_not_are_refused(wrong):
     with pytest.raises(ValueError, match=r"expected|eta|most"):
-        jmm.tuned_epsilon(tuning_attack.run_of(0.1), 1e-6, RUNS(**wrong))
+        jmm.accounting.tuned_epsilon(tuning_attack.run_of(0.1), 1e-6, RUNS(**wrong))
 
 
 # --- the theorem, on games that are enumerated ---
@@ -152,7 +152,7 @@ def test_no_game_costs_more_than_the_theorem_says(runs):
         def profile(e, p=p, q=q):
             return max(divergence(p, q, e), divergence(q, p, e))
 
-        e1 = _tuning.condition(profile, _tuning.odds(runs))
+        e1 = accountant.condition(profile, accountant.odds(runs))
         for level in orders(size):
             a, b = (selected(x, np.asarray(level), f) for x in (p, q))
             for e in (0.01, 0.3, 1.0, 2.5):
@@ -171,7 +171,7 @@ def test_no_game_costs_more_than_the_theorem_says(runs):
     (0.25, RUNS(expected=10.0)), (0.25, RUNS(expected=10.0, eta=1.0)), (1.0, RUNS(expected=10.0)),
     (0.25, RUNS(expected=10.0, most=100))], ids=str)
 def test_an_attack_comes_within_six_per_cent(mu, runs, real_noise):
-    said = jmm.tuned_epsilon(tuning_attack.run_of(mu), 1e-6, runs)
+    said = jmm.accounting.tuned_epsilon(tuning_attack.run_of(mu), 1e-6, runs)
     assert 1.0 < said / tuning_attack.attained(mu, 1e-6, runs) < 1.06
 
 
@@ -182,7 +182,7 @@ def test_an_attack_comes_within_six_per_cent(mu, runs, real_noise):
     (10.0, 1.4407, 1.798), (30.0, 1.6045, 1.965), (100.0, 1.7651, 2.116)])
 def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, real_noise):
     runs = RUNS(expected=expected)
-    found = jmm.tuned_epsilon(main_run(), 1e-6, runs)
+    found = jmm.accounting.tuned_epsilon(main_run(), 1e-6, runs)
     assert total * (1 - 1e-4) < found < 1.01 * total
     # the Renyi theorem of Papernot and Steinke, on the Gaussian that is nearest
     accountant = rdp.RdpAccountant(
@@ -195,24 +195,26 @@ def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, 
 
 
 def test_a_search_of_ten_costs_39_per_cent_of_noise(real_noise):
-    target = _tuning_noise.Target(1.0, 1e-6, RUNS(), "replace_one")
-    scale = _tuning_noise.least(lambda s: main_run(1.34254 * s), target)
+    target = accountant.Target(1.0, 1e-6, RUNS(), "replace_one")
+    scale = accountant.least(lambda s: main_run(1.34254 * s), target)
     assert scale == pytest.approx(1.391, rel=0.01)
-    assert 0.998 < jmm.tuned_epsilon(main_run(1.34254 * scale), 1e-6) <= 1.0
+    assert 0.998 < jmm.accounting.tuned_epsilon(main_run(1.34254 * scale), 1e-6) <= 1.0
 
 
 def test_epsilon_and_delta_are_of_one_curve():
     mechanism, runs = tuning_attack.run_of(0.3), RUNS(expected=7.0, eta=0.5)
     for delta in (1e-3, 1e-8):
-        at = jmm.tuned_epsilon(mechanism, delta, runs)
-        assert jmm.tuned_delta(mechanism, at * (1 + 1e-6), runs) == pytest.approx(delta, rel=1e-3)
-    assert jmm.tuned_delta(mechanism, 1e-3, runs) <= 1.0
-    found = [jmm.tuned_delta(mechanism, e, runs) for e in (0.01, 0.5, 1.0, 2.0, 5.0)]
+        at = jmm.accounting.tuned_epsilon(mechanism, delta, runs)
+        assert jmm.accounting.tuned_delta(mechanism, at * (1 + 1e-6),
+                                          runs) == pytest.approx(delta, rel=1e-3)
+    assert jmm.accounting.tuned_delta(mechanism, 1e-3, runs) <= 1.0
+    found = [jmm.accounting.tuned_delta(mechanism, e, runs) for e in (0.01, 0.5, 1.0, 2.0, 5.0)]
     assert found == sorted(found, reverse=True)
     dearer = [mechanism, tuning_attack.run_of(0.4)]
-    assert jmm.tuned_epsilon(dearer, 1e-6, runs) == jmm.tuned_epsilon(dearer[1], 1e-6, runs)
-    assert jmm.tuned_epsilon(tuning_attack.run_of(math.inf), 1e-6, runs) == math.inf
-    assert jmm.tuned_delta(tuning_attack.run_of(math.inf), 3.0, runs) == 1.0
+    assert jmm.accounting.tuned_epsilon(dearer, 1e-6,
+                                        runs) == jmm.accounting.tuned_epsilon(dearer[1], 1e-6, runs)
+    assert jmm.accounting.tuned_epsilon(tuning_attack.run_of(math.inf), 1e-6, runs) == math.inf
+    assert jmm.accounting.tuned_delta(tuning_attack.run_of(math.inf), 3.0, runs) == 1.0
 
 
 # --- calibration ---
@@ -225,11 +227,11 @@ def settings(rows, sampling=jmm.Full(), times=1, step=1.0, noise=None, exact=Tru
 
 
 def calibrated(candidates, apart, rows=1000, share=0.2, runs=RUNS(), epsilon=1.0):
-    target = _tuning_noise.Target(epsilon, 1e-6, runs, "replace_one")
-    made, score = _tuning_noise.calibrate_search(
+    target = accountant.Target(epsilon, 1e-6, runs, "replace_one")
+    made, score = accountant.calibrate_search(
         jmm.sgda, candidates, tuning.score_mechanism((0.0, 1.0), rows), target, apart=apart,
         share=share)
-    return made, score, [_tuning_noise.one_run(jmm.sgda, h, score, apart) for h in made]
+    return made, score, [accountant.one_run(jmm.sgda, h, score, apart) for h in made]
 
 
 @pytest.mark.slow
@@ -240,11 +242,11 @@ def test_every_candidate_meets_the_target_and_wastes_little(apart):
                   settings(1000, rate, 25), settings(1000)]
     made, score, runs = calibrated(candidates, apart)
     for one in runs:
-        assert 0.98 < jmm.tuned_epsilon(one, 1e-6) <= 1.0
-    assert 0.98 < jmm.tuned_epsilon(runs, 1e-6) <= 1.0
+        assert 0.98 < jmm.accounting.tuned_epsilon(one, 1e-6) <= 1.0
+    assert 0.98 < jmm.accounting.tuned_epsilon(runs, 1e-6) <= 1.0
     assert made[0].query == made[1].query
     assert jmm.epsilon(runs[0], 1e-6) < 0.75  # one run alone
-    alone = jmm.tuned_epsilon(score, 1e-6)
+    alone = jmm.accounting.tuned_epsilon(score, 1e-6)
     assert 0.98 < alone <= 1.0 if apart else 0.19 < alone <= 0.2
 
 
@@ -393,8 +395,8 @@ FEW = RUNS(expected=4.0, eta=1.0, most=14)
 
 @functools.cache
 def promised(apart):
-    target = _tuning_noise.Target(EPSILON, DELTA, FEW, "replace_one")
-    made, score = _tuning_noise.calibrate_search(
+    target = accountant.Target(EPSILON, DELTA, FEW, "replace_one")
+    made, score = accountant.calibrate_search(
         jmm.sgda, [settings(4, exact=False)], tuning.score_mechanism(
             (0.0, 1.0), 400 if apart else 4), target, apart=apart, share=0.8)
     return made[0], of_floats(score)  # of the same law: many runs are quicker in one vmap
@@ -483,7 +485,7 @@ def tuned(key=None, data=DATA, candidates=None, **changed):
 @pytest.mark.slow
 def test_a_search_on_persons_is_stated_for_persons():
     """By its statement it may then enter a ledger of persons, and none of records."""
-    persons = jmm.by_person(DATA, np.arange(POPULATION) % 50, most=4)
+    persons = jmm.problems.by_person(DATA, np.arange(POPULATION) % 50, most=4)
     problem = jmm.problems.per_person(
         jmm.Problem(jmm.saddle_operator(lambda w, v, x: 0.5 * (w - x) ** 2)))
     hyper = settings(50, jmm.Full(), 2, 0.1)

@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import anchored, zoo, zoo_games, zoo_noise, zoo_plot
+from benchmarks.utility import anchored
+from benchmarks.utility.zoo import __main__ as zoo
+from benchmarks.utility.zoo import games as zoo_games
+from benchmarks.utility.zoo import noise as zoo_noise
+from benchmarks.utility.zoo import plot as zoo_plot
 from jaxminimax import Saddle
 
-RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/results/zoo.json"
+RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/utility/results/zoo.json"
 
 
 def test_copies_have_the_noise_of_all_records_on_their_mean():
@@ -166,8 +170,8 @@ def test_a_kind_of_release_has_a_row_for_each_epsilon():
     assert all(0 < r["gap"] < 3 and r["step"] == "oracle" for r in rows)
     for row in rows:  # the noise is what the description is charged for
         made = zoo_noise.queries(60, 20, 2)[row["sampling"], row["bands"]]
-        known = jmm.calibrate_noise(jmm.Repeat(query=made, times=6), 8.0, 1e-6).query
-        assert row["noise_multiplier"] == jmm.effective_noise_multiplier(known)
+        known = jmm.accounting.calibrate_noise(jmm.Repeat(query=made, times=6), 8.0, 1e-6).query
+        assert row["noise_multiplier"] == jmm.accounting.effective_noise_multiplier(known)
 
 
 def test_noise_agrees_with_simulations_made_elsewhere():

@@ -1,6 +1,6 @@
 """How long calibration takes.
 
-    python -m benchmarks.calibration [--json FILE] [--quick]
+    python -m benchmarks.privacy.calibration [--json FILE] [--quick]
 
 A row is one mechanism and target. `cold` is the first call, with the accountant's caches emptied;
 the second call finds the answer among the remembered ones. `noise multiplier` is that of the first
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle
-from jaxminimax.accounting import _calibrate, _curves
+from jaxminimax.accounting import calibration, curve
 
 
 class Case(NamedTuple):
@@ -41,8 +41,9 @@ def unsampled() -> Iterator[Case]:
         for name, sampling in (("full", jmm.Full()), ("disjoint", jmm.Disjoint(batch=10))):
             yield Case(name, repeat(1000, 100, sampling), 100, epsilon, 1e-6, 2.0)
     yield Case("full", repeat(1000, 10**6, jmm.Full()), 10**6, 1.0, 1e-10, 2.0)
-    yield Case("tree", jmm.TreeSums(clip=1.0, leaves=4096), 4096, 1.0, 1e-6, 2.0)
-    yield Case("solution", jmm.Solution(sensitivity=1.0, because="assumed"), 1, 1.0, 1e-6, 2.0)
+    yield Case("tree", jmm.mechanism.TreeSums(clip=1.0, leaves=4096), 4096, 1.0, 1e-6, 2.0)
+    yield Case("solution", jmm.mechanism.Solution(sensitivity=1.0, because="assumed"), 1, 1.0,
+               1e-6, 2.0)
     losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=200, noise="laplace")
     yield Case("losses", losses, 200, 1.0, 1e-6, 2.0)
     both = jmm.Sequence(parts=(repeat(1000, 200, jmm.Full()), losses))
@@ -71,8 +72,8 @@ def sampled(quick: bool) -> Iterator[Case]:
 
 def forget() -> None:
     """Empties the caches, so that a time is a cold one."""
-    _calibrate._CACHE.clear()
-    for cached in (_curves.named_epsilon, _curves._delta):
+    calibration._CACHE.clear()
+    for cached in (curve.named_epsilon, curve._described_delta):
         cached.cache_clear()
 
 
@@ -91,7 +92,7 @@ def rows(case: Case) -> list[dict[str, Any]]:
     made = []
     for cold in (True, False):
         began = time.perf_counter()
-        answer = jmm.calibrate_noise(case.mechanism, case.epsilon, case.delta)
+        answer = jmm.accounting.calibrate_noise(case.mechanism, case.epsilon, case.delta)
         made.append({"mechanism": case.name, "epsilon": case.epsilon, "delta": case.delta,
                      "releases": case.releases, "noise_multiplier": multiplier(answer),
                      "seconds": time.perf_counter() - began, "cold": cold})
@@ -100,7 +101,7 @@ def rows(case: Case) -> list[dict[str, Any]]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.calibration", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.calibration", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
     p.add_argument("--quick", action="store_true", help="without sampling, and Poisson samples")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.prices --json`: figures of the accountant that documents print.
+"""`python -m benchmarks.privacy.prices --json`: figures of the accountant that documents print.
 
 The run that is charged is that of the first page of reproductions: Poisson samples of 64 of 39,992
 records, 9,373 rounds, delta = 1e-6. What it costs to search with it, to repeat it under each filter
@@ -17,7 +17,8 @@ import numpy as np
 from scipy import optimize
 
 import jaxminimax as jmm
-from benchmarks import published_report, report, selection_noise
+from benchmarks.common import report
+from benchmarks.privacy import selection_noise
 from jaxminimax import Saddle
 
 _DELTA, _ROUNDS = 1e-6, 9373
@@ -34,7 +35,7 @@ _MULTIPLIERS = (1.0, 3.0, 10.0, 30.0, 100.0)
 def run(noise: float | None = None, times: int = _ROUNDS) -> jmm.Repeat:
     """The rounds of a run; without noise it is calibrated to epsilon = 1."""
     if noise is None:
-        return jmm.calibrate_noise(jmm.Repeat(query=_QUERY, times=times), 1.0, _DELTA)
+        return jmm.accounting.calibrate_noise(jmm.Repeat(query=_QUERY, times=times), 1.0, _DELTA)
     return jmm.Repeat(query=_with(noise), times=times)
 
 
@@ -50,15 +51,15 @@ def searches(one: jmm.Repeat) -> list[dict[str, Any]]:
     """Total epsilon of a search with runs of epsilon = 1, and the noise for a total of 1."""
     found = []
     for expected, eta, most in _SEARCHES:
-        law = jmm.Repetitions(expected=expected, eta=eta, most=most)
+        law = jmm.mechanism.Repetitions(expected=expected, eta=eta, most=most)
         ratio = None
         if most is None:
             noise = optimize.brentq(
-                lambda z, law=law: jmm.tuned_epsilon(run(z), _DELTA, law) - 1.0,
+                lambda z, law=law: jmm.accounting.tuned_epsilon(run(z), _DELTA, law) - 1.0,
                 _noise(one), 3 * _noise(one), rtol=1e-4)
             ratio = noise / _noise(one)
         found.append({"expected": expected, "eta": eta, "most": most, "noise_ratio": ratio,
-                      "total": jmm.tuned_epsilon(one, _DELTA, law)})
+                      "total": jmm.accounting.tuned_epsilon(one, _DELTA, law)})
     return found
 
 
@@ -70,7 +71,7 @@ def filters(one: jmm.Repeat) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
             for name in ("renyi", "basic"):
-                ledger = jmm.Ledger(path / name, epsilon=1.0, delta=_DELTA, filter=name)
+                ledger = jmm.accounting.Ledger(path / name, epsilon=1.0, delta=_DELTA, filter=name)
                 own = {"delta": _DELTA / runs} if name == "basic" else {}
                 made = ledger.calibrate(jmm.sgda, hyper, share=1 / runs, **own)
                 found.append({"filter": name, "runs": runs,
@@ -102,7 +103,7 @@ def rounding() -> list[dict[str, Any]]:
 
 
 def selection() -> list[dict[str, Any]]:
-    """Deviations of noise for the worst group's losses, as `benchmarks.selection_noise`."""
+    """Deviations of noise for the worst group's losses, as `benchmarks.privacy.selection_noise`."""
     return [{"releases": times, **dict(zip(
                 ("gumbel", "gaussian", "laplace"),
                 selection_noise.deviations(times, 1.0, _DELTA), strict=True))}
@@ -153,9 +154,9 @@ def selected(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Computes and prints all of it."""
-    parser = report.Parser(prog="python -m benchmarks.prices", description=__doc__)
+    parser = report.Parser(prog="python -m benchmarks.privacy.prices", description=__doc__)
     parser.add_argument("--json", nargs="?", type=report.output(".json"), help="for the figures",
-                        const=str(published_report.RESULTS / "prices.json"))
+                        const=str(pathlib.Path(__file__).parent / "results/prices.json"))
     args = parser.parse_args(argv)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -1,6 +1,7 @@
 """How much noise the worst group's losses need: Gumbel on an index, Gaussian, Laplace.
 
-    python -m benchmarks.selection_noise [--epsilon 1] [--delta 1e-6] [--releases 10 30 300 3000]
+    python -m benchmarks.privacy.selection_noise [--epsilon 1] [--delta 1e-6]
+        [--releases 10 30 300 3000]
 
 Standard deviations over B / n, and over the root of the number of releases, of groups of one size.
 Laplace noise is what all of them had: on all losses, or inside, with the index as post-processing.
@@ -12,8 +13,9 @@ import time
 import warnings
 
 import jaxminimax as jmm
-from benchmarks import report
-from jaxminimax import GroupLosses, Selection
+from benchmarks.common import report
+from jaxminimax import GroupLosses
+from jaxminimax.mechanism import Selection
 
 _GUMBEL = math.pi / math.sqrt(6)  # deviation of a Gumbel number
 
@@ -24,7 +26,7 @@ def deviations(times: int, epsilon: float, delta: float) -> tuple[float, float, 
     with warnings.catch_warnings():  # of a delta above 1 / n: the number of records is nothing here
         warnings.simplefilter("ignore", UserWarning)
         index, gaussian, laplace = (
-            jmm.calibrate_noise(x, epsilon, delta) for x in (
+            jmm.accounting.calibrate_noise(x, epsilon, delta) for x in (
                 Selection(**how), GroupLosses(**how, noise="gaussian"),
                 GroupLosses(**how, noise="laplace")))
     root = math.sqrt(times)
@@ -42,7 +44,7 @@ def row(times: int, epsilon: float, delta: float) -> list[str]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.selection_noise", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.selection_noise", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--epsilon", type=float, default=1.0, help="target of all releases")
     p.add_argument("--delta", type=float, default=1e-6, help="target of all releases")

@@ -14,7 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import auc, auc_runs, evaluations, rate_cases
+from benchmarks.auc import __main__ as auc
+from benchmarks.auc import runs as auc_runs
+from benchmarks.common import evaluations
+from benchmarks.utility.rates import cases as rate_cases
 from jaxminimax import Disjoint, Poisson, Saddle
 
 BATCH, BANDS, CLIP, SEEDS = 100, 32, 18.0, 20
@@ -57,7 +60,7 @@ def rows(epsilons: Sequence[float], data_dir: str | None, seeds: int = SEEDS
     made = []
     for name, query in queries(n).items():
         plain = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=n // BATCH,
-                               averaging=jmm.Averaging(skip=1 / 3))
+                               averaging=jmm.averaging.Averaging(skip=1 / 3))
         hypers = [jmm.calibrate(jmm.sgda, plain, e, delta) for e in epsilons]
         lanes = jmm.stack([dataclasses.replace(h, step=Saddle(x, x)) for h in hypers
                            for x in STEPS])

@@ -15,7 +15,8 @@ that the weights of `group_sgd` avoid.
 Examples:
     >>> sizes = (500, 200)  # records of each group, public
     >>> hyper = jmm.active_groups.Hyper(query=jmm.GroupGradients(clip=1.0, sizes=sizes),
-    ...                                 losses=jmm.Selection(bound=3.0, sizes=sizes), step=1.0,
+    ...                                 losses=jmm.mechanism.Selection(bound=3.0, sizes=sizes),
+    ...                                 step=1.0,
     ...                                 iterations=20)
     >>> hyper = jmm.calibrate(jmm.active_groups, hyper, epsilon=1.0, delta=1e-6)
     >>> jmm.epsilon(jmm.active_groups.mechanism(hyper), 1e-6) <= 1

@@ -26,7 +26,7 @@ class Averaging:
       skip: share of the rounds left out at the start, in [0, 1).
 
     Examples:
-        >>> last_quarter = jmm.Averaging(skip=0.75)
+        >>> last_quarter = jmm.averaging.Averaging(skip=0.75)
         >>> [float(last_quarter.weight(jnp.asarray(t), 4, jnp.float32)) for t in (3, 4)]
         [0.0, 1.0]
     """

@@ -31,7 +31,7 @@ from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism import OneRelease, Repeat
-from jaxminimax.releases.noisy_operator import noisy_operator_and_clip
+from jaxminimax.releases.sums import noisy_operator_and_clip
 
 GEOMETRIES = ("euclidean", "entropy")
 EUCLIDEAN = Saddle("euclidean", "euclidean")

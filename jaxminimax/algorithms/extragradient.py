@@ -50,7 +50,7 @@ from jaxminimax.mechanism import (
     check_noise,
     concrete,
 )
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 
 @pytree_dataclass

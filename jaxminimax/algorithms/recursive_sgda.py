@@ -61,7 +61,7 @@ from jaxminimax.mechanism import (
     batch_size,
     check_noise,
 )
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 
 @pytree_dataclass

@@ -28,8 +28,9 @@ of assumed Lipschitz; windows have a fixed length instead of ending by the path'
 not normalised; the terms r that read no data are neither clipped nor noised.
 
 Examples:
-    >>> query = jmm.Windows(anchor=jmm.Query(clip=Saddle(1.0, 1.0), population=1000),
-    ...                     difference=jmm.Difference(lipschitz=1.0, population=1000), length=10)
+    >>> difference = jmm.mechanism.Difference(lipschitz=1.0, population=1000)
+    >>> query = jmm.mechanism.Windows(anchor=jmm.Query(clip=Saddle(1.0, 1.0), population=1000),
+    ...                               difference=difference, length=10)
     >>> hyper = jmm.spider.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=50)
     >>> hyper = jmm.calibrate(jmm.spider, hyper, epsilon=1.0, delta=1e-6)
     >>> jmm.epsilon(jmm.spider.mechanism(hyper), 1e-6) <= 1
@@ -51,7 +52,7 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Query, Windows
 from jaxminimax.releases.differences import release_in_window
-from jaxminimax.releases.operator_keys import public_term
+from jaxminimax.releases.operator_rng import public_term
 
 
 @pytree_dataclass

@@ -38,7 +38,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     run, a calibration or a charge begins. (A base class may settle fields there.)
 
     Examples:
-        >>> @jmm.pytree_dataclass
+        >>> @jmm.types.pytree_dataclass
         ... class Range:
         ...     low: float
         ...     high: float
@@ -95,7 +95,7 @@ class SaddleOperator:
         2^30.
 
     Examples:
-        >>> operator = jmm.SaddleOperator(lambda w, v, x: w * v - x * v)
+        >>> operator = jmm.types.SaddleOperator(lambda w, v, x: w * v - x * v)
         >>> g = operator(Saddle(2.0, 3.0), 1.0)
         >>> float(g.w), float(g.v)  # d/dw = v, and less d/dv = x - w
         (3.0, -1.0)
@@ -177,7 +177,8 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-        >>> by_hand = game._replace(operator=jmm.with_strategy(game.operator, "microbatch", 64))
+        >>> by_hand = game._replace(operator=jmm.types.with_strategy(game.operator, "microbatch",
+        ...                                                          64))
         >>> by_hand.operator.strategy
         'microbatch'
     """
@@ -212,7 +213,7 @@ class Problem(NamedTuple):
     Attributes:
       operator: `(z, example) -> g`, the operator of one example's loss, a `Saddle` like z. Use
         `saddle_operator(loss)`, or an operator of your own. It must read that example only: what
-        its traced program shows to read more is refused (`releases.own_record`).
+        its traced program shows to read more is refused (`releases.record_isolation`).
       public: `z -> g`, the operator of the terms that read no data (regularisers); added after
         the release, so neither clipped nor noised nor charged. None: there are none.
       project: `z -> z`, Euclidean projection on W x V (or any other post-processing).
@@ -223,11 +224,11 @@ class Problem(NamedTuple):
       support: `g -> argmin_{z in W x V} <g, z>`, for gaps of variational inequalities.
       furthest: `(z, data) -> argmax_u <F(u), z - u>`, where it is known.
       labels: which labels records have, where that is a set, for `check` to say. No run looks
-        whether the data have them (`releases.labels`): what it refused would tell of the records.
+        whether the data have them (`checkup.labels_outside`): a refusal would tell of the records.
       random: whether the operator draws: then it is `(z, example, key) -> g`, and the public term
         `(z, key) -> g`. The key is another one for every release and every row of the data, the
         same whenever that row is read in that release, and independent of samples and noise
-        (`releases.operator_keys`); nothing more is charged. For latent points, dropout and
+        (`releases.operator_rng`); nothing more is charged. For latent points, dropout and
         augmentations; what reads other records, such as statistics of a batch, stays refused.
 
     Examples:
@@ -323,7 +324,7 @@ class OnlineOptimiser(Protocol):
     Beside what an `Algorithm` has, it feeds on records that someone else chooses.
 
     Examples:
-        >>> made = jmm.ftrl.Hyper(query=jmm.TreeSums(clip=1.0, leaves=8), step=0.1)
+        >>> made = jmm.ftrl.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=8), step=0.1)
         >>> state = jmm.ftrl.init(Saddle(jnp.zeros(2), ()), made)
         >>> callable(jmm.ftrl.observe_record), state.z.w.shape
         (True, (2,))

@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Entry, Ledger, RunMark, statement
+from jaxminimax.accounting import Ledger, statement
+from jaxminimax.accounting.books import RunMark
+from jaxminimax.accounting.ledger import Entry
 from jaxminimax.base import arguments, checks, own_files
 from jaxminimax.base.types import (
     Algorithm,
@@ -36,7 +38,7 @@ from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import core
+from jaxminimax.releases import opening
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
@@ -144,7 +146,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
         >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
-        >>> done = jmm.fit(jmm.secret_key(), start, data, hyper, jmm.sgda, game, delta=1e-3,
+        >>> done = jmm.fit(jmm.noise.secret_key(), start, data, hyper, jmm.sgda, game, delta=1e-3,
         ...                progress=False)
         >>> int(done.state.spent), done.statement.epsilon <= 1
         (5, True)
@@ -231,7 +233,7 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
-            "key scheme": core.SCHEME} | (
+            "key scheme": opening.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
 

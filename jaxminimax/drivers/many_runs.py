@@ -100,7 +100,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algo
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
         >>> hypers = jmm.stack([jmm.calibrate(jmm.sgda, hyper, epsilon=epsilon, delta=1e-3)
         ...                     for epsilon in (1.0, 2.0)])
-        >>> keys = jax.random.split(jmm.secret_key(), (2, 3))  # two budgets, three seeds
+        >>> keys = jax.random.split(jmm.noise.secret_key(), (2, 3))  # two budgets, three seeds
         >>> start = Saddle(jnp.zeros(2), jnp.zeros(2))
         >>> states, _ = jmm.sweep(keys, start, data, hypers, jmm.sgda, game)
         >>> states.average.w.shape

@@ -14,7 +14,7 @@ from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.mechanism import check
 from jaxminimax.placement.sharding import arrays
-from jaxminimax.releases import own_record
+from jaxminimax.releases import record_isolation
 from jaxminimax.releases.watch import update
 
 
@@ -35,7 +35,7 @@ class Run(_Ended):
         tree: what `jax.tree.map` makes of a run has none.
 
     Examples:
-        >>> done = jmm.Run(state="the last state", observations=())
+        >>> done = jmm.types.Run(state="the last state", observations=())
         >>> state, seen = done  # as `run` and `sweep` return it
         >>> state
         'the last state'
@@ -92,7 +92,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
         >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
-        >>> state, _ = jmm.run(jmm.secret_key(), start, data, hyper, jmm.sgda, game)
+        >>> state, _ = jmm.run(jmm.noise.secret_key(), start, data, hyper, jmm.sgda, game)
         >>> int(state.spent), state.average.w.shape
         (5, (2,))
     """
@@ -112,7 +112,7 @@ def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algor
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
     program = _compiled.trace(key, z, data, hyper, algorithm, problem, observe)
     # it may have been traced for other data of the same shapes: what it closes over is compared
-    own_record.check_constants(program.jaxpr, data)
+    record_isolation.check_constants(program.jaxpr, data)
     return _compiled(key, z, data, hyper, algorithm, problem, observe)
 
 

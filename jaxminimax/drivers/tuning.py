@@ -15,12 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import (
-    Target,
-    TuningStatement,
-    calibrate_search,
-    tuning_statement,
-)
+from jaxminimax.accounting import TuningStatement
+from jaxminimax.accounting.stating import tuning_statement
+from jaxminimax.accounting.tuning import Target, calibrate_search
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle, rows_each, unit_of
@@ -46,7 +43,7 @@ class Tuned(NamedTuple):
       statement: for everything above together.
 
     Examples:
-        >>> jmm.Tuned._fields  # of what a search returns
+        >>> jmm.types.Tuned._fields  # of what a search returns
         ('state', 'score', 'candidate', 'hyper', 'statement')
     """
 
@@ -127,7 +124,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], alg
         ...               for s in (0.05, 0.2)]
         >>> def score(z, record):  # of one record; larger is better
         ...     return -jnp.sum((z.w - record[0]) ** 2)
-        >>> tuned = jmm.tune(jmm.secret_key(), Saddle(jnp.zeros(2), jnp.zeros(2)), data, candidates,
+        >>> tuned = jmm.tune(jmm.noise.secret_key(), Saddle(jnp.zeros(2), jnp.zeros(2)), data,
+        ...                  candidates,
         ...                  jmm.sgda, game, score=score, score_range=(-4.0, 0.0), epsilon=1.0,
         ...                  delta=1e-3, expected=2.0)
         >>> tuned.candidate in (0, 1), tuned.statement.epsilon <= 1

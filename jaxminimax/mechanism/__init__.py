@@ -67,6 +67,7 @@ from jaxminimax.mechanism.query import Query as Query
 from jaxminimax.mechanism.query import batch_size as batch_size
 from jaxminimax.mechanism.query import check_correlated as check_correlated
 from jaxminimax.mechanism.query import rows_read as rows_read
+from jaxminimax.mechanism.repetitions import Repetitions as Repetitions
 from jaxminimax.mechanism.resolvent import ASSUMES as ASSUMES
 from jaxminimax.mechanism.resolvent import Resolvent as Resolvent
 from jaxminimax.mechanism.resolvent import batch_lipschitz as batch_lipschitz
@@ -96,10 +97,10 @@ from jaxminimax.mechanism.stream import TreeSums as TreeSums
 __all__ = [
     "NEIGHBOURS", "PARAMETERS", "AdaptiveClip", "CorrelatedSums", "Description", "Difference",
     "Disjoint", "FixedSize", "Full", "GroupGradients", "GroupLosses", "GroupSolution", "Leaf",
-    "Parallel", "Poisson", "Query", "RecordLosses", "Repeat", "Resolvent", "Sampling", "Selection",
-    "Sequence", "Solution", "TreeSums", "Windows", "batch_size", "budget_split",
-    "group_batch_sizes", "is_exact", "leaves", "overflow_probability", "phase_sizes",
-    "planned_bands", "releases", "rows_read", "sums_for", "with_noise",
+    "Parallel", "Poisson", "Query", "RecordLosses", "Repeat", "Repetitions", "Resolvent",
+    "Sampling", "Selection", "Sequence", "Solution", "TreeSums", "Windows", "batch_size",
+    "budget_split", "group_batch_sizes", "is_exact", "leaves", "overflow_probability",
+    "phase_sizes", "planned_bands", "releases", "rows_read", "sums_for", "with_noise",
 ]
 
 

@@ -34,8 +34,8 @@ class CorrelatedSums(LeafSums):
       exact: as in `Query`.
 
     Examples:
-        >>> sums = jmm.CorrelatedSums(clip=1.0, leaves=1000, bands=64)
-        >>> sums = jmm.calibrate_noise(sums, epsilon=1.0, delta=1e-6)
+        >>> sums = jmm.mechanism.CorrelatedSums(clip=1.0, leaves=1000, bands=64)
+        >>> sums = jmm.accounting.calibrate_noise(sums, epsilon=1.0, delta=1e-6)
         >>> 0.998 < jmm.epsilon(sums, 1e-6) <= 1
         True
     """

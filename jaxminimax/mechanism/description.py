@@ -122,7 +122,7 @@ class Answered(Description):
     @property
     @abc.abstractmethod
     def draws(self) -> str:
-        """A name for the `core.Kind` of keys that its releases draw from.
+        """A name for the `opening.Kind` of keys that its releases draw from.
 
         Descriptions with one name differ by `place`. Subclasses share their class's keys, so they
         share its name.
@@ -143,7 +143,7 @@ class Leaf(Answered):
     What it is asked beyond a `Description` is charged by `costs.price` and printed by statements.
 
     Examples:
-        >>> isinstance(jmm.TreeSums(clip=1.0, leaves=8), jmm.mechanism.Leaf)
+        >>> isinstance(jmm.mechanism.TreeSums(clip=1.0, leaves=8), jmm.mechanism.Leaf)
         True
     """
 
@@ -321,7 +321,8 @@ def leaves(mechanism: Any) -> list[Leaf]:
     """The mechanisms that `Sequence` and `Parallel` are built from, in order.
 
     Examples:
-        >>> tree, losses = jmm.TreeSums(clip=1.0, leaves=8), jmm.RecordLosses(bound=1.0, times=8)
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, leaves=8)
+        >>> losses = jmm.mechanism.RecordLosses(bound=1.0, times=8)
         >>> parts = jmm.mechanism.leaves(jmm.Sequence(parts=(tree, losses)))
         >>> [type(part).__name__ for part in parts]
         ['TreeSums', 'RecordLosses']
@@ -333,7 +334,7 @@ def is_exact(mechanism: Any) -> bool:
     """Whether a mechanism's noise is made of integers and added without rounding.
 
     Examples:
-        >>> jmm.mechanism.is_exact(jmm.TreeSums(clip=1.0, leaves=8))
+        >>> jmm.mechanism.is_exact(jmm.mechanism.TreeSums(clip=1.0, leaves=8))
         True
     """
     return known(mechanism).is_exact()
@@ -359,7 +360,7 @@ def with_noise(query: Any, scale: float) -> Any:
       ValueError: for what is neither a description nor a release of one.
 
     Examples:
-        >>> tree = jmm.TreeSums(clip=1.0, noise_multiplier=4.0, leaves=8)
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=4.0, leaves=8)
         >>> jmm.mechanism.with_noise(tree, 2.0).noise_multiplier
         8.0
     """

@@ -206,7 +206,7 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
       parameters: numbers of a release.
 
     Examples:
-        >>> jmm.planned_bands(1000) > 1
+        >>> jmm.mechanism.planned_bands(1000) > 1
         True
     """
     most = min(_PLANNED, releases, max(1, _DRAWN // parameters))

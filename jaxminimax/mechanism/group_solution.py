@@ -54,8 +54,9 @@ class GroupSolution(Once):
       exact: as in `Query`.
 
     Examples:
-        >>> query = jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=0.1,
-        ...                           reg_lam=0.1, sizes=(90, 70), phases=2)
+        >>> query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0,
+        ...                                     reg_w=0.1,
+        ...                                     reg_lam=0.1, sizes=(90, 70), phases=2)
         >>> jmm.mechanism.phase_sizes(query)  # records of each group that one phase reads
         (45, 35)
     """
@@ -162,8 +163,9 @@ def phase_sizes(query: GroupSolution) -> tuple[int, ...]:
     """Records of each group that a phase reads; what is left over is never read.
 
     Examples:
-        >>> query = jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=0.1,
-        ...                           reg_lam=0.1, sizes=(90, 70), phases=4)
+        >>> query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0,
+        ...                                     reg_w=0.1,
+        ...                                     reg_lam=0.1, sizes=(90, 70), phases=4)
         >>> jmm.mechanism.phase_sizes(query)
         (22, 17)
     """

@@ -60,7 +60,7 @@ class Repetitions:
         one needs smaller gamma for the same mean, so it costs a little.
 
     Examples:
-        >>> runs = jmm.Repetitions(expected=10.0)
+        >>> runs = jmm.mechanism.Repetitions(expected=10.0)
         >>> 0.3 < runs.chance_of_trying(10) < 0.6  # that a given one of ten candidates is tried
         True
     """

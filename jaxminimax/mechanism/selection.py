@@ -34,7 +34,8 @@ class Selection(LossesOfGroups):
       times: number of releases. Algorithms set it to their own number of rounds.
 
     Examples:
-        >>> one = jmm.Selection(bound=1.0, sizes=(500, 200), noise_multiplier=20.0, times=10)
+        >>> one = jmm.mechanism.Selection(bound=1.0, sizes=(500, 200), noise_multiplier=20.0,
+        ...                               times=10)
         >>> jmm.epsilon(one, 1e-6) < 1
         True
     """

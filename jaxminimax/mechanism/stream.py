@@ -98,7 +98,7 @@ class TreeSums(LeafSums):
       exact: as in `Query`.
 
     Examples:
-        >>> tree = jmm.TreeSums(clip=1.0, noise_multiplier=20.0, leaves=1000)
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=20.0, leaves=1000)
         >>> round(jmm.epsilon(tree, 1e-6), 2)  # a record is in ten of the tree's nodes
         1.37
     """
@@ -158,7 +158,7 @@ class RecordLosses(Once):
       exact: as in `Query`.
 
     Examples:
-        >>> losses = jmm.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)
+        >>> losses = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)
         >>> round(jmm.epsilon(losses, 1e-6), 2)  # a record is in one of the releases
         0.5
     """
@@ -228,7 +228,8 @@ class Solution(Once):
       because: the assumptions that the sensitivity rests on; printed in the statement.
 
     Examples:
-        >>> query = jmm.Solution(sensitivity=0.01, noise_multiplier=5.0, because="strong convexity")
+        >>> query = jmm.mechanism.Solution(sensitivity=0.01, noise_multiplier=5.0,
+        ...                                because="strong convexity")
         >>> round(jmm.epsilon(query, 1e-6), 2)
         0.83
     """

@@ -41,7 +41,7 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
       ValueError: for another generator.
 
     Examples:
-        >>> key = jmm.secret_key()
+        >>> key = jmm.noise.secret_key()
         >>> key.shape
         ()
     """

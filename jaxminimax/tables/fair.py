@@ -55,7 +55,7 @@ class FairDefaults:
       kind: "parity" or "odds".
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> chosen = jmm.tables.fair_defaults(5000, schema, 2, epsilon=1.0, delta=1e-6)
         >>> chosen.groups, chosen.kind
         (2, 'parity')
@@ -107,7 +107,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
       ValueError: for numbers that are out of range.
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> chosen = jmm.tables.fair_defaults(5000, schema, 2, epsilon=1.0, delta=1e-6)
         >>> jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
         True

@@ -75,8 +75,8 @@ class Defaults:
       losses: the release of groups' losses under a model that was trained without groups, or None.
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
-        >>> chosen = jmm.defaults(5000, schema, epsilon=1.0, delta=1e-6)
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.tables.defaults(5000, schema, epsilon=1.0, delta=1e-6)
         >>> isinstance(chosen, jmm.tables.Defaults), chosen.standardise
         (True, True)
     """
@@ -153,8 +153,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
       ValueError: for numbers that are out of range, or a method that needs groups without them.
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
-        >>> chosen = jmm.defaults(5000, schema, epsilon=1.0, delta=1e-6)
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.tables.defaults(5000, schema, epsilon=1.0, delta=1e-6)
         >>> chosen.hyper.query.sampling, jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
         (Full(), True)
     """
