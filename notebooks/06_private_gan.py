@@ -31,7 +31,7 @@ import numpy as np
 import optax
 
 import jaxminimax as jmm
-from benchmarks import demo_gan
+from benchmarks.examples import demo_gan
 from jaxminimax import Saddle
 
 quick = os.environ.get("JAXMINIMAX_QUICK") == "1"
@@ -49,13 +49,12 @@ records = demo_gan.ring(jax.random.key(0), n)
 # %%
 latent, hidden, waves = 2, 128, 256
 keys = jax.random.split(jax.random.key(1), 3)
-discriminator = demo_gan.cosine_discriminator(keys[0], dim=2, hidden=waves, low=1.0,
-                                                  high=12.0)
+discriminator = demo_gan.cosine_discriminator(keys[0], dim=2, hidden=waves, low=1.0, high=12.0)
 bank = demo_gan.latents(keys[1], 512, latent)
 problem = demo_gan.wgan(discriminator, demo_gan.mlp_generator, bank, limit=100.0,
-                            norm="ball", penalty=0.03)
+                        norm="ball", penalty=0.03)
 start = Saddle(jnp.zeros(waves), demo_gan.generator_init(keys[2], latent=latent, hidden=hidden,
-                                                             dim=2))
+                                                         dim=2))
 
 # %% [markdown]
 # ## A private run, and one without noise

@@ -12,15 +12,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import (
-    data_files,
-    demo_adversarial,
-    demo_gan,
-    demo_mdp,
-    example_dro,
-    examples,
-    set_images,
-)
+from benchmarks.data_sets import files as data_files
+from benchmarks.data_sets import images as set_images
+from benchmarks.examples import __main__ as examples
+from benchmarks.examples import demo_adversarial, demo_gan, demo_mdp
+from benchmarks.examples import dro as example_dro
 from jaxminimax import Saddle
 
 P = jmm.problems
@@ -95,7 +91,7 @@ HALF = RNG.normal(size=(32, DIM))
 BANK = np.concatenate([HALF, -HALF])
 POINTS = 0.2 * RNG.normal(size=(2000, DIM)) + np.array([0.5, -0.3, 0.0, 0.1])
 LINEAR = demo_gan.wgan(lambda w, z: w @ z, lambda v, xi: v + xi, BANK, limit=2.0, norm="ball",
-                penalty=1.0)
+                       penalty=1.0)
 
 
 def test_a_linear_gan_has_its_saddle_at_the_mean_of_the_records():

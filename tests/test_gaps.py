@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import demo_games, gaps
+from benchmarks.examples import demo_games
+from benchmarks.utility import gaps
 from jaxminimax import Saddle, metrics, problems
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import demo_games
+from benchmarks.examples import demo_games
 from jaxminimax import Parallel, Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.mechanism import RecordLosses, TreeSums
 from jaxminimax.releases.losses import release_loss

@@ -10,7 +10,7 @@ import pytest
 from scipy import optimize
 
 import jaxminimax as jmm
-from benchmarks import demo_games
+from benchmarks.examples import demo_games
 from jaxminimax import (
     FixedSize,
     Full,
@@ -26,7 +26,7 @@ from jaxminimax import (
     metrics,
     problems,
 )
-from jaxminimax.accounting._charge import spent_part
+from jaxminimax.accounting.curve import spent_part
 from jaxminimax.mechanism import Selection
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))

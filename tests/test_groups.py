@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 
 import jaxminimax as jmm
-from benchmarks import demo_games
+from benchmarks.examples import demo_games
 from jaxminimax.problems import by_group, group_glm, group_means
 
 # --- layout ---

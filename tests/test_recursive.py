@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import demo_games
-from benchmarks.rate_cases import solution_cost
+from benchmarks.examples import demo_games
+from benchmarks.utility.rates.cases import solution_cost
 from jaxminimax import (
     FixedSize,
     Full,

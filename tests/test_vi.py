@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import demo_games
+from benchmarks.examples import demo_games
 from jaxminimax import Saddle, metrics, problems
 from jaxminimax.problems import _vi
 
@@ -294,8 +294,7 @@ def test_a_record_of_another_shape_is_refused(name, record):
     (lambda: problems.cournot(cost=np.ones(2), slope=np.ones(3), capacity=np.ones(2), price=1.0,
                               sensitivity=1.0), "shapes"),
     (lambda: demo_games.robust_regression(feature_bound=1.0, label_bound=1.0,
-                                          radius=Saddle(2.0, 1.0),
-                                        penalty=3.0), "penalty must be at least"),
+                                          radius=Saddle(2.0, 1.0), penalty=3.0), "penalty must be at least"),
     (lambda: metrics.vi_gap(jmm.problems.bilinear_game(coupling=1.0, radius=RADIUS),
                             None, None), "no maximiser"),
     (lambda: metrics.vi_gap_bound(jmm.problems.bilinear_game(coupling=1.0, radius=RADIUS),

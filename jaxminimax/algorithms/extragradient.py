@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (
@@ -50,7 +50,7 @@ from jaxminimax.mechanism import (
     check_noise,
     concrete,
 )
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 
 @pytree_dataclass
