@@ -26,18 +26,17 @@ from jaxminimax.base import checks, kept_programs
 from jaxminimax.base.version import VERSION
 from jaxminimax.mechanism import (
     GroupLosses,
-    Mechanism,
     Query,
     RecordLosses,
     Repeat,
     Resolvent,
     Selection,
     Sequence,
-    check_noise,
     leaves,
-    noise_unit,
     releases,
 )
+from jaxminimax.mechanism.description import Mechanism, check_noise
+from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.tables import command as tables
 
 

@@ -21,9 +21,10 @@ from jaxminimax.base.people import rows_each
 from jaxminimax.base.types import Problem, PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, leaves, with_noise_of_all
-from jaxminimax.mechanism import check as check_description
+from jaxminimax.mechanism import Full, leaves
+from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
+from jaxminimax.mechanism.description import check as check_description
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
 from jaxminimax.releases import labels, operator_keys, own_record, watch

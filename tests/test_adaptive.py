@@ -14,7 +14,7 @@ import jaxminimax as jmm
 from benchmarks import adaptive, adaptive_attack
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
 from jaxminimax.gradients import weights
-from jaxminimax.mechanism import count_grid, count_multiplier
+from jaxminimax.mechanism.query import count_grid, count_multiplier
 from jaxminimax.releases import counts
 
 N = 300

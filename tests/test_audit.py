@@ -16,7 +16,7 @@ from benchmarks import audit as benchmark
 from benchmarks import group_attack, mutant_plants, stream_attack, wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting._curves import gaussian_epsilon
-from jaxminimax.mechanism import with_noise_of_all
+from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import update_and_releases
 

@@ -12,7 +12,7 @@ import jaxminimax as jmm
 from benchmarks import calibration
 from jaxminimax import Saddle
 from jaxminimax.accounting import _curves, _search, subsampling
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 EPSILONS, DELTAS, TIMES = (1e-3, 0.1, 1.0, 20.0), (1e-4, 1e-10), (1, 1000, 10**6)

@@ -13,7 +13,7 @@ from scipy import fft, special, stats
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import _composed, _curves, _pairs, _search, _tilt, subsampling
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
 

@@ -13,7 +13,7 @@ from jaxminimax.gradients import ghost
 from jaxminimax.gradients.ghost import _factors, _tied
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.gradients.summation import Rounding
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 TABLE, WIDTH, ROWS, LOOKUPS = 60, 8, 2, 3
 

@@ -28,7 +28,7 @@ from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._epsilon import worst
 from jaxminimax.accounting._filters import Basic, Plan, total
 from jaxminimax.accounting._renyi_filter import Renyi, best_order
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
 ROOT = pathlib.Path(__file__).parents[1]

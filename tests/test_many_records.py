@@ -12,7 +12,9 @@ from scipy import stats
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import _curves, _pairs, _people, subsampling
-from jaxminimax.mechanism import DITHER_FAILURE, PrivacyLoss, costs
+from jaxminimax.mechanism import costs
+from jaxminimax.mechanism.costs import PrivacyLoss
+from jaxminimax.mechanism.grid import DITHER_FAILURE
 
 RO = "replace_one"
 

@@ -27,7 +27,9 @@ import jaxminimax as jmm
 from benchmarks import mutant_detectors as detectors
 from benchmarks import mutant_subtle as subtle
 from jaxminimax import Saddle
-from jaxminimax.mechanism import coefficients, noise_unit, solution_length
+from jaxminimax.mechanism.factorisation import coefficients
+from jaxminimax.mechanism.resolvent import noise_unit
+from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import samples
 from jaxminimax.releases.sums import release
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxminimax.accounting import _curves, _pairs, subsampling
 from jaxminimax.base import masses
-from jaxminimax.mechanism import PrivacyLoss
+from jaxminimax.mechanism.costs import PrivacyLoss
 
 DIGITS = 60
 exactly = settings(max_examples=40, deadline=None, derandomize=True, database=None)

@@ -18,7 +18,7 @@ from benchmarks import selection_bounds
 from jaxminimax import GroupLosses, Selection, active_groups, noise, problems
 from jaxminimax.accounting import _fixed_order, _selection
 from jaxminimax.audit import index_signal
-from jaxminimax.mechanism import PrivacyLoss
+from jaxminimax.mechanism.costs import PrivacyLoss
 from jaxminimax.noise import _chosen
 from jaxminimax.releases import losses as door
 from jaxminimax.releases.groups import release_group_gradient

@@ -26,7 +26,7 @@ import jaxminimax as jmm
 from benchmarks import bought, report
 from jaxminimax import Saddle
 from jaxminimax.accounting import _curves
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RESULT = pathlib.Path(__file__).parents[1] / "results" / "accountant.md"
 RO, AR = "replace_one", "add_or_remove_one"

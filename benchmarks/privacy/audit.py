@@ -34,7 +34,7 @@ from jaxminimax import (
 )
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.audit import Audit, audit, worst_pair
-from jaxminimax.mechanism import parts_of_data
+from jaxminimax.mechanism.composed import parts_of_data
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS, QUICK_RUNS = 100_000, 20_000

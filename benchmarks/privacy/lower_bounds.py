@@ -30,7 +30,7 @@ import jaxminimax as jmm
 from benchmarks import report, selection_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import _charge, _curves, _pairs, subsampling
-from jaxminimax.mechanism import coefficients
+from jaxminimax.mechanism.factorisation import coefficients
 
 SAMPLERS = ("poisson", "fixed", "replacement")
 _CELLS = {1: 6000, 2: 180}  # on an axis
@@ -181,7 +181,7 @@ def described(sampler: str, n: int, m: int, z: float, times: int) -> jmm.Repeat:
     return jmm.Repeat(query=query, times=times)
 
 
-def composed(mechanism: jmm.mechanism.Mechanism, epsilon: float) -> float:
+def composed(mechanism: jmm.mechanism.description.Mechanism, epsilon: float) -> float:
     """The accountant's bound on delta of all releases, samplers taken as exact."""
     (cost,) = _charge.charges(mechanism, "replace_one")
     if not cost.losses:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from scipy import stats
 
 from jaxminimax import Poisson, pytree_dataclass
-from jaxminimax.mechanism import Sample, SampleKeys
+from jaxminimax.mechanism.sampling import Sample, SampleKeys
 
 
 @pytree_dataclass

@@ -24,7 +24,8 @@ import jaxminimax as jmm
 from benchmarks import formulas, report
 from jaxminimax import Saddle
 from jaxminimax.accounting import _charge, _curves, _epsilon, _search
-from jaxminimax.mechanism import Charge, with_noise
+from jaxminimax.mechanism import with_noise
+from jaxminimax.mechanism.costs import Charge
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

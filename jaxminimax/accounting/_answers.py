@@ -10,7 +10,8 @@ from jaxminimax.accounting import _deltas, _gaussian, _people, _renyi
 from jaxminimax.accounting._charge import charges, spent_part
 from jaxminimax.accounting._profile import RATES, STATED, Profile
 from jaxminimax.base import checks
-from jaxminimax.mechanism import NEIGHBOURS, Charge, Description, concrete
+from jaxminimax.mechanism import NEIGHBOURS, Description
+from jaxminimax.mechanism.costs import Charge, concrete
 
 _FARTHEST = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5)  # deltas at which the printed range may end
 _POINTS = 33  # of the printed range

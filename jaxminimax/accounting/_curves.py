@@ -24,8 +24,7 @@ import numpy as np
 
 from jaxminimax.accounting import _composed, _pairs
 from jaxminimax.accounting._composed import Direction
-from jaxminimax.mechanism import Charge
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism.costs import Charge, silent
 
 if TYPE_CHECKING:
     import dp_accounting

@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from jaxminimax.accounting import _composed, _curves, _gaussian
-from jaxminimax.mechanism import Charge
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism.costs import Charge, silent
 
 Ways = tuple[np.ndarray, np.ndarray]  # P against Q, Q against P
 

@@ -10,7 +10,8 @@ from jaxminimax.accounting._filters import Amounts, Basic, Filter, Plan, total
 from jaxminimax.accounting._renyi_filter import Renyi, best_order
 from jaxminimax.base import checks
 from jaxminimax.base.people import unit_of
-from jaxminimax.mechanism import NEIGHBOURS, Description, check
+from jaxminimax.mechanism import NEIGHBOURS, Description
+from jaxminimax.mechanism.description import check
 
 KINDS: dict[str, type[Filter]] = {kind.kind: kind for kind in (Renyi, Basic, Plan)}
 

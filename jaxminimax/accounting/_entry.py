@@ -3,7 +3,8 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from jaxminimax.mechanism import Description, concrete
+from jaxminimax.mechanism import Description
+from jaxminimax.mechanism.costs import concrete
 
 if TYPE_CHECKING:
     from jaxminimax.accounting._ledger import Ledger

@@ -10,16 +10,10 @@ from jaxminimax.accounting import _curves
 from jaxminimax.accounting._charge import charges, spent_part
 from jaxminimax.accounting._people import dearest
 from jaxminimax.base import checks
-from jaxminimax.mechanism import (
-    NEIGHBOURS,
-    Charge,
-    Description,
-    OneRelease,
-    Repeat,
-    check,
-    concrete,
-)
-from jaxminimax.mechanism.description import known
+from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
+from jaxminimax.mechanism.costs import Charge, concrete
+from jaxminimax.mechanism.description import check, known
+from jaxminimax.mechanism.repeat import OneRelease
 
 LARGE = 0.1  # a delta that is pointed at loudly
 

@@ -43,7 +43,7 @@ import math
 import numpy as np
 
 from jaxminimax.accounting import _curves, _pairs
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 _POINTS = 4_000_000  # of a quadrature, at most
 _ROUNDING = 2e-15  # relative, of exponents

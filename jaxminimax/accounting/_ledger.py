@@ -17,7 +17,8 @@ from jaxminimax.accounting._filters import Amounts, Basic, Plan
 from jaxminimax.accounting._ledger_statement import LedgerStatement, statement_of
 from jaxminimax.accounting._statement import Statement, assumed_by, enforced_by
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description, check, releases, with_noise
+from jaxminimax.mechanism import Description, releases, with_noise
+from jaxminimax.mechanism.description import check
 
 _TOLERANCE = 1e-4  # relative, of calibrated noise
 _NONE: Mapping[str, str] = MappingProxyType({})

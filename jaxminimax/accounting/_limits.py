@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from jaxminimax.accounting import _curves, _people
 from jaxminimax.accounting._charge import charges
-from jaxminimax.mechanism import Charge, Description
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism import Description
+from jaxminimax.mechanism.costs import Charge, silent
 
 
 class Limits(NamedTuple):

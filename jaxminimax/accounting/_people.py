@@ -24,7 +24,8 @@ from typing import NamedTuple
 from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._curves import delta_of, named_epsilon
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Charge, Description
+from jaxminimax.mechanism import Description
+from jaxminimax.mechanism.costs import Charge
 
 
 class Dearest(NamedTuple):

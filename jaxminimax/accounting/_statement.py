@@ -28,7 +28,9 @@ from jaxminimax.accounting._sentences import (
 from jaxminimax.base import checks
 from jaxminimax.base.people import unit_of
 from jaxminimax.base.version import VERSION
-from jaxminimax.mechanism import Leaf, Mechanism, Sequence, concrete, leaves, releases
+from jaxminimax.mechanism import Leaf, Sequence, leaves, releases
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
 
 _BOUND = {

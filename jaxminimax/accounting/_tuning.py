@@ -19,8 +19,8 @@ import scipy
 from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._curves import delta_of, epsilon_of
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon
-from jaxminimax.mechanism import Charge, Mechanism
-from jaxminimax.mechanism.costs import REPLACE_ONE
+from jaxminimax.mechanism.costs import REPLACE_ONE, Charge
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _RUNS = Repetitions()

@@ -17,18 +17,11 @@ from jaxminimax.accounting._charge import charges
 from jaxminimax.accounting._epsilon import check_delta, check_epsilon
 from jaxminimax.accounting._search import check_met
 from jaxminimax.base import checks
-from jaxminimax.mechanism import (
-    NEIGHBOURS,
-    Charge,
-    Mechanism,
-    Parallel,
-    Repeat,
-    disjoint_parts,
-    leaves,
-    with_noise,
-)
+from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, leaves, with_noise
 from jaxminimax.mechanism import Sequence as InSequence
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism.composed import disjoint_parts
+from jaxminimax.mechanism.costs import Charge, silent
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _TOLERANCE = 2e-4  # relative, on a noise multiplier; the private side is returned

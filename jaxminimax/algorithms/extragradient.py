@@ -40,16 +40,9 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    Disjoint,
-    FixedSize,
-    Full,
-    Query,
-    Repeat,
-    batch_size,
-    check_noise,
-    concrete,
-)
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.noisy_operator import noisy_operator
 
 

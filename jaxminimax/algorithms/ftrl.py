@@ -39,7 +39,9 @@ from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
 from jaxminimax.algorithms.common.steps import stepped
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import PrefixSums, TreeSums, concrete, sums_for
+from jaxminimax.mechanism import TreeSums, sums_for
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.releases.stream import release_leaf
 
 

@@ -47,7 +47,8 @@ from jaxminimax.algorithms.common.plan import Plan, Target
 from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, check
+from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
+from jaxminimax.mechanism.description import check
 from jaxminimax.mechanism.resolvent import inner_steps
 from jaxminimax.releases.proximal import release_resolvent
 

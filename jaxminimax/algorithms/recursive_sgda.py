@@ -51,16 +51,8 @@ from jaxminimax.algorithms.common.steps import projected
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    Disjoint,
-    FixedSize,
-    Full,
-    Poisson,
-    Query,
-    Repeat,
-    batch_size,
-    check_noise,
-)
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Repeat, batch_size
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.noisy_operator import noisy_operator
 
 

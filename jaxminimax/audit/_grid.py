@@ -15,7 +15,9 @@ import numpy as np
 
 from jaxminimax.audit._rounds import Rounds
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import Query, batch_size, check_noise, concrete
+from jaxminimax.mechanism import Query, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 
 _NEAR = 2000  # steps of a grid from 0 that are looked at

@@ -15,7 +15,10 @@ from jaxminimax.base.types import (
     saddle_operator,
     with_strategy,
 )
-from jaxminimax.mechanism import Query, Resolvent, WorstCase, check_noise, concrete
+from jaxminimax.mechanism import Query, Resolvent
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.sampling import WorstCase
 
 PAIRS = ("worst", "random")
 GIANT = 1e3  # norm of the records' operators in clip norms

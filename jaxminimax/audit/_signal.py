@@ -20,7 +20,9 @@ from jaxminimax.audit._distance import gaussian_signal, laplace_signal, shared_n
 from jaxminimax.audit._rounds import Observe, Rounds, first_release, rounds
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
-from jaxminimax.mechanism import Full, OneRelease, TreeSums, coefficients
+from jaxminimax.mechanism import Full, TreeSums
+from jaxminimax.mechanism.factorisation import coefficients
+from jaxminimax.mechanism.repeat import OneRelease
 
 LAWS = ("gaussian", "laplace")
 

@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Entry, Ledger, RunMark
 from jaxminimax.base.types import GroupProblem, Problem, PyTree
 from jaxminimax.drivers import fingerprint
-from jaxminimax.mechanism import Mechanism
+from jaxminimax.mechanism.description import Mechanism
 
 # that compilers read
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")

@@ -22,7 +22,8 @@ from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Sadd
 from jaxminimax.drivers import bookings, fingerprint, progress_bar
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.drivers.result import Run
-from jaxminimax.mechanism import Mechanism, check, releases
+from jaxminimax.mechanism import releases
+from jaxminimax.mechanism.description import Mechanism, check
 from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData

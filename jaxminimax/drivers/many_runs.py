@@ -14,7 +14,8 @@ from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import progress_bar
 from jaxminimax.drivers.result import Run
 from jaxminimax.drivers.scan import nothing, run
-from jaxminimax.mechanism import Repeat, check
+from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 

@@ -11,7 +11,7 @@ from jaxminimax.base import arguments, arithmetic, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers.result import Run
-from jaxminimax.mechanism import check
+from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases import own_record
 from jaxminimax.releases.watch import update

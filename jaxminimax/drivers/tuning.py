@@ -23,7 +23,9 @@ from jaxminimax.base.people import rows_each, unit_of
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import many_runs
 from jaxminimax.drivers.private_search import cumulative, score_problem, search
-from jaxminimax.mechanism import Full, Query, Repeat, check, with_noise_of_all
+from jaxminimax.mechanism import Full, Query, Repeat
+from jaxminimax.mechanism.composed import with_noise_of_all
+from jaxminimax.mechanism.description import check
 from jaxminimax.mechanism.repetitions import Repetitions
 from jaxminimax.placement.sharding import Sharded, arrays
 

@@ -22,7 +22,7 @@ from jaxminimax.base.tree import at_least_float32, two_sum_error
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import apart, weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 _FEW = 2**14  # numbers of a sum that cost less to copy than a further branch does
 

@@ -154,7 +154,7 @@ class Sent(NamedTuple):
 
     Attributes:
       rows: numbers of the data's rows, int32 `[k, c]`; of JAX's arrays or NumPy's, as all.
-      high: their second words, int32 `[k, c]`; None where there is one; see `row_numbers`.
+      high: their second words, int32 `[k, c]`; None where there is one; see `mechanism.sampling`.
       valid: which of them take part, bool `[k, c]`; None for all.
       fits: whether the sample could be drawn, bool `[k]`.
       marks: uint32 `[k, 2]`, `mark` of the rows that take part, plus one if the sample fits.

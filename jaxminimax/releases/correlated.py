@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.mechanism import FRACTION, TOGETHER, coefficients
+from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients
 from jaxminimax.noise import floored_normal, gaussian
 from jaxminimax.releases import core, noising
 

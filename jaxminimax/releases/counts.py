@@ -1,6 +1,6 @@
 """Noisy counts of the records within their clip norms, and the clip norms that follow them.
 
-`mechanism.adaptive` has the law and the proof; a count is an integer of the release's own sample.
+`mechanism.query` has the law and the proof; a count is an integer of the release's own sample.
 """
 
 import jax
@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import REACH, Query, batch_size, count_grid, count_multiplier, rows_read
+from jaxminimax.mechanism import Query, batch_size, rows_read
+from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
 from jaxminimax.noise import floored_normal
 
 _COUNTS = 3  # what a release's noise key is folded with, beside those of `noising` and of `sums`

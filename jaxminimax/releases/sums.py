@@ -13,14 +13,9 @@ from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import (
-    Query,
-    Repeat,
-    batch_size,
-    check_correlated,
-    check_noise,
-    rows_read,
-)
+from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import arrays, is_spread
 from jaxminimax.releases import core, correlated, counts, noising, operator_keys, own_record

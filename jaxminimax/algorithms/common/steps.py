@@ -22,7 +22,7 @@ import numpy as np
 from jaxminimax.algorithms.common import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import OneRelease
+from jaxminimax.mechanism.repeat import OneRelease
 
 GEOMETRIES = ("euclidean", "entropy")
 EUCLIDEAN = Saddle("euclidean", "euclidean")

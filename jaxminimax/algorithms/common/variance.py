@@ -4,12 +4,9 @@ import math
 
 from jaxminimax.algorithms.common.steps import ENTROPIC, EUCLIDEAN
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import (
-    Query,
-    batch_size,
-    check_noise,
-    concrete,
-)
+from jaxminimax.mechanism import Query, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 
 
 def of_release(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDEAN) -> float:
