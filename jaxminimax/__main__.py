@@ -22,8 +22,7 @@ from jaxminimax.accounting import (
 )
 from jaxminimax.accounting._record import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
-from jaxminimax.base import checks, kept_programs
-from jaxminimax.base.version import VERSION
+from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import (
     GroupLosses,
     Query,
@@ -196,7 +195,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     args = options.parser(__doc__, plan_command.add, tables.add).parse_args(argv)
     if argv is None and args.command in tables.SAID:
-        kept_programs.keep()
+        own_files.keep_programs()
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)

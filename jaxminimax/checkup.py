@@ -17,8 +17,7 @@ import numpy as np
 
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks
-from jaxminimax.base.people import rows_each
-from jaxminimax.base.types import Problem, PyTree, Saddle, SaddleOperator
+from jaxminimax.base.types import Problem, PyTree, Saddle, SaddleOperator, rows_each
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
 from jaxminimax.mechanism import Full, leaves

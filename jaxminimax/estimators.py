@@ -14,7 +14,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import exact
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import ranges

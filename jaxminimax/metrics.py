@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.releases import operator_keys
 

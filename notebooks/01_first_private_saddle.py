@@ -56,7 +56,7 @@ hyper = jmm.calibrate(jmm.gda, hyper, epsilon=1.0, delta=1e-6)
 
 start = Saddle(jnp.zeros(dim), jnp.zeros(dim))
 data = records(jax.random.key(0), n)
-state, _ = jmm.run(jmm.secret_key(), start, data, hyper, jmm.gda, game)
+state, _ = jmm.run(jmm.noise.secret_key(), start, data, hyper, jmm.gda, game)
 print(jmm.statement(jmm.gda, hyper, state, delta=1e-6))
 
 # %% [markdown]

@@ -69,13 +69,13 @@ query = jmm.Query(clip=Saddle(math.sqrt(2), None), population=n,
                   sampling=jmm.Poisson(rate=batch / n))
 falling = jmm.schedules.Decay(scale=6e-4 * rounds, power=1.0, offset=0.3 * rounds)
 plain = jmm.sgda.Hyper(query=query, step=Saddle(0.5, falling), iterations=rounds,
-                       averaging=jmm.TAIL, optimiser=Saddle(optax.sgd, adam))
+                       averaging=jmm.averaging.TAIL, optimiser=Saddle(optax.sgd, adam))
 epsilons, delta = (1.0,), 1e-6
 hypers = [jmm.calibrate(jmm.sgda, plain, epsilon, delta) for epsilon in epsilons]
 silent = jmm.Query(clip=query.clip, noise_multiplier=Saddle(0.0, None), population=n,
                    sampling=query.sampling)
 hypers.append(jmm.sgda.Hyper(query=silent, step=plain.step, iterations=rounds,
-                             averaging=jmm.TAIL, optimiser=plain.optimiser))
+                             averaging=jmm.averaging.TAIL, optimiser=plain.optimiser))
 
 
 @jax.jit
@@ -84,7 +84,7 @@ def train(keys, hypers):
                        (keys, hypers))
 
 
-# fixed keys, so that the figure can be repeated: a real run takes jmm.secret_key()
+# fixed keys, so that the figure can be repeated: a real run takes jmm.noise.secret_key()
 states = train(jax.random.split(jax.random.key(2), len(hypers)), jmm.stack(hypers))
 first = jax.tree.map(lambda x: x[0], states)
 print(jmm.statement(jmm.sgda, hypers[0], first, delta=delta, unit="one point"))

@@ -57,7 +57,8 @@ def releases(sampling, times: int, z: float = 1.0, population: int = n) -> jmm.R
 
 def needed(sampling, times: int, epsilon: float) -> float:
     """The noise multiplier that makes the releases (epsilon, delta)-private."""
-    return jmm.calibrate_noise(releases(sampling, times), epsilon, delta).query.noise_multiplier.w
+    return jmm.accounting.calibrate_noise(releases(sampling, times), epsilon,
+                                          delta).query.noise_multiplier.w
 
 
 # %% [markdown]
@@ -162,9 +163,10 @@ added = "add_or_remove_one"
 one, one_player = both(1.0, None, added)
 _, right = both(1.0, 1.0, added)
 _, replaced = both(1.0, 1.0, "replace_one")
-whole = jmm.calibrate_noise(releases(jmm.Full(), 100), 1.0, delta, neighbours=added)
+whole = jmm.accounting.calibrate_noise(releases(jmm.Full(), 100), 1.0, delta, neighbours=added)
 twice = jmm.epsilon(jmm.Sequence(parts=(one, one)), delta, neighbours=added)
-poisson = jmm.calibrate_noise(releases(jmm.Poisson(rate=q), rounds_big, **big), 1.0, delta)
+poisson = jmm.accounting.calibrate_noise(releases(jmm.Poisson(rate=q), rounds_big, **big), 1.0,
+                                         delta)
 noise = poisson.query.noise_multiplier.w
 rows = [("both players, add-or-remove: one player charged", one_player, right),
         ("both players: two independent samples charged", twice, right),

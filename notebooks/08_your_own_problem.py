@@ -82,9 +82,10 @@ start = Saddle({"direction": jnp.zeros(dim, jnp.float32), "bias": jnp.zeros((), 
 
 # %%
 adam = functools.partial(optax.adam, b1=0.5)
-query = jmm.Query(clip=Saddle(3.0, 2.0), population=n, noise_multiplier=jmm.budget_split(w=0.8))
+query = jmm.Query(clip=Saddle(3.0, 2.0), population=n,
+                  noise_multiplier=jmm.mechanism.budget_split(w=0.8))
 hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.05, 0.1), iterations=rounds,
-                       optimiser=Saddle(adam, optax.sgd), averaging=jmm.TAIL)
+                       optimiser=Saddle(adam, optax.sgd), averaging=jmm.averaging.TAIL)
 epsilons = [1.0] if quick else [0.25, 0.5, 1.0, 2.0, 4.0]
 hypers = [jmm.calibrate(jmm.sgda, hyper, e, delta) for e in epsilons]
 assert all(jmm.epsilon(jmm.sgda.mechanism(h), delta) <= e
@@ -186,7 +187,7 @@ plt.show()
 # `fit` is the same run on the host's clock. With `checkpoint` it saves the state, never the key or
 # the data, and goes on from there. Release $k$ is a function of the key and $k$ alone: a resumed
 # run ends bit for bit where an uninterrupted one does, and nothing is released twice with other
-# noise. Use `jmm.secret_key()` for a real run; the key here is fixed so that this page can be
+# noise. Use `jmm.noise.secret_key()` for a real run; the key here is fixed so that this page can be
 # repeated.
 
 # %%

@@ -109,12 +109,13 @@ def on_streams():
     """Cases of algorithms that read a record a round."""
     sums = {"clip": 1.0, "noise_multiplier": 1.1, "leaves": 4}
     for name, made, problem in (
-            ("tree", jmm.TreeSums(**sums), GAME),
-            ("correlated", jmm.CorrelatedSums(**sums, bands=2), GAME),
-            ("random", jmm.TreeSums(**sums, exact=False), RANDOM)):
+            ("tree", jmm.mechanism.TreeSums(**sums), GAME),
+            ("correlated", jmm.mechanism.CorrelatedSums(**sums, bands=2), GAME),
+            ("random", jmm.mechanism.TreeSums(**sums, exact=False), RANDOM)):
         yield f"ftrl/{name}", (jmm.ftrl, jmm.ftrl.Hyper(query=made, step=0.1), problem, START, DATA)
-    both = jmm.Parallel(parts=(jmm.TreeSums(**sums),
-                               jmm.RecordLosses(bound=2.0, noise_multiplier=1.0, times=4)),
+    both = jmm.Parallel(parts=(jmm.mechanism.TreeSums(**sums),
+                               jmm.mechanism.RecordLosses(bound=2.0, noise_multiplier=1.0,
+                                                          times=4)),
                         in_turn=True)
     yield "group_oco", (jmm.group_oco, jmm.group_oco.Hyper(
         query=both, step=0.1, weight_step=0.1, sizes=SIZES), WORST, MODEL, GROUPS)

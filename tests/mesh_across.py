@@ -51,9 +51,9 @@ def across(found, one):
     def spread(x):
         return jax.make_array_from_callback(x.shape, halves, np.asarray(x).__getitem__)
 
-    z, held = Saddle(spread(START.w), START.v), jmm.HostData(data)
+    z, held = Saddle(spread(START.w), START.v), jmm.placement.HostData(data)
     assert len(jmm.placement.own_rows(N, mesh)) == N
-    placed = jmm.shard(data, mesh, population=N)
+    placed = jmm.placement.shard(data, mesh, population=N)
     found["marks across"] = [fingerprint.of_rows(b"secret", x) for x in (
         data, placed, on_mesh(held, mesh))]
     go = functools.partial(fitted, SETTINGS, mesh=mesh, z=z, every=1)
@@ -90,7 +90,8 @@ def copies(found, mesh, rows):
     mechanism = jmm.mechanism.Repeat(query=settings, times=3)
 
     def sent(rows):
-        with Supply(KEY, mechanism, on_mesh(jmm.HostData(rows), mesh), [3], 0, 3) as supply:
+        with Supply(KEY, mechanism, on_mesh(jmm.placement.HostData(rows), mesh), [3], 0,
+                    3) as supply:
             ((window, _),) = supply.piece(3)
         return window
 
@@ -105,14 +106,14 @@ def copies(found, mesh, rows):
     wrong = tuple(x.copy() for x in rows)
     if jax.process_index() == 1:
         wrong[0].view(np.uint64)[row, 0] ^= 1
-    found["copies"] = refusal(lambda: jmm.shard(wrong, mesh, population=N))
+    found["copies"] = refusal(lambda: jmm.placement.shard(wrong, mesh, population=N))
     found["sound"], found["wrong"] = released(rows), released(wrong)
     # were copies not compared, both would be read
     with mock.patch.object(shard_sums, "has_copies", return_value=False):
         forget()
         found["bug no comparison"] = released(wrong)
     with mock.patch.object(agreement, "_as_neighbours", return_value=True):
-        found["bug copies"] = refusal(lambda: jmm.shard(wrong, mesh, population=N))
+        found["bug copies"] = refusal(lambda: jmm.placement.shard(wrong, mesh, population=N))
     forget()
 
 
@@ -123,7 +124,8 @@ def killed(found):
     """
     mesh = jax.make_mesh((4,), ("data",))
     rows = tuple(x[jmm.placement.own_rows(N, mesh, shards=8)] for x in dataset())
-    go = functools.partial(fitted, SETTINGS, jmm.shard(rows, mesh, population=N, shards=8), mesh)
+    go = functools.partial(fitted, SETTINGS, jmm.placement.shard(rows, mesh, population=N,
+                                                                 shards=8), mesh)
     done, out = go(), pathlib.Path(sys.argv[2])
     found["shards"] = [told(done.state), done.statement.epsilon]
     out.write_text(json.dumps(found))

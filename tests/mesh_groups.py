@@ -28,7 +28,7 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.placement import group_shards, moved_rows
+from jaxminimax.placement import gather_rows, group_shards
 from jaxminimax.releases import noising, proximal, samples
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
@@ -59,7 +59,7 @@ def groups():
 
 
 def placed(count, data=None):
-    return jmm.shard(groups() if data is None else data, meshed(count), grouped=True)
+    return jmm.placement.shard(groups() if data is None else data, meshed(count), grouped=True)
 
 
 def gradients(noise=1.0, **values):
@@ -91,7 +91,8 @@ def of_each(described, data):
 def of_losses(noise, data):
     zero = jnp.int32(0)
     return (release_group_losses(KEY, losses(jmm.GroupLosses, noise), zero, PROBLEM, W, data),
-            release_group_index(KEY, losses(jmm.Selection, noise), zero, PROBLEM, W, data))
+            release_group_index(KEY, losses(jmm.mechanism.Selection, noise), zero, PROBLEM, W,
+                                data))
 
 
 def releases(found):
@@ -163,12 +164,12 @@ def planted(found):
 
 
 # 30 rows of two shards of 8, which are spread over all of them with 2 that do not count
-SAMPLED = jmm.proximal.certified(jmm.Resolvent(
+SAMPLED = jmm.proximal.certified(jmm.mechanism.Resolvent(
     bound=1.0, prox=8.0, lipschitz=1.5, diameter=8.0, population=N, noise_multiplier=1.0,
     assumes="lipschitz", sampling=jmm.Disjoint(batch=30), slack=0.1))
 
 
-PHASED = jmm.phased_erm.certified(jmm.GroupSolution(
+PHASED = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
     lipschitz=MEANS.lipschitz, bound=MEANS.bound, smooth=MEANS.smooth, diameter=MEANS.diameter,
     reg_w=1.0, reg_lam=1.0, sizes=SIZES, phases=2, slack=0.05, noise_multiplier=1.0))
 
@@ -190,19 +191,19 @@ def phase(noise, data):
 def certified(found):
     """Points of 8 devices against those of one, with noise and without."""
     data, silent = dataset(), dataclasses.replace(SAMPLED, noise_multiplier=0.0)
-    rows, grouped = jmm.shard(data, meshed(8)), placed(8)
+    rows, grouped = jmm.placement.shard(data, meshed(8)), placed(8)
     one, two = point(silent, data), phase(0.0, groups())
     found["points"] = apart((point(SAMPLED, data), phase(1.0, groups())),
                             (point(SAMPLED, rows), phase(1.0, grouped)))
     found["silent points"] = apart((one, two), (point(silent, rows), phase(0.0, grouped)))
     found["certified"] = bool(jnp.isfinite(jnp.concatenate([*one, two])).all())
     found["phase"] = phase(1.0, groups()).tolist()
-    taken = moved_rows._taken
+    taken = gather_rows._taken
     bugs = {
-        "sum of one shard": (moved_rows, "sum_rows", lambda _, x: x[0]),
-        "other rows": (moved_rows, "_taken", lambda mine, local, *x: taken(mine, local + 1, *x)),
+        "sum of one shard": (gather_rows, "sum_rows", lambda _, x: x[0]),
+        "other rows": (gather_rows, "_taken", lambda mine, local, *x: taken(mine, local + 1, *x)),
         "padding counts": (proximal, "_spread", lambda data, sample: (
-            moved_rows.evenly(data, sample.rows), jnp.ones(32, bool))),
+            gather_rows.evenly(data, sample.rows), jnp.ones(32, bool))),
     }
     point.clear_cache()
     with mock.patch.object(proximal, "operator_extrapolation", lambda _, start, *__: start):
@@ -221,19 +222,20 @@ def certified(found):
 def singly(data, grouped):
     """A record's gradient in a tree, and one's loss."""
     zero = jnp.int32(0)
-    leaf = jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=N)
-    loss = jmm.RecordLosses(bound=BOUND, noise_multiplier=1.0, times=SIZES[0])
+    leaf = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=N)
+    loss = jmm.mechanism.RecordLosses(bound=BOUND, noise_multiplier=1.0, times=SIZES[0])
     return (release_leaf(KEY, leaf, zero, GAME, START, data, (jnp.int32(131),)),
             release_loss(KEY, loss, zero, PROBLEM, W, grouped, (jnp.int32(1), jnp.int32(22))))
 
 
 def streams(found):
     """Single records, wherever they are, and none beyond the rows."""
-    data, rows = dataset(), jmm.shard(dataset(), meshed(8))
+    data, rows = dataset(), jmm.placement.shard(dataset(), meshed(8))
     found["singly"] = apart(singly(data, groups()), singly(rows, placed(8)))
     kinds = (np.array([-1, 2, -128], np.int8), np.array([True, False, True]),
              np.array([-0.0, np.inf, 1.5], np.float16))
-    sent = jax.jit(lambda x: moved_rows.evenly(x, jnp.array([2, 0])))(jmm.shard(kinds, meshed(2)))
+    sent = jax.jit(lambda x: gather_rows.evenly(x, jnp.array([2, 0])))(
+        jmm.placement.shard(kinds, meshed(2)))
     found["bits"] = all(np.asarray(x).tobytes() == y[[2, 0]].tobytes()
                         for x, y in zip(sent, kinds, strict=True))
     each = jax.jit(jax.vmap(lambda i: samples.record_at(rows, (i,))))
@@ -266,7 +268,7 @@ def runs(found):
     found["groups marks"] = len({fingerprint.of_rows(b"secret", x, grouped=True)
                                  for x in (groups(), placed(8), placed(4))})
     found["groups ungrouped"] = refusal(lambda: fitted(
-        balanced(), jmm.shard(groups(), meshed(1)), z=Saddle(W, ()), problem=PROBLEM,
+        balanced(), jmm.placement.shard(groups(), meshed(1)), z=Saddle(W, ()), problem=PROBLEM,
         algorithm=jmm.balanced_groups))
 
 
@@ -279,7 +281,7 @@ def together(found):
     """Two processes feed their own rows of every group."""
     mesh, data = jax.make_mesh((4,), ("data",)), groups()
     mine = jmm.placement.own_rows(SIZES[0], mesh)
-    rows = jmm.shard(data[:, mine], mesh, population=SIZES[0], grouped=True)
+    rows = jmm.placement.shard(data[:, mine], mesh, population=SIZES[0], grouped=True)
     many = fitted(balanced(), rows, z=Saddle(W, ()), problem=PROBLEM, algorithm=jmm.balanced_groups)
     solved = np.asarray(phase(1.0, rows))
     found["groups state"], found["phase"] = [x.tolist() for x in many.state.z], solved.tolist()

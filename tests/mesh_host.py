@@ -80,14 +80,14 @@ def missing(released):
 
 def sampling(found, name, mesh, in_memory):
     """Releases of data on the host, for a sampling whose releases in memory are known."""
-    window = ahead(query(SAMPLINGS[name]), jmm.HostData(dataset()), mesh)
+    window = ahead(query(SAMPLINGS[name]), jmm.placement.HostData(dataset()), mesh)
     found[f"host {name}"] = apart(in_memory, answers(query(SAMPLINGS[name]), window))
 
 
 def planted(found, mesh, silent_in_memory):
     """What shards are sent is not what they read, or more than one pass reads."""
     settings, silent = query(SAMPLINGS["poisson"]), query(SAMPLINGS["poisson"], 0.0)
-    held, last = jmm.HostData(dataset()), list(range(mesh.size))[::-1]
+    held, last = jmm.placement.HostData(dataset()), list(range(mesh.size))[::-1]
     window = ahead(settings, held, mesh)
     found["host sound"] = missing(answers(settings, window))
     wrong = moved(window, last_of_last_shard)
@@ -117,13 +117,13 @@ def runs(found):
     data, mesh = dataset(), meshed(4)
     go = functools.partial(fitted, hyper(SAMPLINGS["poisson"]), every=1, shards=8)
     many = go(data, mesh)
-    sent = go(jmm.HostData(Records(data)), mesh)
+    sent = go(jmm.placement.HostData(Records(data)), mesh)
     found["host run"] = apart(many.state, sent.state)
     found["host statement"] = many.statement == sent.statement
     with tempfile.TemporaryDirectory() as folder:
         go = functools.partial(go, checkpoint=folder)
         try:
-            go(jmm.HostData(data), mesh, callback=stop(ROUNDS // 2))
+            go(jmm.placement.HostData(data), mesh, callback=stop(ROUNDS // 2))
         except KeyboardInterrupt:
             found["host resumed"] = apart(many.state, go(data, meshed(8)).state)
 
@@ -131,7 +131,7 @@ def runs(found):
 def together(found, rows, mesh, many, mark):
     """Two processes, each with its own rows on its host."""
     settings, me = hyper(SAMPLINGS["poisson"]), jax.process_index()
-    held, cut = jmm.HostData(rows, population=N), functools.partial(fitted, shards=8)
+    held, cut = jmm.placement.HostData(rows, population=N), functools.partial(fitted, shards=8)
     sent = cut(settings, held, mesh)
     found["host equal"] = apart(many.state, sent.state)
     found["host statement"] = sent.statement == many.statement
@@ -147,12 +147,12 @@ def together(found, rows, mesh, many, mark):
     found["host wrong row"] = bool(jnp.isnan(state.z.w).all() & jnp.isnan(state.z.v).all())
     other = Mesh(mesh.devices[::1 - 2 * me], ("data",))
     refused = {
-        "population and mesh must be equal": lambda: cut(settings, jmm.HostData(
+        "population and mesh must be equal": lambda: cut(settings, jmm.placement.HostData(
             rows, population=N + 2 * me), mesh),
         "population and mesh must": lambda: cut(settings, held, other),
         "rounds, shapes and dtypes of HostData must be equal": lambda: cut(
-            settings, jmm.HostData(rows, population=N, rounds=1 + me), mesh),
-        "whether a process holds the rows": lambda: cut(settings, jmm.HostData(
+            settings, jmm.placement.HostData(rows, population=N, rounds=1 + me), mesh),
+        "whether a process holds the rows": lambda: cut(settings, jmm.placement.HostData(
             tuple(x[:len(x) - me] for x in rows), population=N), mesh),
         "key must be equal": lambda: cut(settings, held, mesh, key=jax.random.key(me)),
     }

@@ -66,7 +66,7 @@ from jaxminimax.releases import noising, operator_keys, sums
 def samplings(found):
     """Releases with noise and without, on one device and on eight."""
     data = dataset()
-    rows = jmm.shard(data, meshed(8))
+    rows = jmm.placement.shard(data, meshed(8))
     for name, sampling in SAMPLINGS.items():
         settings, silent = query(sampling), query(sampling, 0.0)
         one = answers(settings, data), answers(silent, data)
@@ -117,7 +117,7 @@ def runs(found):
     found["resumed"] = apart(one.state, last.state)
     found["resumed statement"] = last.statement == one.statement
     run = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
-    state, _ = run(KEY, START, jmm.shard(data, meshed(8)), settings, jmm.sgda, GAME)
+    state, _ = run(KEY, START, jmm.placement.shard(data, meshed(8)), settings, jmm.sgda, GAME)
     found["scanned"] = apart(one.state, state)
 
 
@@ -151,7 +151,7 @@ def other_meshes(found):
     problem, data = jmm.Problem(jmm.saddle_operator(network)), dataset()
 
     def go(z, mesh, strategy):
-        task = problem._replace(operator=jmm.with_strategy(problem.operator, strategy))
+        task = problem._replace(operator=jmm.types.with_strategy(problem.operator, strategy))
         return fitted(hyper(SAMPLINGS["poisson"]), data, mesh, z=z, problem=task).state
 
     one = go(z, None, "ghost")
@@ -178,7 +178,7 @@ def drawn(z, record, key):
 def keys_of_rows(found):
     """Operators that draw: a row's key is its number's, in whatever shard it lies."""
     data, problem = dataset(), jmm.Problem(drawn, random=True)
-    rows = jmm.shard(data, meshed(8))
+    rows = jmm.placement.shard(data, meshed(8))
     for name in ("full", "poisson"):
         settings = query(SAMPLINGS[name])
         one = answers(settings, data, problem)
@@ -198,8 +198,8 @@ def keys_of_rows(found):
 def slots_of_shards(found):
     """How often two shards put their k-th row into the same slot, of samples of all rows."""
     mesh, settings = meshed(8), query(jmm.Poisson(rate=1.0))
-    size, (numbers,) = 26, jmm.shard((np.arange(N, dtype=np.int32),), mesh).rows
-    data = dataclasses.replace(jmm.shard(dataset(), mesh), rows=numbers)
+    size, (numbers,) = 26, jmm.placement.shard((np.arange(N, dtype=np.int32),), mesh).rows
+    data = dataclasses.replace(jmm.placement.shard(dataset(), mesh), rows=numbers)
 
     def told(z, row, mask, _):
         return summation.Sums(z.at[row // size, jnp.arange(len(row))].set(row % size + 1.0), None)
@@ -218,14 +218,17 @@ def placements(found):
     mesh, data = meshed(8), dataset()
     one = answers(query(jmm.Full()), data)
 
-    everywhere = jmm.shard(jax.device_put(data, NamedSharding(mesh, PartitionSpec())), mesh)
+    everywhere = jmm.placement.shard(jax.device_put(data, NamedSharding(mesh, PartitionSpec())),
+                                     mesh)
     found["placed everywhere"] = apart(one, answers(query(jmm.Full()), everywhere))
-    marks = {fingerprint.of_rows(b"secret", x) for x in (data, jmm.shard(data, mesh), jmm.shard(
-        data, meshed(4)), jmm.shard(data, Mesh(np.array(jax.devices()[::-1]), ("data",))),
-        jmm.shard(data, jax.make_mesh((2, 4), ("model", "data"))))}
+    marks = {fingerprint.of_rows(b"secret", x) for x in (data, jmm.placement.shard(data, mesh),
+                                                         jmm.placement.shard(
+        data, meshed(4)), jmm.placement.shard(data, Mesh(np.array(jax.devices()[::-1]), ("data",))),
+        jmm.placement.shard(data, jax.make_mesh((2, 4), ("model", "data"))))}
     found["marks"] = len(marks)
     backwards = Mesh(np.array(jax.devices()[::-1]), ("data",))
-    found["placed backwards"] = apart(one, answers(query(jmm.Full()), jmm.shard(data, backwards)))
+    found["placed backwards"] = apart(one, answers(query(jmm.Full()),
+                                                   jmm.placement.shard(data, backwards)))
 
 
 def sensitivity(found):
@@ -239,11 +242,11 @@ def sensitivity(found):
     def moved(clip):
         a, b = (np.ones((N, D)) for _ in range(2))
         most = 0.0
-        before = sums(clip, jmm.shard((1e6 * a, 1e6 * b), mesh))
+        before = sums(clip, jmm.placement.shard((1e6 * a, 1e6 * b), mesh))
         for row in (0, 25, 26, 130, 202):  # at ends of shards and within
             c, d = 1e6 * a, 1e6 * b
             c[row], d[row] = -1e6, -1e6
-            after = sums(clip, jmm.shard((c, d), mesh))
+            after = sums(clip, jmm.placement.shard((c, d), mesh))
             most = max([most, *(float(jnp.linalg.norm(x - y)) / bound for x, y, bound in zip(
                 before, after, (2.0, 1.0), strict=True))])
         return most, [float(jnp.linalg.norm(x)) / bound
@@ -268,7 +271,7 @@ def noise_scale(data):
 def bugs(found):
     """Noise of every device, and what else could go wrong when sums are added up."""
     silent, data, count = query(jmm.Full(), 0.0), dataset(), 8
-    one, rows = answers(silent, data), jmm.shard(data, meshed(count))
+    one, rows = answers(silent, data), jmm.placement.shard(data, meshed(count))
     found["noise scale"] = noise_scale(rows)
     sound, noise = sums.sum_over_shards, noising.integer_noise
 
@@ -279,7 +282,7 @@ def bugs(found):
     def louder(factor):
         return lambda *args: jax.tree.map(lambda x: (factor * x).astype(jnp.int32), noise(*args))
 
-    each, cut = shard_sums._each_shard, jmm.shard(data, meshed(2), shards=count)
+    each, cut = shard_sums._each_shard, jmm.placement.shard(data, meshed(2), shards=count)
     found["cut"] = apart(one, answers(silent, cut))
     planted = {
         "a shard twice": (shard_sums, "_each_shard",
@@ -311,34 +314,35 @@ def costs(found):
 
 def refusals(found):
     mesh, data = meshed(8), dataset()
-    placed = jmm.shard(data, mesh)
+    placed = jmm.placement.shard(data, mesh)
     found["hosts"] = refusal(lambda: fitted(
-        jmm.proximal.Hyper(query=mesh_groups.SAMPLED, iterations=1), jmm.HostData(data), mesh,
+        jmm.proximal.Hyper(query=mesh_groups.SAMPLED, iterations=1), jmm.placement.HostData(data),
+        mesh,
         algorithm=jmm.proximal))
     short = tuple(x[:-1] for x in data)
     wrong = {
         "must have an axis 'data'": lambda: fitted(hyper(jmm.Full()), data, jax.make_mesh(
             (8,), ("rows",))),
         "described for population=203": lambda: fitted(hyper(jmm.Full()), short, mesh),
-        "hold 202 rows": lambda: fitted(hyper(SAMPLINGS["poisson"]), jmm.HostData(
+        "hold 202 rows": lambda: fitted(hyper(SAMPLINGS["poisson"]), jmm.placement.HostData(
             short, population=N), mesh),
         "hold 202 of population=203 rows": lambda: fitted(
-            hyper(SAMPLINGS["poisson"]), jmm.HostData(short, population=N)),
-        "to hold 203 of": lambda: jmm.shard(short, mesh, population=N),
-        "to hold 202 of": lambda: jmm.shard(data, mesh, population=N - 1),
-        "spread over a mesh already": lambda: jmm.shard(placed, mesh),
+            hyper(SAMPLINGS["poisson"]), jmm.placement.HostData(short, population=N)),
+        "to hold 203 of": lambda: jmm.placement.shard(short, mesh, population=N),
+        "to hold 202 of": lambda: jmm.placement.shard(data, mesh, population=N - 1),
+        "spread over a mesh already": lambda: jmm.placement.shard(placed, mesh),
         "key of threefry2x32": lambda: fitted(hyper(jmm.Full()), data, mesh,
                                               key=jax.random.key(0, impl="rbg")),
         "not over": lambda: fitted(hyper(jmm.Full()), placed, meshed(4)),
-        "share two leading axes": lambda: jmm.shard((np.ones((3, 5)), np.ones(3)), mesh,
-                                                    grouped=True),
+        "share two leading axes": lambda: jmm.placement.shard((np.ones((3, 5)), np.ones(3)), mesh,
+                                                              grouped=True),
         "described for population=203.": lambda: fitted(hyper(jmm.Full()), mesh_groups.placed(8)),
-        "share one leading axis": lambda: jmm.shard((data[0], short[0]), mesh),
+        "share one leading axis": lambda: jmm.placement.shard((data[0], short[0]), mesh),
         "fewer than 2**31": lambda: jmm.placement.own_rows(2**31 - 4, mesh),
         "shard lays them out": lambda: answers(query(jmm.Full()), dataclasses.replace(
             placed, rows=jax.tree.map(lambda x: x[:200], placed.rows))),
-        "at least 1": lambda: jmm.shard((np.zeros((0, 2)),), mesh),
-        "multiple of the 8 devices": lambda: jmm.shard(data, mesh, shards=12),
+        "at least 1": lambda: jmm.placement.shard((np.zeros((0, 2)),), mesh),
+        "multiple of the 8 devices": lambda: jmm.placement.shard(data, mesh, shards=12),
         "shards must be": lambda: fitted(hyper(jmm.Full()), data, mesh, shards=0),
         "spread over shards=None, not over 8": lambda: fitted(hyper(jmm.Full()), placed, shards=8),
     }
@@ -354,11 +358,12 @@ def together(found):
     mine = jmm.placement.own_rows(N, mesh, shards=8)
     rows = tuple(x[mine] for x in data)
     found["rows"] = mine.tolist()
-    placed = jmm.shard(rows, mesh, population=N, shards=8)
+    placed = jmm.placement.shard(rows, mesh, population=N, shards=8)
     spread = NamedSharding(mesh, PartitionSpec("data"))
     padded = tuple(np.pad(x, ((0, 104 - len(x)), (0, 0))) for x in rows)
-    handed = jmm.shard(tuple(jax.make_array_from_process_local_data(spread, x) for x in padded),
-                       mesh, population=N, shards=8)
+    handed = jmm.placement.shard(tuple(jax.make_array_from_process_local_data(spread,
+                                                                              x) for x in padded),
+                                 mesh, population=N, shards=8)
     found["marks"] = len({fingerprint.of_rows(b"secret", x) for x in (data, placed, handed)})
     settings = hyper(SAMPLINGS["poisson"])
     one = fitted(settings, data)
@@ -371,7 +376,7 @@ def together(found):
         settings, placed, checkpoint=pathlib.Path(sys.argv[2]).parent / "killed").state)
     found["equal handed"] = apart(many.state, fitted(settings, handed, mesh).state)
     # a fresh key of one process, and a folder that both see: the second run finds the first's end
-    words = multihost_utils.broadcast_one_to_all(jax.random.key_data(jmm.secret_key()))
+    words = multihost_utils.broadcast_one_to_all(jax.random.key_data(jmm.noise.secret_key()))
     secret = functools.partial(fitted, settings, placed, key=jax.random.wrap_key_data(words),
                                checkpoint=pathlib.Path(sys.argv[2]).parent / "saved")
     ends = [jax.device_get(secret().state) for _ in range(2)]
@@ -387,15 +392,16 @@ def together(found):
         "the saved state must be equal": lambda: jmm.placement.agree(
             mesh, **{"the saved state": jnp.int32(me)}),
         "population must be given": lambda: fitted(settings, data, mesh),
-        "this process is to hold": lambda: jmm.shard(data, mesh, population=N, shards=8),
-        "population and mesh must": lambda: jmm.shard(
+        "this process is to hold": lambda: jmm.placement.shard(data, mesh, population=N, shards=8),
+        "population and mesh must": lambda: jmm.placement.shard(
             rows, mesh, population=N, shards=4 + 4 * me),
-        "Global arrays must have": lambda: jmm.shard(jax.make_array_from_process_local_data(
-            spread, np.zeros((104, D))), mesh, population=N),  # not cut into 8
+        "Global arrays must have": lambda: jmm.placement.shard(
+            jax.make_array_from_process_local_data(spread, np.zeros((104, D))), mesh,
+            population=N),  # not cut into 8
         # or a row would be held, and counted, by both
-        "population and mesh must be equal": lambda: jmm.shard(
+        "population and mesh must be equal": lambda: jmm.placement.shard(
             rows, mesh, population=N + me, shards=8),
-        "population and mesh": lambda: jmm.shard(
+        "population and mesh": lambda: jmm.placement.shard(
             rows, Mesh(mesh.devices[::1 - 2 * me], ("data",)), population=N, shards=8),
     }
     found["refused"] = {words: refusal(call) for words, call in wrong.items()}

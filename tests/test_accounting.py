@@ -45,7 +45,7 @@ def sgda_hyper(sampling, n, iterations, noise=None, clip=Saddle(1.0, 1.0)):
 def test_calibrated_poisson_multiplier_matches_the_reference(epsilon, expected):
     hyper = sgda_hyper(jmm.Poisson(rate=64 / 39992), 39992, 9373)
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, 1e-6)
-    z = jmm.effective_noise_multiplier(hyper.query)
+    z = jmm.accounting.effective_noise_multiplier(hyper.query)
     assert z == pytest.approx(expected, rel=0.005)
     assert 0.999 * epsilon <= jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= epsilon
 
@@ -81,7 +81,7 @@ def test_two_players_on_one_sample_are_one_release(per_player, one, both, both_a
 
 def test_the_iterations_that_fit_a_budget():
     hyper = sgda_hyper(jmm.Poisson(rate=0.01), 10_000, 5, Saddle(1.0, None), Saddle(1.0, None))
-    best = jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, 1e-5, neighbours=AR)
+    best = jmm.accounting.calibrate_iterations(jmm.sgda, hyper, 1.0, 1e-5, neighbours=AR)
     assert best.iterations == 254  # the Renyi accountant alone would stop at 4
     more = jmm.sgda.mechanism(sgda_hyper(jmm.Poisson(rate=0.01), 10_000, 255, Saddle(1.0, None),
                                          Saddle(1.0, None)))
@@ -91,7 +91,7 @@ def test_the_iterations_that_fit_a_budget():
 def test_full_batch_iterations_have_a_closed_form():
     hyper = sgda_hyper(jmm.Full(), 1000, 1, Saddle(100.0, None), Saddle(1.0, None))
     mu = 1 / dpa.get_sigma_gaussian(1.0, 1e-6)
-    best = jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, 1e-6)
+    best = jmm.accounting.calibrate_iterations(jmm.sgda, hyper, 1.0, 1e-6)
     assert best.iterations == math.floor((mu * 100.0 / 2) ** 2)
 
 
@@ -111,9 +111,10 @@ def test_replacing_a_record_is_adding_one_at_half_the_noise():
 
 
 def test_players_combine_like_parallel_resistors():
-    assert jmm.effective_noise_multiplier(query(Saddle(3.0, 4.0))) == pytest.approx(12 / 5)
-    assert jmm.effective_noise_multiplier(query(Saddle(2.5, None))) == 2.5
-    assert jmm.effective_noise_multiplier(query(Saddle(0.0, 4.0))) == 0.0
+    assert jmm.accounting.effective_noise_multiplier(query(Saddle(3.0,
+                                                                  4.0))) == pytest.approx(12 / 5)
+    assert jmm.accounting.effective_noise_multiplier(query(Saddle(2.5, None))) == 2.5
+    assert jmm.accounting.effective_noise_multiplier(query(Saddle(0.0, 4.0))) == 0.0
     extreme = query(Saddle(1e-200, 1e200)).multiplier()
     assert extreme == pytest.approx(1e-200)
 
@@ -195,10 +196,10 @@ def test_rounding_in_long_compositions_never_undercuts_the_exact_value(times, mu
 
 
 def test_calibration_keeps_the_ratio_between_the_players():
-    hyper = sgda_hyper(jmm.Full(), 1000, 50, jmm.budget_split(w=0.95))
+    hyper = sgda_hyper(jmm.Full(), 1000, 50, jmm.mechanism.budget_split(w=0.95))
     z = jmm.calibrate(jmm.sgda, hyper, 1.0, 1e-6).query.noise_multiplier
     assert z.v / z.w == pytest.approx(math.sqrt(0.95 / 0.05))
-    share = jmm.effective_noise_multiplier(query(z)) ** 2 / z.w**2
+    share = jmm.accounting.effective_noise_multiplier(query(z)) ** 2 / z.w**2
     assert share == pytest.approx(0.95)
 
 
@@ -228,7 +229,7 @@ def test_calibration_ends_just_on_the_private_side(neighbours, epsilon, delta, r
 def test_a_target_that_little_noise_meets_is_met():
     hyper = sgda_hyper(jmm.Poisson(rate=1.43e-4), 28517, 7)
     hyper = jmm.calibrate(jmm.sgda, hyper, 0.0323, 7e-5, neighbours=AR)
-    assert 0.1 < jmm.effective_noise_multiplier(hyper.query) < 1.0
+    assert 0.1 < jmm.accounting.effective_noise_multiplier(hyper.query) < 1.0
 
 
 # ---- refusals --------------------------------------------------------------------------------
@@ -288,7 +289,7 @@ def test_hostile_inputs_are_refused_with_their_names():
         with pytest.raises(ValueError, match="delta must be one plain number"):
             jmm.epsilon(good, bad)
         with pytest.raises(ValueError, match="epsilon must be one plain number"):
-            jmm.calibrate_noise(good, bad, 1e-5)
+            jmm.accounting.calibrate_noise(good, bad, 1e-5)
     with pytest.raises(ValueError, match="outside of jit"):
         jax.jit(lambda delta: jmm.epsilon(good, delta))(1e-5)
     for bad in (np.array(["replace_one", "x"]), None, 3):
@@ -300,10 +301,11 @@ def test_hostile_inputs_are_refused_with_their_names():
     with pytest.raises(ValueError, match="at least one part"):
         jmm.epsilon(jmm.Parallel(parts=()), 1e-5)
     with pytest.raises(ValueError, match="nothing to calibrate"):
-        jmm.calibrate_noise(jmm.Sequence(parts=()), 1.0, 1e-5)
+        jmm.accounting.calibrate_noise(jmm.Sequence(parts=()), 1.0, 1e-5)
     for z in ("", "1", True):
         with pytest.raises(ValueError, match="must be a number"):
-            jmm.calibrate_noise(jmm.Repeat(query=query(Saddle(z, None)), times=1), 1.0, 1e-5)
+            jmm.accounting.calibrate_noise(jmm.Repeat(query=query(Saddle(z, None)), times=1), 1.0,
+                                           1e-5)
     for replacement in ("abc", math.nan):
         with pytest.raises(ValueError, match="replacement must be True or False"):
             jmm.epsilon(repeat(1.0, 1, sampling=jmm.FixedSize(batch=2, replacement=replacement)),
@@ -417,9 +419,9 @@ def test_the_stated_epsilon_holds_for_a_rule_that_stops_by_what_it_sees():
 def test_noise_that_is_no_number_has_no_effective_multiplier(noise, words):
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=noise, population=10)
     with pytest.raises(ValueError, match=words):
-        jmm.effective_noise_multiplier(query)
+        jmm.accounting.effective_noise_multiplier(query)
     with pytest.raises(ValueError, match="of a Query"):
-        jmm.effective_noise_multiplier(noise)
+        jmm.accounting.effective_noise_multiplier(noise)
 
 
 # ---- a delta that promises little --------------------------------------------------------------
@@ -434,9 +436,9 @@ def test_a_delta_above_one_in_n_is_warned_of_once_a_call():
     assert len(seen) == 1
     for call in (lambda: jmm.epsilon(jmm.sgda.mechanism(hyper), 0.03),
                  lambda: jmm.statement(jmm.sgda, hyper, delta=0.03),
-                 lambda: jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, 0.03),
+                 lambda: jmm.accounting.calibrate_iterations(jmm.sgda, hyper, 1.0, 0.03),
                  lambda: jmm.epsilon(sizes, 0.03),
-                 lambda: jmm.calibrate_noise(sizes, 1.0, 0.03),
+                 lambda: jmm.accounting.calibrate_noise(sizes, 1.0, 0.03),
                  lambda: jmm.epsilon(jmm.Repeat(query=dataclasses.replace(
                      hyper.query, population=25), times=2, parts=2), 0.03)):
         with pytest.warns(UserWarning, match="n = 50 records") as seen:
@@ -460,13 +462,15 @@ def test_counts_of_numpy_are_charged_as_pythons():
 
     assert jmm.epsilon(five(big), 1e-6) == jmm.epsilon(five(10**9), 1e-6)
     for made in (jmm.Repeat(query=query(), times=big, parts=np.uint8(3)),
-                 jmm.TreeSums(clip=1.0, leaves=np.int64(7)), jmm.RecordLosses(bound=1.0, times=big),
+                 jmm.mechanism.TreeSums(clip=1.0, leaves=np.int64(7)),
+                 jmm.mechanism.RecordLosses(bound=1.0, times=big),
                  jmm.FixedSize(batch=jnp.int32(4)), jmm.Disjoint(batch=np.array(3)),
                  jmm.Poisson(rate=np.float32(0.25), capacity=np.int16(5)),
                  jmm.GroupLosses(bound=1.0, sizes=(np.int32(3), 4), times=np.int32(2)),
-                 jmm.Selection(bound=1.0, sizes=(np.int32(3), 4), times=np.int32(2)),
-                 jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=None, diameter=1.0, reg_w=1.0,
-                                   reg_lam=1.0, sizes=(np.int64(9),), phases=np.int64(2)),
+                 jmm.mechanism.Selection(bound=1.0, sizes=(np.int32(3), 4), times=np.int32(2)),
+                 jmm.mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=None, diameter=1.0,
+                                             reg_w=1.0,
+                                             reg_lam=1.0, sizes=(np.int64(9),), phases=np.int64(2)),
                  jmm.sgda.Hyper(query=query(), step=Saddle(0.1, 0.1), iterations=np.int64(3))):
         counts = [getattr(made, f.name) for f in dataclasses.fields(made)
                   if f.metadata.get("static")]

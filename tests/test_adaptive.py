@@ -156,7 +156,7 @@ def test_every_strategy_and_a_mesh_count_the_same_records():
         loss, strategy=strategy, microbatch=32)))[0].clip
         for strategy in ("vmap", "microbatch", "ghost")]
     mesh = jax.make_mesh((1,), ("data",))
-    norms.append(path(key, described, jmm.shard(data, mesh))[0].clip)
+    norms.append(path(key, described, jmm.placement.shard(data, mesh))[0].clip)
     assert len({(float(x.w), float(x.v)) for x in norms}) == 1
 
 

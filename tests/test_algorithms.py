@@ -44,7 +44,7 @@ run = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 def test_silent_gda_is_projected_gradient_descent_ascent(game, strategy):
     problem, data = game
     hyper = jmm.gda.Hyper(query=silent(), modulus=1.0, offset=0.5, iterations=30)
-    problem = problem._replace(operator=jmm.with_strategy(problem.operator, strategy, 7))
+    problem = problem._replace(operator=jmm.types.with_strategy(problem.operator, strategy, 7))
     state, _ = run(jax.random.key(0), Saddle(jnp.zeros(D), jnp.zeros(D)), data, hyper, jmm.gda,
                    problem)
     a, b = (np.asarray(x).mean(0) for x in data)
@@ -62,7 +62,8 @@ def test_silent_gda_is_projected_gradient_descent_ascent(game, strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("averaging", [jmm.UNIFORM, jmm.TAIL, jmm.WEIGHTED])
+@pytest.mark.parametrize("averaging", [jmm.averaging.UNIFORM, jmm.averaging.TAIL,
+                                       jmm.averaging.WEIGHTED])
 def test_silent_sgda_on_disjoint_batches_is_minibatch_descent_ascent(game, averaging):
     problem, data = game
     hyper = jmm.sgda.Hyper(query=silent(sampling=jmm.Disjoint(batch=9)), step=Saddle(0.1, 0.3),
@@ -77,7 +78,7 @@ def test_silent_sgda_on_disjoint_batches_is_minibatch_descent_ascent(game, avera
         gw, gv = (w - a) + 0.5 * v, 0.5 * w - (v - b)
         w, v = ball(w - 0.1 * gw, 2.0), ball(v + 0.3 * gv, 1.5)
     weights = {0: np.ones(10), 1: np.arange(10) >= 5, 2: np.arange(1, 11)}[
-        [jmm.UNIFORM, jmm.TAIL, jmm.WEIGHTED].index(averaging)]
+        [jmm.averaging.UNIFORM, jmm.averaging.TAIL, jmm.averaging.WEIGHTED].index(averaging)]
     mean = np.einsum("t,tpd->pd", weights / weights.sum(), np.stack(zs))
     np.testing.assert_allclose(state.z.w, w, rtol=0, atol=1e-10)
     np.testing.assert_allclose(state.average.w, mean[0], rtol=0, atol=1e-10)
@@ -259,13 +260,13 @@ def test_bad_settings_are_refused_with_their_name(game):
         ({"step": Saddle(0.1, math.nan)}, r"step\.v"),
         ({"step": Saddle(0.1, jmm.schedules.Decay(scale=0.0))}, r"step\.v\.scale"),
         ({"iterations": 0}, "times"),
-        ({"averaging": jmm.Averaging(skip=1.0)}, r"averaging\.skip"),
+        ({"averaging": jmm.averaging.Averaging(skip=1.0)}, r"averaging\.skip"),
         ({"query": jmm.Query(clip=Saddle(1.0, 1.0), population=N)}, "calibrate"),
         ({"query": silent(N + 1)}, f"population={N + 1}"),
     ]:
         with pytest.raises(ValueError, match=message):
             start(**settings)
-    problem = problem._replace(operator=jmm.with_strategy(problem.operator, "magic"))
+    problem = problem._replace(operator=jmm.types.with_strategy(problem.operator, "magic"))
     with pytest.raises(ValueError, match="strategy must be one of"):
         start()
     with pytest.raises(ValueError, match="Full"):

@@ -23,7 +23,7 @@ def private(problem, start, data, *, clip, step, epsilon=1.0, rounds=150, seed=3
     """A calibrated run over the full batch, and its hyper-parameters."""
     n = len(jax.tree.leaves(data)[0])
     hyper = jmm.sgda.Hyper(query=jmm.Query(clip=clip, population=n), step=step, iterations=rounds,
-                           averaging=jmm.TAIL)
+                           averaging=jmm.averaging.TAIL)
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, 1e-6)
     state, _ = run(jax.random.key(seed), start, data, hyper, jmm.sgda, problem)
     return state, hyper

@@ -11,7 +11,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.algorithms import ALGORITHMS
-from jaxminimax.base import arithmetic
+from jaxminimax.base import checks
 
 N, D = 24, 2
 KEY = jax.random.key(5)
@@ -29,9 +29,10 @@ def query(population=N, sampling=jmm.Disjoint(batch=6)):
 
 
 def resolvent(**values):
-    return jmm.Resolvent(**{"bound": 1.0, "prox": 3.0, "lipschitz": 2.0, "diameter": 6.0,
-                            "noise_multiplier": 1.0, "population": N, "assumes": "lipschitz",
-                            **values})
+    return jmm.mechanism.Resolvent(**{"bound": 1.0, "prox": 3.0, "lipschitz": 2.0, "diameter": 6.0,
+                                      "noise_multiplier": 1.0, "population": N,
+                                      "assumes": "lipschitz",
+                                      **values})
 
 
 def groups():
@@ -51,10 +52,10 @@ def cases():
         return jmm.GroupLosses(bound=2.0, noise_multiplier=3.0, sizes=sizes, **how)
 
     grouped = dict(query=gradients, step=0.5, iterations=2)
-    oco = jmm.Parallel(parts=(jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=3),
-                              jmm.RecordLosses(bound=2.0, noise_multiplier=1.0, times=3)),
+    oco = jmm.Parallel(parts=(jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=3),
+                              jmm.mechanism.RecordLosses(bound=2.0, noise_multiplier=1.0, times=3)),
                        in_turn=True)
-    solution = jmm.phased_erm.certified(jmm.GroupSolution(
+    solution = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
         lipschitz=task.lipschitz, bound=task.bound, smooth=task.smooth, diameter=task.diameter,
         reg_w=1.0, reg_lam=1.0, slack=0.1, noise_multiplier=1.0, sizes=sizes, phases=2))
     growing = jmm.recursive.certified(resolvent(
@@ -68,8 +69,8 @@ def cases():
                           PAIR, ROWS),
         "optimistic": (jmm.optimistic.Hyper(query=query(), step=STEPS, iterations=3), GAME, PAIR,
                        ROWS),
-        "spider": (jmm.spider.Hyper(query=jmm.Windows(
-            anchor=query(sampling=jmm.Full()), length=2, difference=jmm.Difference(
+        "spider": (jmm.spider.Hyper(query=jmm.mechanism.Windows(
+            anchor=query(sampling=jmm.Full()), length=2, difference=jmm.mechanism.Difference(
                 lipschitz=2.0, noise_multiplier=1.0, population=N)), step=STEPS, iterations=3),
                    GAME, PAIR, ROWS),
         "proximal": (jmm.proximal.Hyper(query=jmm.proximal.certified(resolvent()), iterations=2),
@@ -77,15 +78,16 @@ def cases():
         "recursive": (jmm.recursive.Hyper(query=growing, iterations=2), GAME, PAIR, ROWS),
         "recursive_sgda": (jmm.recursive_sgda.Hyper(
             query=query(N // 2), base=0.1, diameter=4.0, rounds=2, inner=2), GAME, PAIR, ROWS),
-        "ftrl": (jmm.ftrl.Hyper(step=0.1, query=jmm.TreeSums(clip=1.0, noise_multiplier=1.0,
-                                                             leaves=3)),
+        "ftrl": (jmm.ftrl.Hyper(step=0.1, query=jmm.mechanism.TreeSums(clip=1.0,
+                                                                       noise_multiplier=1.0,
+                                                                       leaves=3)),
                  WALK, PAIR, ROWS),
         "group_sgd": (jmm.group_sgd.Hyper(**grouped, losses=losses(), weight_step=0.3), task,
                       model, data),
         "balanced_groups": (jmm.balanced_groups.Hyper(
             query=dataclasses.replace(gradients, groups="all"), losses=losses(), step=0.5,
             iterations=2, balanced=0.0), task, model, data),
-        "active_groups": (jmm.active_groups.Hyper(**grouped, losses=jmm.Selection(
+        "active_groups": (jmm.active_groups.Hyper(**grouped, losses=jmm.mechanism.Selection(
             bound=2.0, noise_multiplier=3.0, sizes=sizes)), task, model, data),
         "group_oco": (jmm.group_oco.Hyper(query=oco, step=0.1, weight_step=0.1, sizes=sizes), task,
                       model, data),
@@ -165,7 +167,7 @@ def test_records_do_not_decide_whether_a_run_ends(name):
     for call in calls:
         with getattr(jax, name)(True), pytest.raises(ValueError, match=f"jax_{name} is on"):
             call()
-    arithmetic.check()
+    checks.exact_arithmetic()
 
 
 @pytest.mark.parametrize("flag", [
@@ -188,4 +190,4 @@ def test_fast_mathematics_is_refused(monkeypatch, tmp_path, flag):
 ])
 def test_other_flags_are_not(monkeypatch, given):
     monkeypatch.setenv("XLA_FLAGS", given)
-    arithmetic.check()
+    checks.exact_arithmetic()

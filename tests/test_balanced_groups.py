@@ -238,7 +238,7 @@ def test_settings_that_do_not_go_together_are_refused(change, message):
 
 @pytest.mark.slow
 def test_without_noise_a_run_is_its_formula():
-    made = hyper(averaging=jmm.TAIL, cap=1.3)
+    made = hyper(averaging=jmm.averaging.TAIL, cap=1.3)
     data, x = records(), np.asarray(records())
     end, seen = jmm.run(jax.random.key(0), Saddle(W, ()), data, made, balanced_groups, LINEAR,
                         lambda state: (state.z, state.spent))

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxminimax import Saddle, clipped_sum, saddle_operator, with_strategy
+from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients import budget, summation
 from jaxminimax.gradients.integer_sums import Grid, parts
 from jaxminimax.mechanism.grid import BLOCK
+from jaxminimax.types import with_strategy
 
 S = jax.ShapeDtypeStruct
 

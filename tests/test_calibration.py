@@ -28,7 +28,7 @@ def repeat(sampling, times, n=100_000, z=None):
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_without_sampling_the_target_is_met_to_twelve_digits(epsilon, delta, times):
-    answer = jmm.calibrate_noise(repeat(jmm.Full(), times), epsilon, delta)
+    answer = jmm.accounting.calibrate_noise(repeat(jmm.Full(), times), epsilon, delta)
     assert 1 - 1e-11 < jmm.epsilon(answer, delta) / epsilon <= 1
 
 
@@ -37,7 +37,7 @@ def test_without_sampling_the_target_is_met_to_twelve_digits(epsilon, delta, tim
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_with_sampling_the_target_is_met_to_a_thousandth(epsilon, delta, times):
-    answer = jmm.calibrate_noise(repeat(jmm.Poisson(rate=1e-3), times), epsilon, delta)
+    answer = jmm.accounting.calibrate_noise(repeat(jmm.Poisson(rate=1e-3), times), epsilon, delta)
     assert 0.999 < jmm.epsilon(answer, delta) / epsilon <= 1
 
 
@@ -46,16 +46,17 @@ def test_with_sampling_the_target_is_met_to_a_thousandth(epsilon, delta, times):
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])
 def test_draws_with_replacement_are_calibrated(n, batch, times, epsilon):
     how = jmm.FixedSize(batch=batch, replacement=True)
-    answer = jmm.calibrate_noise(repeat(how, times, n=n), epsilon, 1e-6)
+    answer = jmm.accounting.calibrate_noise(repeat(how, times, n=n), epsilon, 1e-6)
     assert 0.999 < jmm.epsilon(answer, 1e-6) / epsilon <= 1
 
 
 def test_a_capacity_below_the_expected_size_is_refused_and_a_tight_one_is_not():
-    roomy = jmm.calibrate_noise(repeat(jmm.Poisson(rate=1e-3), 1000), 1.0, 1e-6)
-    tight = jmm.calibrate_noise(repeat(jmm.Poisson(rate=1e-3, capacity=120), 1000), 1.0, 1e-6)
+    roomy = jmm.accounting.calibrate_noise(repeat(jmm.Poisson(rate=1e-3), 1000), 1.0, 1e-6)
+    tight = jmm.accounting.calibrate_noise(repeat(jmm.Poisson(rate=1e-3, capacity=120), 1000), 1.0,
+                                           1e-6)
     assert tight.query.noise_multiplier == roomy.query.noise_multiplier
     with pytest.raises(ValueError, match="capacity must be at least the expected 100"):
-        jmm.calibrate_noise(repeat(jmm.Poisson(rate=1e-3, capacity=80), 1000), 1.0, 1e-6)
+        jmm.accounting.calibrate_noise(repeat(jmm.Poisson(rate=1e-3, capacity=80), 1000), 1.0, 1e-6)
 
 
 @pytest.mark.parametrize("start", [1e-3, 0.3, 1.0, 40.0, 1e6])
@@ -135,7 +136,8 @@ def test_answers_are_not_shared_between_numbers_that_print_alike():
     def calibrated(z):
         noisy = dataclasses.replace(query, noise_multiplier=Saddle(z, None))
         other = jmm.Repeat(query=noisy, times=1)
-        made = jmm.calibrate_noise(jmm.Repeat(query=query, times=3), 1.0, 1e-6, alongside=(other,))
+        made = jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=3), 1.0, 1e-6,
+                                              alongside=(other,))
         return jmm.epsilon(jmm.Sequence(parts=(other, made)), 1e-6)
 
     with np.printoptions(precision=0):
@@ -148,4 +150,4 @@ def test_one_iteration_that_costs_too_much_is_said_to_need_noise():
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(0.1, 0.1), population=1000)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
     with pytest.raises(ValueError, match="raise the noise multipliers"):
-        jmm.calibrate_iterations(jmm.sgda, hyper, epsilon=100.0, delta=1e-6)
+        jmm.accounting.calibrate_iterations(jmm.sgda, hyper, epsilon=100.0, delta=1e-6)

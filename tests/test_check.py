@@ -55,7 +55,7 @@ def loss(w, v, example):
 
 
 def with_loss(function):
-    return PROBLEM._replace(operator=jmm.SaddleOperator(function))
+    return PROBLEM._replace(operator=jmm.types.SaddleOperator(function))
 
 
 # what was given for an argument of `run`, and what the message names
@@ -181,7 +181,7 @@ def test_parts_of_a_run_name_it_too(function, needed):
 
 @pytest.mark.parametrize("ask", [
     lambda algorithm, hyper: jmm.calibrate(algorithm, hyper, 1.0, DELTA),
-    lambda algorithm, hyper: jmm.calibrate_iterations(algorithm, hyper, 1.0, DELTA),
+    lambda algorithm, hyper: jmm.accounting.calibrate_iterations(algorithm, hyper, 1.0, DELTA),
     lambda algorithm, hyper: jmm.statement(algorithm, hyper, delta=DELTA),
 ])
 @pytest.mark.parametrize("name", [
@@ -206,7 +206,7 @@ DESCRIBED = jmm.sgda.mechanism(hyper())
 @pytest.mark.parametrize("kind", [jmm.Sequence, jmm.Parallel])
 def test_parts_that_are_no_tuple_of_mechanisms_are_refused(kind, make):
     for ask in (lambda made: jmm.epsilon(made, DELTA), lambda made: made.releases(),
-                lambda made: jmm.calibrate_noise(made, 1.0, DELTA)):
+                lambda made: jmm.accounting.calibrate_noise(made, 1.0, DELTA)):
         with pytest.raises(ValueError, match=r"parts must be a tuple|mechanism is a Repeat"):
             ask(make(kind))
 
@@ -219,7 +219,7 @@ def test_parts_that_are_no_tuple_of_mechanisms_are_refused(kind, make):
 def test_samplings_of_odd_numbers_are_refused(sampling):
     described = Repeat(query=query(sampling=sampling), times=2)
     for ask in (lambda: jmm.epsilon(described, DELTA),
-                lambda: jmm.calibrate_noise(described, 1.0, DELTA)):
+                lambda: jmm.accounting.calibrate_noise(described, 1.0, DELTA)):
         with pytest.raises(ValueError, match=r"rate|batch"):
             ask()
 
@@ -227,7 +227,7 @@ def test_samplings_of_odd_numbers_are_refused(sampling):
 @pytest.mark.parametrize("made", [
     jmm.Repeat(query=query(population=10**400), times=1), jmm.Repeat(query=query(), times=10**400),
     jmm.GroupLosses(bound=1.0, sizes=(10**400,), times=1, noise_multiplier=1.0),
-    jmm.RecordLosses(bound=10**400, noise_multiplier=1.0, times=4),
+    jmm.mechanism.RecordLosses(bound=10**400, noise_multiplier=1.0, times=4),
 ])
 def test_integers_that_no_float_holds_are_refused(made):
     with pytest.raises(ValueError, match="must be"):
@@ -276,12 +276,12 @@ def test_no_value_of_the_data_decides_whether_a_run_is_refused(call):
 
 
 def test_labels_of_persons_are_those_of_the_rows_that_are_there():
-    people = jmm.by_person((X, np.where(Y > 0, 1, -1)), np.arange(N), 4)
+    people = jmm.problems.by_person((X, np.where(Y > 0, 1, -1)), np.arange(N), 4)
     shifts = per_person(jmm.problems.adversarial(radius=Saddle(1.0, 0.1)))
     assert shifts.labels.values == (-1, 1)
     assert checkup.labels.outside(shifts.labels, people) == (0, N)
     assert checkup.labels.outside(
-        shifts.labels, jmm.by_person((X, Y), np.arange(N), 4)) == (N // 2, N)
+        shifts.labels, jmm.problems.by_person((X, Y), np.arange(N), 4)) == (N // 2, N)
 
 
 # --- the report ---
@@ -311,7 +311,7 @@ def test_the_report_tells_what_to_change():
 @pytest.mark.slow
 def test_the_report_reads_every_kind_of_release():
     """A difference without noise, or with fewer parameters, behind an anchor that has both."""
-    bare = jmm.Windows(anchor=query(), length=2, difference=jmm.Difference(
+    bare = jmm.mechanism.Windows(anchor=query(), length=2, difference=jmm.mechanism.Difference(
         lipschitz=1.0, population=N))
     small = dataclasses.replace(bare, difference=dataclasses.replace(bare.difference, parameters=2))
     given = dict(step=Saddle(0.1, 0.1), iterations=4)

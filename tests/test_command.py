@@ -14,7 +14,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle, options, plan_command
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS
-from jaxminimax.base import kept_programs
+from jaxminimax.base import own_files
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -132,7 +132,7 @@ def test_a_share_of_the_budget_and_an_early_stop(capsys):
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(z["w"], z["v"]),
                       population=5000)
     stopped = printed(capsys, "epsilon", "gda", "--effective-noise-multiplier",
-                      str(jmm.effective_noise_multiplier(query)), "--delta", "1e-5",
+                      str(jmm.accounting.effective_noise_multiplier(query)), "--delta", "1e-5",
                       "--population", "5000", "--iterations", "50", "--spent", "10", "--json")
     assert stopped["epsilon_spent_if_fixed"] == pytest.approx(
         jmm.epsilon(jmm.Repeat(query=query, times=50), 1e-5, spent=10))
@@ -337,7 +337,7 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     words = capsys.readouterr().out
     assert path.read_bytes().startswith(b"\x89PNG")
     assert f"Drawn: {path}" in words
-    said = jmm.Profile.from_json(printed(capsys, *given, "--json"))
+    said = jmm.accounting.Profile.from_json(printed(capsys, *given, "--json"))
     assert str(said) in words
     assert "At delta" not in words
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(50 * 2**0.5, 50 * 2**0.5),
@@ -467,7 +467,7 @@ def test_the_console_script_is_the_command():
 
 def test_a_process_keeps_programs_and_a_call_does_not(monkeypatch, capsys, tmp_path):
     kept = []
-    monkeypatch.setattr(kept_programs, "keep", lambda: kept.append(True))
+    monkeypatch.setattr(own_files, "keep_programs", lambda: kept.append(True))
     words = ["predict", str(tmp_path), str(tmp_path / "table.csv")]
     assert main(words) == 2
     assert "no saved scorer" in capsys.readouterr().err

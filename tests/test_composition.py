@@ -473,7 +473,7 @@ def test_people_of_whole_descriptions():
     apart = jmm.Parallel(parts=(part, other))  # records of one person may be in both: a lemma
     alone = jmm.epsilon(part, 1e-6, people=2)
     assert jmm.epsilon(part, 1e-6) < alone <= jmm.epsilon(apart, 1e-6, people=2)
-    made = jmm.calibrate_noise(part, 1.0, 1e-6, people=2)
+    made = jmm.accounting.calibrate_noise(part, 1.0, 1e-6, people=2)
     assert 0.998 < jmm.epsilon(made, 1e-6, people=2) <= 1.0
     for people in (0, 1.5, True, "2"):
         with pytest.raises(ValueError, match="people"):
@@ -497,7 +497,7 @@ def test_a_target_that_no_noise_meets_is_refused_with_what_can_be_reached():
     with pytest.raises(ValueError, match="cannot be met closely"):
         _search.find(jump, 5.0, jump)
     with pytest.raises(ValueError, match="next to no noise"):
-        jmm.calibrate_noise(jmm.Repeat(query=jmm.Query(
+        jmm.accounting.calibrate_noise(jmm.Repeat(query=jmm.Query(
             clip=Saddle(1.0, None), sampling=jmm.Poisson(rate=1e-6), population=10**6), times=5),
             1.0, 9e-6)
     assert _search.find(lambda s: 10 / s, 2.0, lambda s: 11 / s) == pytest.approx(5.0, rel=3e-4)

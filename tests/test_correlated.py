@@ -11,8 +11,9 @@ import pytest
 from scipy.linalg import toeplitz
 
 import jaxminimax as jmm
-from jaxminimax import CorrelatedSums, Problem, Saddle, TreeSums, ftrl, group_oco, problems
+from jaxminimax import Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.base.random_bits import random_words
+from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism import factorisation as described
 from jaxminimax.mechanism.description import charges as described_charges
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients, norms, sums_for
@@ -192,7 +193,7 @@ def test_an_adaptive_game_is_one_gaussian_of_the_charged_parameter():
     mu = 2 * norms(leaves, bands).column / z
     assert ratio.mean() == pytest.approx(mu**2 / 2, abs=5 * mu / math.sqrt(runs))
     assert ratio.var() == pytest.approx(mu**2, rel=5 * math.sqrt(2 / runs))
-    known = jmm.CorrelatedSums(clip=3.0, noise_multiplier=z, leaves=leaves, bands=bands)
+    known = jmm.mechanism.CorrelatedSums(clip=3.0, noise_multiplier=z, leaves=leaves, bands=bands)
     assert jmm.epsilon(known, 1e-6) == pytest.approx(dpa.get_epsilon_gaussian(1 / mu, 1e-6),
                                                      rel=3e-3)
     assert jmm.epsilon(known, 1e-6) > dpa.get_epsilon_gaussian(1 / mu, 1e-6)
@@ -251,7 +252,7 @@ def test_the_planned_sums_are_never_noisier_than_a_tree(leaves):
 def test_plans_take_them():
     numbers = dict(epsilon=1.0, delta=1e-6)
     made = jmm.plan(ftrl, **numbers, population=1000, dim=5, bound=1.0, diameter=2.0)
-    tree = jmm.calibrate_noise(TreeSums(clip=1.0, leaves=1000), **numbers)
+    tree = jmm.accounting.calibrate_noise(TreeSums(clip=1.0, leaves=1000), **numbers)
     query = made.hyper.query
     assert isinstance(query, CorrelatedSums)
     assert jmm.epsilon(query, 1e-6) <= 1.0
@@ -363,10 +364,12 @@ def test_leaves_and_sums_of_one_run_share_no_noise(exact):
 def test_calibrated_passes_meet_the_target_with_less_noise_in_the_sum():
     n, batch, passes = 2000, 20, 4
     times = passes * n // batch
-    bands = jmm.planned_bands(times, n // batch)
+    bands = jmm.mechanism.planned_bands(times, n // batch)
     query = jmm.Query(clip=Saddle(1.0, None), population=n, sampling=jmm.Disjoint(batch=batch))
-    made, plain = (jmm.calibrate_noise(jmm.Repeat(query=dataclasses.replace(query, bands=p),
-                                                  times=times), 1.0, 1e-6) for p in (bands, 1))
+    made, plain = (jmm.accounting.calibrate_noise(jmm.Repeat(query=dataclasses.replace(query,
+                                                                                       bands=p),
+                                                             times=times), 1.0,
+                                                             1e-6) for p in (bands, 1))
     assert 1 - 1e-9 < jmm.epsilon(made, 1e-6) <= 1
     noise = [m.multiplier() * norms(times, m.query.bands, n // batch).mean_prefix
              for m in (made, plain)]
@@ -409,7 +412,7 @@ def test_a_pass_has_the_same_bits_on_the_host_and_its_noise_is_the_correlated_on
     start = Saddle(jnp.zeros(2), jnp.zeros(2))
     how = dict(delta=1e-6, every=4, progress=False)
     device = jmm.fit(KEY, start, jnp.asarray(rows), own, jmm.sgda, SUMS, **how)
-    host = jmm.fit(KEY, start, jmm.HostData(rows), own, jmm.sgda, SUMS, **how)
+    host = jmm.fit(KEY, start, jmm.placement.HostData(rows), own, jmm.sgda, SUMS, **how)
     jax.tree.map(np.testing.assert_array_equal, host.state, device.state)
     release = jax.jit(lambda t, z: jmm.release(KEY, jmm.Repeat(
         query=dataclasses.replace(PASSES, noise_multiplier=z), times=9), t, SUMS, start,

@@ -61,16 +61,16 @@ class Door(NamedTuple):
 def doors():
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
     half = dataclasses.replace(query, population=N // 2)
-    point = jmm.proximal.certified(jmm.Resolvent(
+    point = jmm.proximal.certified(jmm.mechanism.Resolvent(
         bound=4.0, prox=8.0, lipschitz=4.0, diameter=10.0, population=N, noise_multiplier=1.0,
         assumes="lipschitz"))
     gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=SIZES)
     losses = jmm.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=SIZES, times=3)
-    solution = jmm.phased_erm.certified(jmm.GroupSolution(
+    solution = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
         lipschitz=4.0, bound=2.0, smooth=2.0, diameter=2.0, reg_w=2.0, reg_lam=1.0, slack=0.1,
         noise_multiplier=1.0, sizes=SIZES, phases=2))
-    tree = jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=3)
-    one = jmm.RecordLosses(bound=1.0, noise_multiplier=1.0, times=3)
+    tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=3)
+    one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=1.0, times=3)
     groups = dict(data=GROUPS, refused=r"2 groups of up to 6 records: use problems\.by_group")
     return {
         "sum": Door(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
@@ -94,7 +94,8 @@ def doors():
         "largest loss": Door(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
                              dataclasses.replace(losses, only_argmax=True), 3, **groups),
         "selection": Door(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
-                          jmm.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES, times=3), 3,
+                          jmm.mechanism.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES,
+                                                  times=3), 3,
                           **groups),
         "solution": Door(lambda key, m, k, x: release_group_solution(key, m, k, GROUPED, W, x),
                          solution, 2, **groups),
@@ -207,7 +208,7 @@ def test_correlated_noise_is_of_a_place_too():
     both = Saddle(1.0, None)
     banded = jmm.Query(clip=both, noise_multiplier=both, population=N, bands=2,
                        sampling=jmm.Disjoint(batch=2))
-    sums = jmm.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=2)
+    sums = jmm.mechanism.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=2)
     for opened, described in ((DOORS["sum"].opened, jmm.Repeat(query=banded, times=4)),
                               (DOORS["leaf"].opened, sums)):
         placed = dataclasses.replace(described, place=3)

@@ -80,7 +80,7 @@ ALIKE = (10, 4, 7)  # iterations of three budgets
 @pytest.fixture(scope="module")
 def uneven():
     """Three budgets of different lengths, and every run of theirs on its own."""
-    tail = jmm.Averaging(skip=0.5)
+    tail = jmm.averaging.Averaging(skip=0.5)
     hypers = [dataclasses.replace(hyper(e, t), averaging=tail)
               for e, t in zip((0.3, 1.0, 3.0), ALIKE, strict=True)]
     keys, data = jax.random.split(jax.random.key(0), (3, 2)), dataset()

@@ -65,7 +65,7 @@ def test_ranges_that_nobody_told_are_paid_for(fitted):
 
 def test_a_ledger_refuses_the_fit_too_many(tmp_path):
     x, y = made(200)
-    ledger = jmm.Ledger(tmp_path / "books", epsilon=3.0, delta=1e-5, filter="basic")
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=3.0, delta=1e-5, filter="basic")
     one = PrivateAUCClassifier(epsilon=1.0, delta=1e-6, bounds=(-1, 1), ledger=ledger,
                                random_state=0)
     left = [ledger.remaining().epsilon]

@@ -22,7 +22,7 @@ from jaxminimax.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).parents[1]
 FACES = ("problems", "metrics", "mechanism", "audit", "tables", "estimators", "placement",
-         "solvers", "solvers.groups", "noise", "averaging", "schedules")
+         "solvers", "solvers.groups", "noise", "averaging", "schedules", "accounting", "types")
 NAMES = {"jax": jax, "jnp": jnp, "np": np, "jmm": jmm, "Saddle": Saddle}
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SLOW = {"fit", "sweep", "tune", "release", "audit.audit", "audit.signal", "tables.train",
@@ -99,7 +99,7 @@ def test_no_example_stands_where_it_is_not_run():
 
 
 def test_the_rule_of_what_is_public_is_an_example_itself():
-    run("public_names", importlib.import_module("jaxminimax.base.faces").public_names.__doc__)
+    run("public_names", importlib.import_module("jaxminimax.base").public_names.__doc__)
 
 
 @pytest.mark.parametrize("name", ["", *FACES, *(f"algorithms.{name}" for name in ALGORITHMS)])
@@ -110,8 +110,7 @@ def test_tab_completion_shows_public_names_only(name):
     assert shown == sorted(set(shown))
     assert not [x for x in shown if x.startswith("_")]
     assert {"jax", "jnp", "np", "Any", "Callable", "math"}.isdisjoint(shown)
-    inner = {"base", "releases", "drivers", "gradients", "options", "plans", "accounting",
-             "algorithms"}
+    inner = {"base", "releases", "drivers", "gradients", "options", "plans", "algorithms"}
     modules = {x for x in shown if isinstance(getattr(held, x), types.ModuleType)}
     assert inner.isdisjoint(modules)
     assert modules <= ({"groups"} if name == "solvers" else set() if name else set(dir(jmm)))

@@ -61,7 +61,7 @@ def test_what_a_fit_refuses_it_refuses_before_anything_is_released(tmp_path):
         one.fit(x, y, groups=np.zeros(300))
     with pytest.raises(ValueError, match="one for every row"):
         one.fit(x, y, groups=group[:5])
-    ledger = jmm.Ledger(tmp_path / "books", epsilon=0.5, delta=1e-5, filter="basic")
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=0.5, delta=1e-5, filter="basic")
     with pytest.raises(ValueError, match="left"):
         clone(one).set_params(ledger=ledger).fit(x, y, groups=group)
     with pytest.raises(NotFittedError):
@@ -74,7 +74,7 @@ def test_what_a_fit_refuses_it_refuses_before_anything_is_released(tmp_path):
 def test_every_fit_is_charged_for_all_that_it_releases_and_so_are_copies(tmp_path, monkeypatch,
                                                                          bounds):
     x, y, group = made(300)
-    ledger = jmm.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-4, filter="basic")
+    ledger = jmm.accounting.Ledger(tmp_path / "books", epsilon=2.0, delta=1e-4, filter="basic")
     seen = []
 
     def stub(key, rows, groups, schema, chosen, **said):

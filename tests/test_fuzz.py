@@ -34,7 +34,7 @@ def test_descriptions_of_all_kinds_are_drawn():
 
 
 MADE = jmm.Sequence(parts=(
-    jmm.RecordLosses(bound=1.0, noise_multiplier=9.0, times=4),
+    jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=9.0, times=4),
     jmm.Repeat(times=20, query=jmm.Query(
         clip=jmm.Saddle(1.0, None), noise_multiplier=jmm.Saddle(2.0, None), population=500,
         sampling=jmm.Poisson(rate=0.1)))))

@@ -10,8 +10,9 @@ from scipy import special, stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle, problems
-from jaxminimax.algorithms.common import steps, variance
-from jaxminimax.algorithms.common.steps import ENTROPIC, EUCLIDEAN, moved, stepped
+from jaxminimax.algorithms import descent
+from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, moved, stepped
+from jaxminimax.algorithms.plan import release_variance
 from jaxminimax.audit import _rounds
 
 ALGORITHMS = (jmm.sgda, jmm.optimistic, jmm.extragradient)
@@ -115,10 +116,10 @@ def test_noise_and_samples_are_within_the_variance_that_steps_are_made_from():
             moved, (slice(0, 30), slice(30, 80)), strict=True)]
         square = sum((e**2).sum(1) for e in error)
         stderr = square.std() / math.sqrt(runs)
-        assert abs(square.mean() - variance.of_release(query, 80)) < 4 * stderr
-        assert variance.of_release(query, dims) == pytest.approx(variance.of_release(query, 80))
+        assert abs(square.mean() - release_variance(query, 80)) < 4 * stderr
+        assert release_variance(query, dims) == pytest.approx(release_variance(query, 80))
         largest = np.mean(sum((e**2).max(1) for e in error))
-        assert largest < variance.of_release(query, dims, ENTROPIC)
+        assert largest < release_variance(query, dims, ENTROPIC)
 
 
 def test_the_largest_of_d_squared_normals_is_at_most_two_log_two_d():
@@ -147,4 +148,4 @@ def test_what_is_no_geometry_or_no_start_is_refused(geometry, start, message):
 def test_attacks_look_at_released_operators_through_euclidean_steps():
     made = hyper(jmm.sgda, ENTROPIC)
     assert _rounds.straightened(made) == hyper(jmm.sgda, EUCLIDEAN)
-    assert steps.GEOMETRIES == ("euclidean", "entropy")
+    assert descent.GEOMETRIES == ("euclidean", "entropy")

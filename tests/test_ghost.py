@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxminimax import Saddle, SaddleOperator, clipped_sum, saddle_operator
+from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients import ghost
 from jaxminimax.gradients.ghost import _factors, _lookups
+from jaxminimax.types import SaddleOperator
 
 SIZE = 6
 

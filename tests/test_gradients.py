@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxminimax import Saddle, clipped_sum, saddle_operator, with_strategy
+from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.base import programs
 from jaxminimax.gradients import clipping, weights
+from jaxminimax.types import with_strategy
 
 DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)
 STRATEGIES = clipping.STRATEGIES

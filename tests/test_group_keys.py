@@ -52,9 +52,9 @@ def values(kind):
     return jax.vmap(jax.vmap(one))(DATA, words_of(kind))
 
 
-@functools.partial(jax.jit, static_argnames=("releases", "problem"))
-def opened(door, mechanism, problem, *more):
-    return door(KEY, mechanism, jnp.int32(SPENT), problem, W, DATA, *more)
+@functools.partial(jax.jit, static_argnames=("release", "problem"))
+def opened(release, mechanism, problem, *more):
+    return release(KEY, mechanism, jnp.int32(SPENT), problem, W, DATA, *more)
 
 
 def gradients(sampling=None, z=0.0, **more):
@@ -100,9 +100,9 @@ def test_the_other_doors_of_groups_have_the_same_keys():
 
     found = opened(release_group_losses, losses(), of(loud))
     np.testing.assert_allclose(found, means(core.Kind.GROUP_LOSSES), rtol=1e-5)
-    index = jmm.Selection(bound=1.0, sizes=SIZES, noise_multiplier=0.0, times=4)
+    index = jmm.mechanism.Selection(bound=1.0, sizes=SIZES, noise_multiplier=0.0, times=4)
     assert opened(release_group_index, index, of(loud)) == np.argmax(means(core.Kind.SELECTION))
-    one = jmm.RecordLosses(bound=1.0, noise_multiplier=0.0, times=4)
+    one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=0.0, times=4)
     place = jnp.int32(1), jnp.int32(6)
     loss = opened(release_loss, one, of(loud), place)
     np.testing.assert_allclose(loss, values(core.Kind.RECORD_LOSS)[1][1, 6], rtol=1e-5)
@@ -128,7 +128,7 @@ def algorithms():
     query = gradients(z=1.0).query
     for module in (jmm.group_sgd, jmm.active_groups, jmm.balanced_groups):
         yield module, module.example(query, 3, 1.0)
-    sums = jmm.TreeSums(clip=1.0, leaves=3, noise_multiplier=1.0)
+    sums = jmm.mechanism.TreeSums(clip=1.0, leaves=3, noise_multiplier=1.0)
     made = jmm.group_oco.releases(clip=1.0, bound=1.0, iterations=3, sums=sums)
     first, second = made.parts
     yield jmm.group_oco, jmm.group_oco.Hyper(
@@ -166,8 +166,9 @@ def test_a_resumed_run_draws_what_the_first_one_drew(tmp_path):
 
 
 def test_who_needs_one_loss_for_a_record_refuses():
-    query = jmm.GroupSolution(lipschitz=2.0, bound=1.0, diameter=18.0, smooth=1.0, reg_w=0.5,
-                              reg_lam=0.5, sizes=SIZES, phases=1, noise_multiplier=1.0)
+    query = jmm.mechanism.GroupSolution(lipschitz=2.0, bound=1.0, diameter=18.0, smooth=1.0,
+                                        reg_w=0.5,
+                                        reg_lam=0.5, sizes=SIZES, phases=1, noise_multiplier=1.0)
     hyper = jmm.phased_erm.Hyper(query=jmm.phased_erm.certified(query))
     problem = of(deaf, smooth=1.0, convex=True)
     with pytest.raises(ValueError, match=r"solution of groups .*takes no key"):

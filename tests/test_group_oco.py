@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Parallel, Problem, RecordLosses, Saddle, TreeSums, ftrl, group_oco, problems
+from jaxminimax import Parallel, Problem, Saddle, ftrl, group_oco, problems
+from jaxminimax.mechanism import RecordLosses, TreeSums
 from jaxminimax.releases.losses import release_loss
 from jaxminimax.releases.stream import next_pair, release_leaf
 
@@ -94,7 +95,7 @@ def test_a_record_costs_as_many_gaussians_as_the_accountant_charges(leaves):
                                                   (1024, 14.01167), (4096, 15.23230)])
 def test_the_noise_of_a_node_is_the_reference_value(leaves, expected):
     """Over twice the clip norm, at epsilon = 1 and delta = 1e-6."""
-    made = jmm.calibrate_noise(TreeSums(clip=3.0, leaves=leaves), 1.0, 1e-6)
+    made = jmm.accounting.calibrate_noise(TreeSums(clip=3.0, leaves=leaves), 1.0, 1e-6)
     assert made.noise_multiplier / 2 == pytest.approx(expected, rel=1e-6)
 
 
@@ -278,7 +279,8 @@ def test_rows_that_are_no_groups_are_refused():
 def test_a_loss_of_several_numbers_is_refused_where_one_gets_noise():
     problem = problems.group_means(radius=1.0, record_bound=1.0)._replace(loss=lambda w, z: w - z)
     with pytest.raises(ValueError, match="must be one number"):
-        release_loss(jax.random.key(0), jmm.RecordLosses(bound=1.0, noise_multiplier=1.0, times=3),
+        release_loss(jax.random.key(0), jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=1.0,
+                                                                   times=3),
                      jnp.int32(0), problem, jnp.zeros(2), jnp.zeros((2, 5, 2)), (0, 1))
 
 

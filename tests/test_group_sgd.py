@@ -19,7 +19,6 @@ from jaxminimax import (
     Query,
     Repeat,
     Saddle,
-    Selection,
     Sequence,
     active_groups,
     group_sgd,
@@ -27,6 +26,7 @@ from jaxminimax import (
     problems,
 )
 from jaxminimax.accounting._charge import spent_part
+from jaxminimax.mechanism import Selection
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 SIZES = (6, 9, 4)
@@ -136,7 +136,8 @@ def test_the_model_stays_in_its_set_whatever_its_tree(algorithm):
 @pytest.mark.slow
 def test_fit_is_run_and_spends_two_releases_a_round():
     data, algorithm, skip = points(), group_sgd, 0.5
-    hyper = hyper_of(algorithm, z=(3.0, 3.0), rounds=4, averaging=jmm.Averaging(skip=skip))
+    hyper = hyper_of(algorithm, z=(3.0, 3.0), rounds=4,
+                     averaging=jmm.averaging.Averaging(skip=skip))
     key = jax.random.key(3)
     fit = jmm.fit(key, start(), data, hyper, algorithm, MEANS, delta=1e-6, every=2, progress=False)
     state, path = RUN(key, start(), data, hyper, algorithm, MEANS, lambda state: state.z.w)
@@ -271,7 +272,7 @@ def test_noise_of_the_losses_is_kept_and_must_leave_room():
 @both
 def test_rounds_are_calibrated_together(algorithm):
     hyper = hyper_of(algorithm, z=(40.0, 200.0))
-    most = jmm.calibrate_iterations(algorithm, hyper, 1.0, 1e-6)
+    most = jmm.accounting.calibrate_iterations(algorithm, hyper, 1.0, 1e-6)
 
     def spent(more):
         return jmm.epsilon(algorithm.mechanism(dataclasses.replace(
@@ -406,7 +407,7 @@ def test_a_group_that_is_always_the_worst_gets_all_weight():
     worst = jnp.concatenate([data, jnp.zeros((3, 200, 1)).at[1].set(2.0)], 2)
     for algorithm in (group_sgd, active_groups):
         hyper = uncalibrated(algorithm, sizes=(200,) * 3, rounds=400, bound=4.0,
-                             averaging=jmm.TAIL)
+                             averaging=jmm.averaging.TAIL)
         hyper = jmm.calibrate(algorithm, hyper, 20.0, 1e-6)
         hyper = algorithm.scheduled(hyper, dim=2, diameter=2.0)
         state, _ = RUN(jax.random.key(0), start(), worst, hyper, algorithm, harder)
@@ -455,7 +456,7 @@ def test_answers_do_not_depend_on_what_was_asked_before(epsilon, laplace):
     hyper = jmm.group_sgd.Hyper(
         query=jmm.GroupGradients(clip=1.0, sizes=sizes), step=1.0, weight_step=1.0, iterations=200,
         losses=jmm.GroupLosses(bound=1.0, noise_multiplier=laplace, sizes=sizes))
-    jmm.calibrate_noise(jmm.group_sgd.mechanism(hyper), epsilon, 1e-6)
+    jmm.accounting.calibrate_noise(jmm.group_sgd.mechanism(hyper), epsilon, 1e-6)
     made = jmm.calibrate(jmm.group_sgd, hyper, epsilon, 1e-6)
     spent = jmm.epsilon(jmm.group_sgd.mechanism(made), 1e-6)
     assert 0.995 * epsilon < spent <= epsilon

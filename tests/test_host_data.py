@@ -66,7 +66,7 @@ def test_where_the_data_are_changes_nothing(sampling, algorithm, rounds, tmp_pat
     resident = fitted(tuple(map(jnp.asarray, ROWS)), h, algorithm)
     assert bool(jnp.all(jnp.isfinite(resident.state.z.w)))
     seen = []
-    sent = fitted(jmm.HostData(mapped(tmp_path), rounds=rounds), h, algorithm,
+    sent = fitted(jmm.placement.HostData(mapped(tmp_path), rounds=rounds), h, algorithm,
                   callback=lambda state: seen.append(int(state.spent)))
     close(sent.state, resident.state)
     assert sent.statement == resident.statement
@@ -78,7 +78,7 @@ def test_where_the_data_are_changes_nothing(sampling, algorithm, rounds, tmp_pat
 def test_parts_are_read_where_they_are():
     """Two parts of 100 records: rows are counted in all of the data."""
     mechanism = jmm.Repeat(query=hyper(population=N // 2).query, times=2, parts=2)
-    with Supply(KEY, mechanism, jmm.HostData(ROWS), [4], 0, 4) as supply:
+    with Supply(KEY, mechanism, jmm.placement.HostData(ROWS), [4], 0, 4) as supply:
         ((window, count),) = supply.piece(4)
     assert count == 4
     both = jax.jit(lambda data, spent: jmm.release(KEY, mechanism, spent, PROBLEM, START, data))
@@ -95,13 +95,16 @@ def test_a_run_goes_on_from_its_checkpoint_wherever_its_data_are(tmp_path):
             raise KeyboardInterrupt
 
     h = hyper()
-    whole = fitted(jmm.HostData(ROWS, rounds=3), h, checkpoint=tmp_path / "whole")
-    for name, then in (("a", jmm.HostData(ROWS, rounds=3)), ("b", tuple(map(jnp.asarray, ROWS)))):
+    whole = fitted(jmm.placement.HostData(ROWS, rounds=3), h, checkpoint=tmp_path / "whole")
+    for name, then in (("a", jmm.placement.HostData(ROWS, rounds=3)),
+                       ("b", tuple(map(jnp.asarray, ROWS)))):
         with pytest.raises(KeyboardInterrupt):
-            fitted(jmm.HostData(ROWS, rounds=3), h, checkpoint=tmp_path / name, callback=crash)
+            fitted(jmm.placement.HostData(ROWS, rounds=3), h, checkpoint=tmp_path / name,
+                   callback=crash)
         resumed = fitted(then, h, checkpoint=tmp_path / name)
         (chex.assert_trees_all_equal if name == "a" else close)(resumed.state, whole.state)
-    again = fitted(jmm.HostData(ROWS), h, checkpoint=tmp_path / "whole")  # nothing is left to do
+    again = fitted(jmm.placement.HostData(ROWS), h,
+                   checkpoint=tmp_path / "whole")  # nothing is left to do
     chex.assert_trees_all_equal(again.state, whole.state)
     assert not any(t.name.startswith("rows ahead") for t in threading.enumerate())
 
@@ -112,7 +115,8 @@ def test_a_run_goes_on_from_its_checkpoint_wherever_its_data_are(tmp_path):
 @pytest.fixture(scope="module")
 def window():
     """Rows of releases 4, ..., 7 of ten."""
-    with Supply(KEY, jmm.sgda.mechanism(hyper()), jmm.HostData(ROWS), [4], 4, 10) as supply:
+    with Supply(KEY, jmm.sgda.mechanism(hyper()), jmm.placement.HostData(ROWS), [4], 4,
+                10) as supply:
         ((found, count),) = supply.piece(4)
     assert count == 4
     return found
@@ -166,10 +170,10 @@ def test_a_record_that_no_device_can_hold_is_not_told_by_a_warning():
     made = jmm.sgda.mechanism(hyper(iterations=2))
     with np.errstate(all="raise"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        with Supply(KEY, made, jmm.HostData(rows), [2], 0, 2) as supply:
+        with Supply(KEY, made, jmm.placement.HostData(rows), [2], 0, 2) as supply:
             ((window, _),) = supply.piece(2)
         jax.block_until_ready(window)
-        fingerprint.of_rows(b"key", jmm.HostData(rows))
+        fingerprint.of_rows(b"key", jmm.placement.HostData(rows))
         arrays(rows)
 
 
@@ -177,7 +181,7 @@ def test_a_record_that_no_device_can_hold_is_not_told_by_a_warning():
 def test_a_sample_that_does_not_fit_is_nan_wherever_its_rows_are():
     count = 12
     made = jmm.sgda.mechanism(hyper(Narrow(rate=0.1, most=20), iterations=count))
-    with Supply(KEY, made, jmm.HostData(ROWS, rounds=count), [count], 0, count) as supply:
+    with Supply(KEY, made, jmm.placement.HostData(ROWS, rounds=count), [count], 0, count) as supply:
         ((window, sent),) = supply.piece(count)
     assert sent == count
     one = jax.jit(lambda data, spent: jmm.release(KEY, made, spent, PROBLEM, START, data).w)
@@ -201,7 +205,7 @@ def test_numbers_that_count_come_first():
 @pytest.mark.slow
 def test_nothing_is_sent_beyond_the_budget(window):
     """A share that would reach beyond the last release repeats its rows, to no avail."""
-    with Supply(KEY, jmm.sgda.mechanism(hyper()), jmm.HostData(ROWS, rounds=4), [2, 4], 4,
+    with Supply(KEY, jmm.sgda.mechanism(hyper()), jmm.placement.HostData(ROWS, rounds=4), [2, 4], 4,
                 10) as supply:
         shares = [share for rounds in (2, 4) for share in supply.piece(rounds)]
     assert [count for _, count in shares] == [2, 4]
@@ -225,11 +229,11 @@ def test_rows_sent_for_another_description_are_refused(window):
 def test_one_share_is_gathered_while_another_is_used(monkeypatch):
     """And no more than one: the device holds what it works on and what comes next."""
     begun = []
-    take = jmm.HostData.take
-    monkeypatch.setattr(jmm.HostData, "take",
+    take = jmm.placement.HostData.take
+    monkeypatch.setattr(jmm.placement.HostData, "take",
                         lambda self, numbers: begun.append(numbers.shape) or take(self, numbers))
     mechanism = jmm.sgda.mechanism(hyper())
-    with Supply(KEY, mechanism, jmm.HostData(ROWS, rounds=2), [4, 4, 2], 0, 10) as supply:
+    with Supply(KEY, mechanism, jmm.placement.HostData(ROWS, rounds=2), [4, 4, 2], 0, 10) as supply:
         for used, _ in enumerate((s for n in (4, 4, 2) for s in supply.piece(n)), 1):
             assert used <= len(begun) + 1
             assert len(begun) <= used + 1
@@ -241,9 +245,9 @@ def test_a_failure_to_read_reaches_the_caller(monkeypatch):
     def broken(self, numbers):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(jmm.HostData, "take", broken)
+    monkeypatch.setattr(jmm.placement.HostData, "take", broken)
     with pytest.raises(OSError, match="disk"):
-        fitted(jmm.HostData(ROWS), hyper())
+        fitted(jmm.placement.HostData(ROWS), hyper())
 
 
 @pytest.mark.parametrize(("dtype", "order"), [("<f4", "C"), (">f4", "C"), ("<f4", "F")])
@@ -252,7 +256,7 @@ def test_a_mapped_file_is_never_loaded(tmp_path, dtype, order):
     path = tmp_path / "x.npy"
     np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape,
                               fortran_order=order == "F")[77] = 5.0
-    data = jmm.HostData(np.load(path, mmap_mode="r"))
+    data = jmm.placement.HostData(np.load(path, mmap_mode="r"))
     tracemalloc.start()
     found = data.take(np.array([[77, 3], [2**16 - 1, 77]]))
     peak = tracemalloc.get_traced_memory()[1]
@@ -276,14 +280,15 @@ def test_files_are_not_read_around_rows_at_random_places(tmp_path):
         view = np.frombuffer(Advised(file.fileno(), 0), np.float32).reshape(N, 2)
     for sampling, told in ((jmm.Disjoint(batch=15), []),
                            (jmm.Poisson(rate=0.1), [mmap.MADV_RANDOM, mmap.MADV_NORMAL])):
-        with Supply(KEY, jmm.sgda.mechanism(hyper(sampling)), jmm.HostData((view[:], rows)), [2],
+        with Supply(KEY, jmm.sgda.mechanism(hyper(sampling)),
+                    jmm.placement.HostData((view[:], rows)), [2],
                     0, 10) as supply:
             assert sum(count for _, count in supply.piece(2)) == 2
         assert Advised.told == told
 
 
 def test_rows_are_not_printed(window):
-    assert "rows" not in repr(jmm.HostData(ROWS))
+    assert "rows" not in repr(jmm.placement.HostData(ROWS))
     assert not {"rows", "numbers"} & set(repr(window).replace("=", " ").replace("(", " ").split())
 
 
@@ -297,23 +302,23 @@ def test_rows_are_not_printed(window):
 ])
 def test_runs_that_gain_nothing_or_do_not_fit_are_refused(h, algorithm, match):
     with pytest.raises(ValueError, match=match):
-        fitted(jmm.HostData(ROWS), h, algorithm)
+        fitted(jmm.placement.HostData(ROWS), h, algorithm)
 
 
 def test_algorithms_that_choose_their_records_are_refused():
-    group = jmm.Parallel(parts=(jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=4),))
+    group = jmm.Parallel(parts=(jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=4),))
     gradients = jmm.Repeat(query=jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=(9, 9),
                                                     sampling=jmm.Full()), times=3)
     for mechanism in (group, gradients):
         with pytest.raises(ValueError, match="repeat one query"):
-            Supply(KEY, mechanism, jmm.HostData(ROWS), [3], 0, 3)
+            Supply(KEY, mechanism, jmm.placement.HostData(ROWS), [3], 0, 3)
 
 
 def test_host_data_are_for_fit_alone():
     run = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
     for go in (run, jmm.run):
         with pytest.raises(ValueError, match="only fit"):
-            go(KEY, START, jmm.HostData(ROWS), hyper(), jmm.sgda, PROBLEM)
+            go(KEY, START, jmm.placement.HostData(ROWS), hyper(), jmm.sgda, PROBLEM)
 
 
 @pytest.mark.parametrize("rows", [
@@ -322,11 +327,11 @@ def test_host_data_are_for_fit_alone():
 ])
 def test_other_things_than_arrays_are_refused(rows):
     with pytest.raises(ValueError, match="HostData"):
-        jmm.HostData(rows)
+        jmm.placement.HostData(rows)
 
 
 def test_a_share_has_at_least_one_round():
     with pytest.raises(ValueError, match="rounds"):
-        jmm.HostData(ROWS, rounds=0)
-    assert isinstance(jmm.HostData(ROWS, rounds=1), jmm.HostData)
+        jmm.placement.HostData(ROWS, rounds=0)
+    assert isinstance(jmm.placement.HostData(ROWS, rounds=1), jmm.placement.HostData)
     assert Window.__name__ not in dir(jmm)

@@ -10,8 +10,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.base.people import People, rows_each
-from jaxminimax.base.types import Labels
+from jaxminimax.base.types import Labels, People, rows_each
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.releases import labels
@@ -68,9 +67,9 @@ def fitted(data, **how):
 def test_the_rows_of_a_share_are_those_of_arrays_each_asked_for_once(kind):
     """By leaf and by record, beside an array."""
     sources = kind(A, B), kind(A)
-    by_record, by_leaf = jmm.HostData(sources[0]), jmm.HostData((sources[1], B))
+    by_record, by_leaf = jmm.placement.HostData(sources[0]), jmm.placement.HostData((sources[1], B))
     windows = []
-    for data in (jmm.HostData((A, B)), by_record, by_leaf):
+    for data in (jmm.placement.HostData((A, B)), by_record, by_leaf):
         for source in sources:
             source.asked, source.calls = [], 0
         with Supply(KEY, jmm.sgda.mechanism(settings()), data, [6], 0, 6) as supply:
@@ -88,8 +87,8 @@ def test_the_rows_of_a_share_are_those_of_arrays_each_asked_for_once(kind):
 @pytest.mark.slow
 def test_a_reader_that_fails_stops_the_run_and_the_run_goes_on_as_if_it_had_not(tmp_path):
     """Before the release whose rows it was asked for; what it raises is no refusal."""
-    whole = fitted(jmm.HostData((A, B)))
-    books = jmm.Ledger(epsilon=50.0, delta=1e-3, path=tmp_path / "books.json")
+    whole = fitted(jmm.placement.HostData((A, B)))
+    books = jmm.accounting.Ledger(epsilon=50.0, delta=1e-3, path=tmp_path / "books.json")
     states, source = [], Many(A, B)
 
     def fail(state):
@@ -98,13 +97,13 @@ def test_a_reader_that_fails_stops_the_run_and_the_run_goes_on_as_if_it_had_not(
 
     how = dict(checkpoint=tmp_path / "saved", ledger=books, name="run")
     with pytest.raises(RuntimeError, match="stays charged") as told:
-        fitted(jmm.HostData(source, rounds=1), callback=fail, **how)
+        fitted(jmm.placement.HostData(source, rounds=1), callback=fail, **how)
     assert len(states) <= 2  # a share was ahead
     assert "shapes" in str(told.value.__cause__)
     spent = books.epsilon
     assert spent > 0
     source.broken = None
-    resumed = fitted(jmm.HostData(source), **how)
+    resumed = fitted(jmm.placement.HostData(source), **how)
     for x, y in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(whole.state), strict=True):
         np.testing.assert_array_equal(x, y)
     assert books.epsilon == spent
@@ -115,9 +114,9 @@ def test_a_failure_on_a_record_before_the_first_round_leaves_the_run_charged(tmp
     def raising(number):
         raise ValueError(f"the label of record {number} is unknown")
 
-    books = jmm.Ledger(epsilon=50.0, delta=1e-3, path=tmp_path / "books.json")
+    books = jmm.accounting.Ledger(epsilon=50.0, delta=1e-3, path=tmp_path / "books.json")
     source = Many(A, B)
-    data = jmm.HostData(source)
+    data = jmm.placement.HostData(source)
     source.broken = raising
     with pytest.raises(RuntimeError, match="stays charged") as told:
         fitted(data, ledger=books, name="run")
@@ -127,25 +126,28 @@ def test_a_failure_on_a_record_before_the_first_round_leaves_the_run_charged(tmp
 
 def test_the_fingerprint_is_that_of_the_arrays_and_reads_each_record_once():
     own, source = b"secret", Many(A, B)
-    data = jmm.HostData(source)
+    data = jmm.placement.HostData(source)
     source.asked = []
     mark = fingerprint.of_rows(own, data)
     assert source.asked == list(range(N))
     assert mark == fingerprint.of_rows(own, (A, B)) == fingerprint.of_rows(
-        own, jmm.HostData((One(A), B)))
+        own, jmm.placement.HostData((One(A), B)))
     changed = B.copy()
     changed[N - 1, 2] += 1
     others = ((A, changed), (A[::-1], B), (A[:-1], B[:-1]), (A, B.astype(np.float32)), (B, A))
-    assert len({mark, *(fingerprint.of_rows(own, jmm.HostData(One(*x))) for x in others)}) == 6
+    assert len({mark,
+                *(fingerprint.of_rows(own, jmm.placement.HostData(One(*x))) for x in others)}) == 6
 
 
 def test_what_looks_at_data_by_their_shapes_knows_readers():
     y = (A[:, 0] > 0).astype(np.float64)
     y[7] = 5.0
     problem = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.5, radius=Saddle(9.0, 9.0))
-    for data in (jmm.HostData(One(A, y)), jmm.HostData((One(A), y)), jmm.HostData((A, y))):
+    for data in (jmm.placement.HostData(One(A, y)), jmm.placement.HostData((One(A), y)),
+                 jmm.placement.HostData((A, y))):
         assert labels.outside(problem.labels, data) == (1, N)
-    report = jmm.check(problem, jmm.problems.auc_start(np.zeros(D)), jmm.HostData(One(A, y)),
+    report = jmm.check(problem, jmm.problems.auc_start(np.zeros(D)),
+                       jmm.placement.HostData(One(A, y)),
                        settings(), measure=False, look=True)
     assert report.records["number"] == N
 
@@ -156,7 +158,7 @@ def test_persons_may_come_one_by_one():
     y[3, 0], y[5, 1], there[5, 1] = 5.0, 5.0, False  # the second is no row of theirs
     source = One(A)
     source.broken = lambda number: People((np.stack([A[number]] * 2), y[number]), there[number])
-    data = jmm.HostData(source)
+    data = jmm.placement.HostData(source)
     assert rows_each(data) == 2
     assert labels.outside(Labels(leaf=1, values=(0.0, 1.0)), data) == (1, 2 * N - 1)
 
@@ -199,4 +201,4 @@ def decoded(make):
 ])
 def test_what_has_no_records_by_number_is_refused(source, match):
     with pytest.raises(ValueError, match=match):
-        jmm.HostData(source)
+        jmm.placement.HostData(source)

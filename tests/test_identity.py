@@ -154,7 +154,7 @@ def test_large_integers_are_persons_each_wherever_owners_are_read():
     ids = LARGE + np.arange(400)
     x, y = np.linspace(-1, 1, 400)[:, None], np.arange(400) % 2
     assert len(by_person(400, ids, 5)) == 400
-    assert len(jmm.by_person(np.zeros(400), pl.Series(ids), 1).present) == 400
+    assert len(jmm.problems.by_person(np.zeros(400), pl.Series(ids), 1).present) == 400
     assert files.held_out(400, ids, 0.3, 0).sum() == 120
     how = {"epsilon": 1.0, "delta": 1e-4, "bounds": (-1.0, 1.0), "random_state": 0}
     for kind, more in ((PrivateAUCClassifier, {}), (PrivateFairClassifier, {"groups": y})):
@@ -179,12 +179,12 @@ def test_owners_of_another_number_of_rows_are_refused():
 
 
 def test_persons_are_listed_by_name():
-    made = jmm.by_person(np.arange(3.0), [LARGE, LARGE + 1, LARGE], 2,
-                         people=[str(LARGE + 1), 5, str(LARGE)])
+    made = jmm.problems.by_person(np.arange(3.0), [LARGE, LARGE + 1, LARGE], 2,
+                                  people=[str(LARGE + 1), 5, str(LARGE)])
     assert made.rows.tolist() == [[1, 1], [0, 0], [0, 2]]
     for people in (["1", 1, 2], ["2"]):
         with pytest.raises(ValueError, match="every owner once"):
-            jmm.by_person(np.zeros(2), [1, 2], 1, people=people)
+            jmm.problems.by_person(np.zeros(2), [1, 2], 1, people=people)
 
 
 def test_a_category_of_a_large_integer_is_its_own_cell():

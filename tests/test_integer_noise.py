@@ -17,8 +17,8 @@ from scipy import special, stats
 
 from benchmarks import noise_law
 from jaxminimax import noise as law
-from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import random_words
+from jaxminimax.base.tree import in_float64
 from jaxminimax.noise import _sampler, _tables
 from jaxminimax.noise._sampler import places
 

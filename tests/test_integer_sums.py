@@ -214,7 +214,7 @@ def test_calibration_does_not_take_the_answer_of_a_finer_grid():
     assert _charge.charges(one(1.0, None), "replace_one") == _charge.charges(two, "replace_one")
     target = jmm.epsilon(one(1.8, None), 1e-5)
     for mechanism in (two, one(1.0, None)):
-        assert jmm.epsilon(jmm.calibrate_noise(mechanism, target, 1e-5), 1e-5) <= target
+        assert jmm.epsilon(jmm.accounting.calibrate_noise(mechanism, target, 1e-5), 1e-5) <= target
 
 
 # --- what one record moves ---

@@ -109,7 +109,7 @@ def test_two_runs_together(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(60.0, None), population=500)
     run = jmm.Repeat(query=query, times=50)
-    ledger = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
     ledger.reserve(run, name="first")
     ledger.reserve(run, name="second")
     found = said(capsys, "ledger", "study.json")
@@ -127,7 +127,7 @@ def test_a_run_that_was_stopped(capsys):
 @pytest.mark.slow
 def test_what_an_attack_attains_at_most(capsys):
     found = said(capsys, "profile", *RUN)
-    made = jmm.Profile.from_json(found)
+    made = jmm.accounting.Profile.from_json(found)
     assert 0.01 < made.true_positives(0.01) < 1
     assert 0 < made.advantage < 1
     explained = said(capsys, "explain", *RUN, "--delta", "1e-6")
@@ -135,7 +135,7 @@ def test_what_an_attack_attains_at_most(capsys):
 
 
 def test_a_scorer_of_a_table_is_asked_the_same_without_its_data():
-    schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "yes")
-    trained = jmm.defaults(20_000, schema, epsilon=1.0, delta=1e-6).mechanism()
+    schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "yes")
+    trained = jmm.tables.defaults(20_000, schema, epsilon=1.0, delta=1e-6).mechanism()
     assert jmm.epsilon(trained, 1e-6) <= 1 < jmm.epsilon(trained, 1e-9)
     assert jmm.epsilon(trained, 1e-6, people=5) > 5

@@ -35,7 +35,7 @@ EXCEPTIONS = {
                                 "the pair of one's own"),
     ("drivers/",): (DESCRIPTIONS, "rows are sent ahead, and runs of unequal lengths swept, for one "
                                   "repeated query; others are refused"),
-    ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/common/recursion.py"): (
+    ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/recursion.py"): (
         SAMPLINGS, "gda refuses all but full batches; the steps of a theorem are for one sampling, "
                    "and no privacy rests on them"),
     ("__main__.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
@@ -151,10 +151,11 @@ def everything(described, rows):
         "check": lambda: mechanism.description.check(made),
         "epsilon": lambda: jmm.epsilon(made, 1e-5),
         "spent": lambda: jmm.epsilon(made, 1e-5, 3),
-        "multiplier": lambda: jmm.effective_noise_multiplier(described),
+        "multiplier": lambda: jmm.accounting.effective_noise_multiplier(described),
         "calibrate": lambda: jmm.calibrate(jmm.sgda, own, 1.0, 1e-5),
-        "calibrate_noise": lambda: jmm.calibrate_noise(made, 1.0, 1e-5),
-        "calibrate_iterations": lambda: jmm.calibrate_iterations(jmm.sgda, own, 1.0, 1e-5),
+        "calibrate_noise": lambda: jmm.accounting.calibrate_noise(made, 1.0, 1e-5),
+        "calibrate_iterations": lambda: jmm.accounting.calibrate_iterations(jmm.sgda, own, 1.0,
+                                                                            1e-5),
         "statement": lambda: jmm.statement(jmm.sgda, own, delta=1e-5),
         "release": lambda: jmm.release(key, made, jnp.int32(0), PROBLEM, START, rows),
         "run": lambda: jmm.run(key, START, rows, own, jmm.sgda, PROBLEM),
@@ -181,7 +182,7 @@ def test_an_unknown_description_is_refused(described):
                  lambda: mechanism.description.check(jmm.Sequence(parts=(described,))),
                  lambda: jmm.epsilon(described, 1e-5),
                  lambda: jmm.epsilon(jmm.Parallel(parts=(described,)), 1e-5, 1),
-                 lambda: jmm.calibrate_noise(described, 1.0, 1e-5),
+                 lambda: jmm.accounting.calibrate_noise(described, 1.0, 1e-5),
                  lambda: mechanism.releases(described),
                  lambda: mechanism.leaves(described),
                  lambda: mechanism.description.charges(described, "replace_one")):
@@ -214,7 +215,7 @@ def test_keys_of_passes_are_apart_from_those_of_releases_and_from_each_other():
 # --- a new sampling, in one class ---
 
 
-@jmm.pytree_dataclass
+@jmm.types.pytree_dataclass
 class Shuffled(Sampling):
     """As `Disjoint`, in an order of the records that is drawn anew in every pass.
 
@@ -300,7 +301,7 @@ def test_a_new_sampling_runs_wherever_the_data_are(where):
     key = jax.random.key(3)
     device = jmm.fit(key, START, jnp.asarray(rows), own, jmm.sgda, PROBLEM, **how)
     if where == "host":
-        other = jmm.fit(key, START, jmm.HostData(rows), own, jmm.sgda, PROBLEM, **how)
+        other = jmm.fit(key, START, jmm.placement.HostData(rows), own, jmm.sgda, PROBLEM, **how)
     else:
         other = jmm.fit(key, START, rows, own, jmm.sgda, PROBLEM, **how,
                         mesh=jax.make_mesh((1,), ("data",)))
@@ -316,8 +317,8 @@ def test_a_new_sampling_is_priced_as_what_it_is_given_the_order(times):
                 for s in (Shuffled(batch=BATCH), jmm.Disjoint(batch=BATCH)))
     assert jmm.epsilon(new, 1e-5) == jmm.epsilon(old, 1e-5) > 0
     assert jmm.epsilon(new, 1e-5, spent=1) == jmm.epsilon(old, 1e-5, spent=1)
-    assert (jmm.calibrate_noise(new, 1.0, 1e-5).query.noise_multiplier
-            == jmm.calibrate_noise(old, 1.0, 1e-5).query.noise_multiplier)
+    assert (jmm.accounting.calibrate_noise(new, 1.0, 1e-5).query.noise_multiplier
+            == jmm.accounting.calibrate_noise(old, 1.0, 1e-5).query.noise_multiplier)
     one, two = (jmm.statement(jmm.sgda, hyper(x.query, times), delta=1e-5) for x in (new, old))
     assert (one.epsilon, one.charged_noise_multiplier) == (two.epsilon,
                                                            two.charged_noise_multiplier)
@@ -339,7 +340,7 @@ def test_a_new_sampling_is_refused_for_what_it_does_not_offer():
         mechanism.description.check(jmm.Repeat(query=query(Shuffled(batch=41)), times=1))
 
 
-@jmm.pytree_dataclass
+@jmm.types.pytree_dataclass
 class Present(jmm.Poisson):
     """A sampling with a proof for records that are added or removed, and for no others."""
 
@@ -353,12 +354,12 @@ def test_no_relation_is_charged_that_a_sampling_has_no_proof_for():
                                 sizes=(9, 9))
     for made in (described, jmm.Repeat(query=groups, times=2)):
         for ask in (lambda made=made: jmm.epsilon(made, 1e-5),
-                    lambda made=made: jmm.calibrate_noise(made, 1.0, 1e-5)):
+                    lambda made=made: jmm.accounting.calibrate_noise(made, 1.0, 1e-5)):
             with pytest.raises(ValueError, match="no guarantee for neighbours='replace_one'"):
                 ask()
 
 
-@jmm.pytree_dataclass
+@jmm.types.pytree_dataclass
 class Absent(jmm.Poisson):
     """A sampling for replaced records whose charge compares with the sum without the record."""
 
@@ -367,7 +368,7 @@ class Absent(jmm.Poisson):
 
 def test_the_noise_of_a_solution_covers_the_pair_that_its_charge_compares():
     def unit(sampling):
-        return mechanism.resolvent.noise_unit(jmm.Resolvent(
+        return mechanism.resolvent.noise_unit(jmm.mechanism.Resolvent(
             bound=1.0, prox=1.0, lipschitz=0.0, diameter=1.0, slack=0.5, population=40,
             sampling=sampling, assumes="monotone"))
 
@@ -375,7 +376,7 @@ def test_the_noise_of_a_solution_covers_the_pair_that_its_charge_compares():
     assert unit(jmm.FixedSize(batch=10)) == pytest.approx(1.5 / 10)
 
 
-@jmm.pytree_dataclass
+@jmm.types.pytree_dataclass
 class Longer(Shuffled):
     """It says that it reads fewer rows than it does."""
 
@@ -393,7 +394,7 @@ def test_a_sample_of_more_rows_than_described_is_refused():
 # --- a new leaf, in one class ---
 
 
-@jmm.pytree_dataclass
+@jmm.types.pytree_dataclass
 class ClipCounts(Leaf):
     """`times` noisy counts of the records whose gradient is within the clip norm.
 
@@ -465,14 +466,14 @@ def test_a_new_leaf_is_charged_beside_others():
     alone, counts, together = (jmm.epsilon(x, 1e-5) for x in (GRADIENTS, COUNTS, both))
     assert alone < together < alone + counts
     # one Gaussian: sqrt(100) 2 / 200, but for what rounding one number costs
-    assert counts == pytest.approx(jmm.epsilon(jmm.Solution(
+    assert counts == pytest.approx(jmm.epsilon(jmm.mechanism.Solution(
         sensitivity=1.0, noise_multiplier=10.0, because="a count"), 1e-5), rel=1e-3)
     assert jmm.epsilon(both, 1e-5, spent=2) < together / 5
     assert mechanism.releases(both) == 200
 
 
 def test_a_new_leaf_is_calibrated_and_told():
-    made = jmm.calibrate_noise(jmm.Sequence(parts=(GRADIENTS, COUNTS)), 1.0, 1e-5)
+    made = jmm.accounting.calibrate_noise(jmm.Sequence(parts=(GRADIENTS, COUNTS)), 1.0, 1e-5)
     assert 0.99 < jmm.epsilon(made, 1e-5) <= 1.0
     ratio = made.parts[1].noise_multiplier / made.parts[0].query.noise_multiplier.w
     assert ratio == pytest.approx(5.0)

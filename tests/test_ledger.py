@@ -326,12 +326,12 @@ def test_from_json_is_the_inverse_of_to_json(noise, spent):
     hyper = settings(20, noise)
     said = jmm.statement(jmm.sgda, hyper, state(hyper, spent), delta=1e-6, unit="a visit")
     record = json.loads(json.dumps(said.to_json()))
-    assert jmm.Statement.from_json(record) == said
+    assert jmm.accounting.Statement.from_json(record) == said
     for wrong in ({}, [], record | {"more": 1}, record | {"epsilon": "1"}, record | {"spent": 1.5},
                   record | {"sampling": "x"}, record | {"assumed": [3]},
                   {k: v for k, v in record.items() if k != "delta"}):
         with pytest.raises(ValueError, match="record"):
-            jmm.Statement.from_json(wrong)
+            jmm.accounting.Statement.from_json(wrong)
 
 
 # ---- the ledger ------------------------------------------------------------------------------
@@ -339,14 +339,14 @@ def test_from_json_is_the_inverse_of_to_json(noise, spent):
 
 @pytest.mark.parametrize("kind", ["renyi", "basic"])
 def test_budget_is_handed_out_refused_and_found_again(path, kind):
-    ledger = jmm.Ledger(path, epsilon=2.0, delta=1e-6, unit="a visit", filter=kind)
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, unit="a visit", filter=kind)
     assert ledger.odometer == 0
     assert ledger.remaining().share == pytest.approx(1.0)
     first = ledger.calibrate(jmm.sgda, settings(), share=0.5)
     with ledger.reserve(jmm.sgda, first, name="first") as entry:
         assert entry.name == "first"
     assert ledger.remaining().share == pytest.approx(0.5, abs=2e-3)
-    again = jmm.Ledger(path)
+    again = jmm.accounting.Ledger(path)
     assert again.remaining() == ledger.remaining()
     rest = again.calibrate(jmm.sgda, settings(7))
     again.reserve(jmm.sgda.mechanism(rest))
@@ -366,11 +366,11 @@ def test_budget_is_handed_out_refused_and_found_again(path, kind):
 
 
 def test_what_was_not_released_is_given_back_where_that_is_proved(path):
-    ledger = jmm.Ledger(path, epsilon=2.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
     hyper = ledger.calibrate(jmm.sgda, settings(20), share=0.8)
     entry = ledger.reserve(jmm.sgda, hyper, name="a")
     full = ledger.odometer
-    entry = jmm.Ledger(path).entry("a", jmm.sgda, hyper)  # after a restart
+    entry = jmm.accounting.Ledger(path).entry("a", jmm.sgda, hyper)  # after a restart
     entry.close(state(hyper, 5))
     assert ledger.remaining().share == pytest.approx(1 - 0.8 / 4, abs=1e-3)
     assert ledger.odometer < full
@@ -381,7 +381,7 @@ def test_what_was_not_released_is_given_back_where_that_is_proved(path):
     none = ledger.reserve(jmm.sgda, hyper, name="b")
     none.close(state(hyper, 0))
     assert ledger.remaining().share == pytest.approx(1 - 0.8 / 4, abs=1e-3)
-    other = jmm.Ledger(path.with_name("basic"), epsilon=2.0, delta=1e-6, filter="basic")
+    other = jmm.accounting.Ledger(path.with_name("basic"), epsilon=2.0, delta=1e-6, filter="basic")
     other.reserve(jmm.sgda, settings(20, 200.0), name="a").close(state(hyper, 5))
     kept = other.remaining().share
     other.reserve(jmm.sgda, settings(20, 200.0), name="b")
@@ -392,7 +392,7 @@ def test_losses_of_groups_have_their_noise_before_the_rest_is_calibrated(path):
     groups = jmm.GroupGradients(clip=1.0, noise_multiplier=None, sampling=jmm.Full(),
                                 sizes=(500, 800))
     hyper = jmm.group_sgd.example(groups, 10, laplace=None)
-    ledger = jmm.Ledger(path, epsilon=2.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
     with pytest.raises(ValueError, match="losses is not set"):
         ledger.calibrate(jmm.group_sgd, hyper)
     losses = dataclasses.replace(hyper.losses, noise_multiplier=40.0)
@@ -403,7 +403,7 @@ def test_losses_of_groups_have_their_noise_before_the_rest_is_calibrated(path):
 
 
 def test_an_exception_leaves_a_reservation_charged(path):
-    ledger = jmm.Ledger(path, epsilon=2.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
     with pytest.raises(KeyError), ledger.reserve(jmm.sgda, settings(20, 50.0), name="a"):
         raise KeyError
     assert ledger.statement().runs[0]["closed"] is None
@@ -416,12 +416,12 @@ def test_a_plan_is_charged_by_one_composition(path):
     plan = {"a": steps(9.0), "b": steps(2.0, 100, jmm.Poisson(rate=0.01))}
     joint = jmm.epsilon(jmm.Sequence(parts=tuple(plan.values())), 1e-6)
     with pytest.raises(ValueError, match="more noise"):
-        jmm.Ledger(path, epsilon=0.99 * joint, delta=1e-6, plan=plan)
-    ledger = jmm.Ledger(path, epsilon=joint, delta=1e-6, plan=plan)
+        jmm.accounting.Ledger(path, epsilon=0.99 * joint, delta=1e-6, plan=plan)
+    ledger = jmm.accounting.Ledger(path, epsilon=joint, delta=1e-6, plan=plan)
     assert ledger.remaining().planned == ("a", "b")
     ledger.reserve(plan["b"], name="b")
     assert ledger.odometer == joint
-    assert jmm.Ledger(path, plan=plan).remaining().planned == ("a",)
+    assert jmm.accounting.Ledger(path, plan=plan).remaining().planned == ("a",)
     for name, described, words in (("b", plan["b"], "another name"), ("c", plan["a"], "not in the"),
                                    (None, plan["a"], "not in the"), ("a", steps(8.9), "planned")):
         with pytest.raises(ValueError, match=words):
@@ -430,21 +430,21 @@ def test_a_plan_is_charged_by_one_composition(path):
         ledger.calibrate(jmm.sgda, settings())
     assert isinstance(ledger._rule, Plan)
     with pytest.raises(ValueError, match="plan"):
-        jmm.Ledger(path, plan=plan | {"c": steps(9.0)})
+        jmm.accounting.Ledger(path, plan=plan | {"c": steps(9.0)})
 
 
 @pytest.mark.parametrize("kind", ["renyi", "basic"])
 def test_statements_from_elsewhere_are_charged_by_what_they_say(path, kind):
     hyper = jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-9)
     said = jmm.statement(jmm.sgda, hyper, delta=1e-9)
-    ledger = jmm.Ledger(path, epsilon=2.0, delta=1e-6, filter=kind)
-    ledger.add(jmm.Statement.from_json(said.to_json()), name="theirs")
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, filter=kind)
+    ledger.add(jmm.accounting.Statement.from_json(said.to_json()), name="theirs")
     spent = ledger.statement().spent
     if kind == "basic":
         assert spent == {"epsilon": said.epsilon, "delta": 1e-9}
     else:
         assert spent["failure"] == 1e-9
-        assert spent["divergence"] > jmm.Ledger(path)._rule.charge(
+        assert spent["divergence"] > jmm.accounting.Ledger(path)._rule.charge(
             jmm.sgda.mechanism(hyper), "", 1e-6, RO)["divergence"] / 10
     assert "by its statement" in str(ledger.statement())
     other = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
@@ -466,7 +466,7 @@ def test_statements_from_elsewhere_are_charged_by_what_they_say(path, kind):
 
 def test_a_delta_that_is_short_is_told_apart_from_noise(path):
     said = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-6), delta=1e-6)
-    ledger = jmm.Ledger(path, epsilon=3.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=3.0, delta=1e-6)
     with pytest.raises(ValueError, match="delta that is short, not noise") as refused:
         ledger.add(said)
     words = str(refused.value)
@@ -475,7 +475,8 @@ def test_a_delta_that_is_short_is_told_apart_from_noise(path):
     assert "filter='basic'" in words
     most = float(words.partition("a delta of at most ")[2].split(",")[0])
     ledger.add(dataclasses.replace(said, delta=0.99 * most))  # as it says
-    basic = jmm.Ledger(path.with_name("basic"), epsilon=3.0, delta=1.5e-6, filter="basic")
+    basic = jmm.accounting.Ledger(path.with_name("basic"), epsilon=3.0, delta=1.5e-6,
+                                  filter="basic")
     basic.add(said)
     with pytest.raises(ValueError, match="delta of at most 5e-07"):
         basic.add(said)
@@ -485,7 +486,7 @@ def test_a_delta_that_is_short_is_told_apart_from_noise(path):
 
 def test_names_and_numbers_of_other_types_are_refused(path):
     said = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-9), delta=1e-9)
-    ledger = jmm.Ledger(path, epsilon=3.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=3.0, delta=1e-6)
     for name in (fractions.Fraction(1, 2), 3, b"a", ["a"]):
         with pytest.raises(ValueError, match="name must be a string"):
             ledger.reserve(steps(60.0), name=name)
@@ -496,22 +497,23 @@ def test_names_and_numbers_of_other_types_are_refused(path):
             with pytest.raises(ValueError, match=f"{what}.* must be"):
                 ledger.add(dataclasses.replace(said, **{what: wrong}))
     ledger.add(dataclasses.replace(said, epsilon=np.float32(0.5)), name="a NumPy number")
-    assert len(jmm.Ledger(path).statement().runs) == 1
+    assert len(jmm.accounting.Ledger(path).statement().runs) == 1
 
 
 @pytest.mark.parametrize("kind", ["renyi", "basic", "plan"])
 def test_a_ledger_for_several_records_of_a_person(path, kind):
     run = steps(5.0, 30, jmm.Poisson(rate=0.01))
     plan = {"a": run} if kind == "plan" else None
-    ledger = jmm.Ledger(path, epsilon=40.0, delta=1e-6, people=3, filter=kind, plan=plan)
+    ledger = jmm.accounting.Ledger(path, epsilon=40.0, delta=1e-6, people=3, filter=kind, plan=plan)
     ledger.reserve(run, name="a")
-    single = jmm.Ledger(path.with_name("one"), epsilon=40.0, delta=1e-6, filter=kind, plan=plan)
+    single = jmm.accounting.Ledger(path.with_name("one"), epsilon=40.0, delta=1e-6, filter=kind,
+                                   plan=plan)
     single.reserve(run, name="a")
     if kind == "renyi":
         charged = [x.statement().spent["divergence"] for x in (single, ledger)]
         assert charged[1] > 2 * charged[0] > 0
     else:
-        assert jmm.Ledger(path).odometer > 2 * single.odometer > 0
+        assert jmm.accounting.Ledger(path).odometer > 2 * single.odometer > 0
     assert ledger.odometer >= jmm.epsilon(run, 1e-6, people=3)
     assert "privacy for any 3 records" in str(ledger.statement())
     if kind != "plan":
@@ -530,9 +532,9 @@ def test_a_ledger_for_several_records_of_a_person(path, kind):
     ({"neighbours": AR}, "neighbours"), ({"filter": "basic"}, "filter"), ({"order": 3.0}, "order"),
     ({"people": 2}, "people")])
 def test_other_settings_are_refused(path, given, words):
-    jmm.Ledger(path, epsilon=2.0, delta=1e-6, order=10.0)
+    jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, order=10.0)
     with pytest.raises(ValueError, match=words):
-        jmm.Ledger(path, **given)
+        jmm.accounting.Ledger(path, **given)
 
 
 @pytest.mark.parametrize(("given", "words"), [
@@ -546,12 +548,12 @@ def test_other_settings_are_refused(path, given, words):
     ({"epsilon": 1.0, "delta": 1e-6, "neighbours": "both"}, "neighbours")])
 def test_a_bad_ledger_is_refused_and_leaves_no_file(path, given, words):
     with pytest.raises(ValueError, match=words):
-        jmm.Ledger(path, **given)
+        jmm.accounting.Ledger(path, **given)
     assert not path.exists()
 
 
 def test_a_bad_run_is_refused(path):
-    ledger = jmm.Ledger(path, epsilon=2.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
     ledger.reserve(steps(100.0), name="a")
     for described, words in ((steps(100.0), "another name"), (steps(0.0), "left"), (3, "mechanism"),
                              (steps(1e-3), "left")):
@@ -574,7 +576,7 @@ from jaxminimax import Saddle
 path, name, then = sys.argv[1:]
 query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(60.0, None), population=1000)
 run = jmm.Repeat(query=query, times=10)
-ledger = jmm.Ledger(path)
+ledger = jmm.accounting.Ledger(path)
 if then == "race":
     open(path + name, "w").close()
     while not os.path.exists(path + "go"):
@@ -597,24 +599,24 @@ def child(path, name, then):
 
 @pytest.mark.slow
 def test_processes_cannot_spend_the_same_budget_and_a_crash_keeps_its_charge(path):
-    rule = jmm.Ledger(path, epsilon=1.0, delta=1e-6)._rule
+    rule = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)._rule
     one = rule.charge(steps(60.0, 10), "", 1.0, RO)["divergence"]
     rest = steps(60.0, int(10 * (rule.limits["divergence"] / one - 2.5)))
-    jmm.Ledger(path).reserve(rest, name="rest")  # room for two more
+    jmm.accounting.Ledger(path).reserve(rest, name="rest")  # room for two more
     both = [child(path, name, "race") for name in ("b", "c")]
     assert child(path, "crashed", "die").wait(120) == -signal.SIGKILL
-    runs = jmm.Ledger(path).statement().runs
+    runs = jmm.accounting.Ledger(path).statement().runs
     assert [run["name"] for run in runs] == ["rest", "crashed"]
     assert runs[1]["closed"] is None
     while not all(pathlib.Path(f"{path}{name}").exists() for name in ("b", "c")):
         assert all(process.poll() is None for process in both)
     pathlib.Path(f"{path}go").touch()
     assert sorted(process.wait(120) for process in both) == [0, 3]
-    assert len(jmm.Ledger(path).statement().runs) == 3
+    assert len(jmm.accounting.Ledger(path).statement().runs) == 3
 
 
 def test_threads_cannot_spend_the_same_budget(path):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     one = ledger._rule.charge(steps(60.0), "", 1.0, RO)["divergence"]
     room = math.floor(ledger._rule.limits["divergence"] / one)
     granted = []
@@ -622,7 +624,7 @@ def test_threads_cannot_spend_the_same_budget(path):
     def take(k):
         for i in range(room):
             try:
-                jmm.Ledger(path).reserve(steps(60.0), name=f"{k}.{i}")
+                jmm.accounting.Ledger(path).reserve(steps(60.0), name=f"{k}.{i}")
             except ValueError:
                 return
             granted.append(k)
@@ -636,7 +638,7 @@ def test_threads_cannot_spend_the_same_budget(path):
 
 
 def test_a_crash_while_writing_leaves_the_old_content(path, monkeypatch):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     before = path.read_text()
 
     def fails(*_):
@@ -658,38 +660,39 @@ def test_a_crash_while_writing_leaves_the_old_content(path, monkeypatch):
     (lambda text: text.replace('"version": 1', '"version": 9'), "version"),
     (lambda text: text.replace('"epsilon": 1.0', '"epsilon": 2.0'), "damaged")])
 def test_a_file_that_is_no_whole_ledger_is_refused(path, spoil, words):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     spoiled = spoil(path.read_text())
     path.write_text(spoiled)
-    for use in (lambda: jmm.Ledger(path), ledger.remaining, lambda: ledger.reserve(steps(60.0))):
+    for use in (lambda: jmm.accounting.Ledger(path), ledger.remaining,
+                lambda: ledger.reserve(steps(60.0))):
         with pytest.raises(ValueError, match=words):
             use()
     assert path.read_text() == spoiled
 
 
 def test_a_ledger_has_one_name(path):
-    jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     link = path.with_name("link")
     link.symlink_to(path)
-    jmm.Ledger(link).reserve(steps(60.0), name="a")
+    jmm.accounting.Ledger(link).reserve(steps(60.0), name="a")
     assert link.is_symlink()
-    assert len(jmm.Ledger(path).statement().runs) == 1
+    assert len(jmm.accounting.Ledger(path).statement().runs) == 1
     os.link(path, path.with_name("hard"))
     with pytest.raises(ValueError, match="several names"):
-        jmm.Ledger(path).reserve(steps(60.0), name="b")
+        jmm.accounting.Ledger(path).reserve(steps(60.0), name="b")
 
 
 def test_a_lock_that_is_held_and_a_folder_that_is_missing_are_told(path, tmp_path):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     ledger._books._wait = 0.05
     with (_books.Books(path).locked(), pytest.raises(ValueError, match="locked by another")):
         ledger.reserve(steps(60.0))
     with pytest.raises(ValueError, match="make it first"):
-        jmm.Ledger(tmp_path / "none" / "a", epsilon=1.0, delta=1e-6)
+        jmm.accounting.Ledger(tmp_path / "none" / "a", epsilon=1.0, delta=1e-6)
     path.unlink()
     with pytest.raises(ValueError, match="no ledger at"):
         ledger.remaining()
-    jmm.Ledger(path, epsilon=2.0, delta=1e-6)
+    jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6)
     with pytest.raises(ValueError, match="another ledger"):
         ledger.remaining()
 
@@ -718,7 +721,7 @@ def train(ledger, key=0, data=ROWS, z=0.0, n=N, problem=PROBLEM, **how):
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_charged_once_and_no_other_for_free(path, tmp_path):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     folder = tmp_path / "run"
     with pytest.raises(StoppedError):
         train(ledger, checkpoint=folder, callback=stop, name="a")
@@ -746,7 +749,7 @@ def test_a_run_that_goes_on_is_charged_once_and_no_other_for_free(path, tmp_path
 
 @pytest.mark.slow
 def test_a_run_goes_on_elsewhere_only_from_a_saved_state(path, tmp_path):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
     with pytest.raises(StoppedError):
         train(ledger, checkpoint=tmp_path / "run", callback=stop)
@@ -760,14 +763,14 @@ def test_a_run_goes_on_elsewhere_only_from_a_saved_state(path, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_lost_its_last_state_goes_on_only_where_it_was(path, tmp_path):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
     seen = []
     train(ledger, checkpoint=tmp_path / "run", callback=seen.append)
     shutil.rmtree(tmp_path / "run" / "4")
     with pytest.raises(ValueError, match="another device, mesh"):
         train(ledger, checkpoint=tmp_path / "run", mesh=mesh)
-    slices = PROBLEM._replace(operator=jmm.with_strategy(PROBLEM.operator, "microbatch", 5))
+    slices = PROBLEM._replace(operator=jmm.types.with_strategy(PROBLEM.operator, "microbatch", 5))
     with pytest.raises(ValueError, match="strategy"):
         train(ledger, checkpoint=tmp_path / "run", problem=slices)
     again = train(ledger, checkpoint=tmp_path / "run")
@@ -776,7 +779,7 @@ def test_a_run_that_lost_its_last_state_goes_on_only_where_it_was(path, tmp_path
 
 
 def test_a_run_that_never_began_is_not_charged(path):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     with pytest.raises(ValueError, match="neighbours"):
         train(ledger, neighbours=AR)
     with pytest.raises(ValueError, match="people"):
@@ -791,9 +794,9 @@ def test_a_run_that_never_began_is_not_charged(path):
 def test_runs_of_another_unit_are_refused(path):
     """A ledger of persons would print persons' privacy for what protects single rows."""
     owners = np.arange(N) % 4
-    persons = jmm.by_person(ROWS, owners, most=3)
+    persons = jmm.problems.by_person(ROWS, owners, most=3)
     each = jmm.problems.per_person(PROBLEM)
-    of_persons = jmm.Ledger(path, epsilon=1.0, delta=1e-6, unit="one person")
+    of_persons = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6, unit="one person")
     said = train(of_persons, data=persons, n=4, problem=each, name="persons").statement
     assert said.unit == "one person"
     with pytest.raises(ValueError, match="unit = 'one record', and the ledger for 'one person'"):
@@ -806,7 +809,7 @@ def test_runs_of_another_unit_are_refused(path):
     assert [(run["name"], run["unit"]) for run in runs] == [
         (name, "one person") for name in ("persons", "rows of one each", "reserved")]
     assert str(of_persons.statement()).count("(for one person; ") == 3
-    of_rows = jmm.Ledger(path.with_name("rows"), epsilon=1.0, delta=1e-6)
+    of_rows = jmm.accounting.Ledger(path.with_name("rows"), epsilon=1.0, delta=1e-6)
     with pytest.raises(ValueError, match="unit = 'one person'"):
         train(of_rows, data=persons, n=4, problem=each)
     train(of_rows)
@@ -814,11 +817,11 @@ def test_runs_of_another_unit_are_refused(path):
 
 
 def test_a_run_that_another_process_goes_on_with_is_not_cancelled(path):
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     marks = RunMark(key="k", run="r", resumable=True)
     first = ledger.reserve(steps(60.0), run=marks)
     left = ledger.remaining()
-    second = jmm.Ledger(path).reserve(steps(60.0), run=marks)
+    second = jmm.accounting.Ledger(path).reserve(steps(60.0), run=marks)
     assert (first.fresh, second.fresh) == (True, False)
     with pytest.raises(ValueError, match="may have released"):
         first.cancel()
@@ -835,7 +838,7 @@ def test_a_refused_run_reads_no_data(path):
                 raise AttributeError(name)
             raise AssertionError("data were read")
 
-    ledger = jmm.Ledger(path, epsilon=0.01, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=0.01, delta=1e-6)
     with pytest.raises(ValueError, match="are left"):
         train(ledger, data=Untouched())
 
@@ -846,7 +849,7 @@ def test_a_refused_run_reads_no_data(path):
 def test_the_command_line_prints_the_statement(path, capsys):
     assert main(["ledger", str(path)]) == 2
     assert "no ledger" in capsys.readouterr().err
-    ledger = jmm.Ledger(path, epsilon=1.0, delta=1e-6)
+    ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     ledger.reserve(steps(60.0), name="a")
     assert main(["ledger", str(path)]) == 0
     assert capsys.readouterr().out.strip() == str(ledger.statement())
@@ -862,7 +865,7 @@ def test_charges_have_no_field_that_a_filter_leaves_out():
 
 
 def test_a_ledgers_own_statement_is_no_run_of_another(tmp_path):
-    one = jmm.Ledger(tmp_path / "one", epsilon=1.0, delta=1e-6)
-    two = jmm.Ledger(tmp_path / "two", epsilon=1.0, delta=1e-6)
+    one = jmm.accounting.Ledger(tmp_path / "one", epsilon=1.0, delta=1e-6)
+    two = jmm.accounting.Ledger(tmp_path / "two", epsilon=1.0, delta=1e-6)
     with pytest.raises(ValueError, match="no statement of one mechanism"):
         two.add(one.statement())

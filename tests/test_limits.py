@@ -23,13 +23,13 @@ KINDS = {
     "disjoint": repeat(jmm.Disjoint(batch=100), 1000),
     "correlated": jmm.Repeat(query=dataclasses.replace(
         repeat(jmm.Disjoint(batch=100), 1).query, bands=4), times=1000),
-    "tree": jmm.TreeSums(clip=1.0, leaves=1000),
-    "sums": jmm.CorrelatedSums(clip=1.0, leaves=100, bands=4),
+    "tree": jmm.mechanism.TreeSums(clip=1.0, leaves=1000),
+    "sums": jmm.mechanism.CorrelatedSums(clip=1.0, leaves=100, bands=4),
     "groups": jmm.Repeat(query=jmm.GroupGradients(clip=1.0, sizes=(500, 800)), times=10),
     "poisson": repeat(jmm.Poisson(rate=1e-3), 10),
     "fixed": repeat(jmm.FixedSize(batch=50), 10),
     "replacement": repeat(jmm.FixedSize(batch=50, replacement=True), 10),
-    "resolvent": jmm.Repeat(query=jmm.Resolvent(
+    "resolvent": jmm.Repeat(query=jmm.mechanism.Resolvent(
         bound=1.0, prox=2.0, lipschitz=0.0, diameter=1.0, population=1000, assumes="monotone",
         sampling=jmm.Full()), times=5),
 }
@@ -43,9 +43,9 @@ def test_a_target_above_what_is_proven_is_refused_with_the_limit(made):
     for target in (1.001 * limit.epsilon, 100.0, 1e5):
         with pytest.raises(ValueError, match=rf"epsilon = {target:g} is above what is proven.*"
                                              rf"{limit.epsilon:.4g}.*smaller epsilon"):
-            jmm.calibrate_noise(made, target, 1e-6)
+            jmm.accounting.calibrate_noise(made, target, 1e-6)
     with pytest.raises(ValueError, match=rf"delta = 1e-50 is too small.*{limit.delta:.3g}"):
-        jmm.calibrate_noise(made, 1.0, 1e-50)
+        jmm.accounting.calibrate_noise(made, 1.0, 1e-50)
 
 
 @pytest.mark.parametrize("kind", ["full", "correlated", "tree"])
@@ -54,13 +54,13 @@ def test_between_what_noise_reaches_and_the_limit_a_target_is_refused(kind):
     made = KINDS[kind]
     target = 0.9999 * limits(made.with_noise(1.0), 1e-6).epsilon
     with pytest.raises(ValueError, match=r"cannot be met closely.*smaller epsilon"):
-        jmm.calibrate_noise(made, target, 1e-6)
+        jmm.accounting.calibrate_noise(made, target, 1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 50.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_within_reach_is_met_to_a_fifth_of_a_percent(kind, epsilon):
-    answer = jmm.calibrate_noise(KINDS[kind], epsilon, 1e-6)
+    answer = jmm.accounting.calibrate_noise(KINDS[kind], epsilon, 1e-6)
     assert 0.998 < jmm.epsilon(answer, 1e-6) / epsilon <= 1
 
 
@@ -91,14 +91,15 @@ def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_search_among_candidates_meets_its_target_or_refuses_it(apart):
     def searched(epsilon):
-        target = _tuning_noise.Target(epsilon, 1e-6, jmm.Repetitions(), "replace_one")
+        target = _tuning_noise.Target(epsilon, 1e-6, jmm.mechanism.Repetitions(), "replace_one")
         hyper = jmm.sgda.Hyper(query=repeat(jmm.Full(), 1).query, step=Saddle(0.1, 0.1),
                                iterations=10)
         made, score = _tuning_noise.calibrate_search(
             jmm.sgda, [hyper], tuning.score_mechanism((0.0, 1.0), 100_000), target, apart=apart,
             share=0.2)
         run = _tuning_noise.one_run(jmm.sgda, made[0], score, apart)
-        return _tuning.epsilon_of_best(target.cost(run), 1e-6, jmm.Repetitions(), "replace_one")
+        return _tuning.epsilon_of_best(target.cost(run), 1e-6, jmm.mechanism.Repetitions(),
+                                       "replace_one")
 
     assert 0.998 * 30 < searched(30.0) <= 30 * (1 + 1e-9)
     with pytest.raises(ValueError, match=r"cannot be met closely|No noise makes the search"):

@@ -131,7 +131,7 @@ def test_the_lemma_counts_where_it_is_the_smaller(kind, k):
     e = found.epsilon / k
     assert jmm.delta(made, e) * _people.factor(e, k) <= delta * (1 + 1e-3)
     assert jmm.delta(made, found.epsilon, people=k) <= delta * (1 + 1e-3)
-    answer = jmm.calibrate_noise(made, 1.0, delta, people=k)
+    answer = jmm.accounting.calibrate_noise(made, 1.0, delta, people=k)
     assert 0.998 < jmm.epsilon(answer, delta, people=k) <= 1
 
 

@@ -160,14 +160,14 @@ def test_runs_from_the_host_and_resumed_ones_draw_the_same(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(DATA, every=2, checkpoint=tmp_path, callback=stop)
     resumed = fit(DATA, every=2, checkpoint=tmp_path).state
-    sent = fit(jmm.HostData(jax.tree.map(np.asarray, DATA)), every=4).state
+    sent = fit(jmm.placement.HostData(jax.tree.map(np.asarray, DATA)), every=4).state
     for other in (resumed, sent):
         jax.tree.map(np.testing.assert_array_equal, whole, other)
 
 
 @pytest.mark.slow
 def test_a_stream_draws_for_the_record_that_it_reads():
-    sums = jmm.TreeSums(clip=2.0, leaves=4, noise_multiplier=0.0)
+    sums = jmm.mechanism.TreeSums(clip=2.0, leaves=4, noise_multiplier=0.0)
     base = core.operators_words(KEY, core.Kind.LEAF, 1)
     for place in ((5,), (2, 3)):  # of all records, and of a group
         data = DATA if len(place) == 1 else jax.tree.map(
@@ -197,7 +197,7 @@ def test_a_public_term_has_a_key_of_its_own_in_every_round():
 def test_who_needs_one_operator_for_a_record_refuses():
     with pytest.raises(ValueError, match="takes no key"):
         jmm.metrics.mean_operator(of(signs), START, DATA)
-    point = jmm.proximal.certified(jmm.Resolvent(
+    point = jmm.proximal.certified(jmm.mechanism.Resolvent(
         bound=1.0, prox=1.0, lipschitz=1.0, diameter=2.0, population=N, assumes="monotone",
         noise_multiplier=1.0))
     with pytest.raises(ValueError, match="takes no key"):

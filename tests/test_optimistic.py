@@ -140,7 +140,7 @@ def test_a_plan_takes_its_step_from_the_noise_as_calibrated():
         made = jmm.plan(optimistic, iterations=rounds, kappa=kappa, **PUBLIC)
         step = kappa * math.sqrt(2) / math.sqrt(rounds * noise(made.hyper))
         assert made.hyper.step == Saddle(*(pytest.approx(min(0.5, step)),) * 2)
-        assert made.hyper.averaging == jmm.WEIGHTED
+        assert made.hyper.averaging == jmm.averaging.WEIGHTED
         assert made.guarantee is None
     few = jmm.plan(optimistic, **{**PUBLIC, "epsilon": 50.0})
     assert few.hyper.step.w == 0.5

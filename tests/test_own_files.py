@@ -277,7 +277,7 @@ def test_what_ended_processes_left_is_removed(tmp_path):
     left.write_text("{")
     mine = tmp_path / "study.json.txt"
     mine.write_text("mine")
-    jmm.Ledger(tmp_path / "study.json", epsilon=1.0, delta=1e-6)
+    jmm.accounting.Ledger(tmp_path / "study.json", epsilon=1.0, delta=1e-6)
     assert not left.exists()
     assert mine.exists()
     run = tmp_path / "run"

@@ -170,7 +170,7 @@ def test_rows_on_a_mesh_or_sent_ahead_are_counted_as_all_of_them():
     sent = Window(rows=jnp.ones((2, 5)), numbers=jnp.zeros((2, 5), jnp.int32), high=None,
                   valid=None, fits=jnp.ones(2, bool), marks=jnp.zeros((2, 2), jnp.uint32),
                   first=ZERO, population=N, described=())
-    for data in (jmm.shard(X, mesh), sent):
+    for data in (jmm.placement.shard(X, mesh), sent):
         own_record.check(of(lambda y: y), POINT, data)
         with pytest.raises(ValueError, match="closes over"):
             own_record.check(of(lambda y: y * jnp.sum(X + 1)), POINT, data)
@@ -208,17 +208,17 @@ def doors(closed):
     w, task = jnp.zeros(2), grouped(closed)
     single = jmm.Problem(jmm.saddle_operator(lambda w, v, y: loss(closed)(w, y)))
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
-    point = jmm.proximal.certified(jmm.Resolvent(
+    point = jmm.proximal.certified(jmm.mechanism.Resolvent(
         bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0, population=N, noise_multiplier=1.0,
         assumes="lipschitz"))
     gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=SIZES)
     risks = jmm.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
-    choice = jmm.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
-    solution = jmm.phased_erm.certified(jmm.GroupSolution(
+    choice = jmm.mechanism.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES)
+    solution = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
         lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=1.0, reg_lam=1.0, slack=0.1,
         noise_multiplier=1.0, sizes=SIZES, phases=1))
-    tree = jmm.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=9)
-    one = jmm.RecordLosses(bound=1.0, noise_multiplier=1.0, times=9)
+    tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=9)
+    one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=1.0, times=9)
     z, door = Saddle(w, ()), jmm.release
     return {
         "release": lambda: door(KEY, jmm.Repeat(query=query, times=1), ZERO, single, z, X),

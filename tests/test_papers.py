@@ -31,7 +31,7 @@ def poisson(z, n, batch, times):
 
 
 def calibrated(mechanism, epsilon, delta):
-    return jmm.calibrate_noise(mechanism, epsilon, delta).query.noise_multiplier.w
+    return jmm.accounting.calibrate_noise(mechanism, epsilon, delta).query.noise_multiplier.w
 
 
 def at_grid(grid, mechanism, delta):
@@ -72,7 +72,8 @@ def test_proposition_3(epsilon, delta, exact, paper, achieved):
     near, far = 0.5 / z - epsilon * z, -0.5 / z - epsilon * z
     true = special.ndtr(near) - math.exp(epsilon) * special.ndtr(far)
     assert true == pytest.approx(achieved, rel=0.03)
-    one = jmm.calibrate_noise(jmm.Solution(sensitivity=1.0, because="test"), epsilon, delta)
+    one = jmm.accounting.calibrate_noise(jmm.mechanism.Solution(sensitivity=1.0, because="test"),
+                                         epsilon, delta)
     assert one.noise_multiplier == pytest.approx(exact, abs=6e-7)
     assert (gaussian(z, delta) > epsilon) == (achieved > delta)
 
@@ -160,7 +161,8 @@ def test_calibrated_fixed_size_noise(n, batch, times, epsilon, delta, z):
 
 
 def test_vectors_of_the_proximal_and_extragradient_methods():
-    exact = jmm.calibrate_noise(jmm.Solution(sensitivity=1.0, because="test"), 1.0, 1e-5)
+    exact = jmm.accounting.calibrate_noise(jmm.mechanism.Solution(sensitivity=1.0, because="test"),
+                                           1.0, 1e-5)
     z = exact.noise_multiplier
     assert formulas.nseg_proposition_5(1.0, 11, 1.0, 1e-5) == pytest.approx(0.872459, abs=1e-6)
     assert 2 / 11 * z == pytest.approx(0.678297, abs=1e-6)
@@ -261,8 +263,9 @@ def test_a_literal_reading_of_full_batch_descent_ascent(epsilon, one, four, both
 ])
 def test_noise_over_sensitivity_of_a_solution(delta, ratios):
     for epsilon, ratio in zip((0.1, 0.25, 0.5, 1, 2, 3, 4, 8), ratios, strict=True):
-        one = jmm.calibrate_noise(jmm.Solution(sensitivity=0.3, slack=0.01, because="test"),
-                                  epsilon, delta)
+        one = jmm.accounting.calibrate_noise(jmm.mechanism.Solution(sensitivity=0.3, slack=0.01,
+                                                                    because="test"),
+                                             epsilon, delta)
         assert one.noise_multiplier == pytest.approx(ratio, abs=6e-7)
 
 
@@ -274,8 +277,8 @@ def test_output_perturbation_and_the_one_pass_formula(epsilon, paper, ours, deli
                                                       local_epsilon):
     noise = formulas.recursive_theorem_12(1.0, 0.5, 1, 1, epsilon, 1e-6)
     assert noise == pytest.approx(paper, abs=6e-3)
-    one = jmm.Solution(sensitivity=1.0, slack=0.01, because="test")
-    z = jmm.calibrate_noise(one, epsilon, 1e-6).noise_multiplier
+    one = jmm.mechanism.Solution(sensitivity=1.0, slack=0.01, because="test")
+    z = jmm.accounting.calibrate_noise(one, epsilon, 1e-6).noise_multiplier
     assert 1.02 * z == pytest.approx(ours, abs=6e-3)
     assert gaussian(noise / 2, 5e-7) == pytest.approx(delivered, abs=6e-4)
     ratio = formulas.recursive_local(1.0, epsilon, 1e-6) / 2
@@ -414,8 +417,8 @@ def test_phased_minimisation(t, stated, exact, paper, ours):
     assert moved == pytest.approx(exact, rel=5e-4)
     assert formulas.phased_erm_theorem_2(1.0, n, step, t, 1.0, 1e-6) == pytest.approx(paper,
                                                                                       rel=5e-4)
-    one = jmm.Solution(sensitivity=moved, slack=0.01, because="test")
-    one = jmm.calibrate_noise(one, 1.0, 1e-6)
+    one = jmm.mechanism.Solution(sensitivity=moved, slack=0.01, because="test")
+    one = jmm.accounting.calibrate_noise(one, 1.0, 1e-6)
     assert one.noise_multiplier == pytest.approx(4.224679, abs=1e-6)
     assert one.noise_multiplier * 1.02 * moved == pytest.approx(ours, rel=3e-3)
 
@@ -423,7 +426,8 @@ def test_phased_minimisation(t, stated, exact, paper, ours):
 @pytest.mark.parametrize(("leaves", "node"), [(1000, 13.35961), (1023, 13.35961),
                                               (1024, 14.01167), (4096, 15.23230)])
 def test_noise_of_a_node(leaves, node):
-    tree = jmm.calibrate_noise(jmm.TreeSums(clip=1.0, leaves=leaves), 1.0, 1e-6)
+    tree = jmm.accounting.calibrate_noise(jmm.mechanism.TreeSums(clip=1.0, leaves=leaves), 1.0,
+                                          1e-6)
     assert tree.noise_multiplier / 2 == pytest.approx(node, abs=1e-5)
 
 
@@ -446,11 +450,11 @@ def test_noise_of_the_groups_losses_as_printed():
 ])
 def test_gradients_and_losses_share_a_budget(share, laplace, replacement, without, rate, full, rel):
     losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=200, noise="laplace")
-    losses = jmm.calibrate_noise(losses, share, 1e-6)
+    losses = jmm.accounting.calibrate_noise(losses, share, 1e-6)
     assert losses.noise_multiplier == pytest.approx(laplace, rel=2e-2 if share > 0.2 else 5e-4)
 
     def beside(mechanism):
-        made = jmm.calibrate_noise(mechanism, 1.0, 1e-6, alongside=(losses,))
+        made = jmm.accounting.calibrate_noise(mechanism, 1.0, 1e-6, alongside=(losses,))
         return made.query.noise_multiplier.w
 
     assert near(beside(fixed(1.0, 1000, 50, 200)) / 2, without, rel)
@@ -536,7 +540,8 @@ def test_the_argmax_baselines_noise():
     assert noise == pytest.approx(math.sqrt(17 * math.log(5e9) * math.log(1e6)) / 1000)
     losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=17, only_argmax=True,
                              noise="laplace")
-    assert jmm.calibrate_noise(losses, 0.2, 1e-6).noise_multiplier == pytest.approx(72.99, rel=5e-3)
+    assert jmm.accounting.calibrate_noise(losses, 0.2,
+                                          1e-6).noise_multiplier == pytest.approx(72.99, rel=5e-3)
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, SaddleOperator
+from jaxminimax import Saddle
 from jaxminimax.problems import People, by_group, by_person, per_person
+from jaxminimax.types import SaddleOperator
 
 K, DIM, HIDDEN, CLIP = 3, 8, 6, Saddle(0.7, 0.4)
 START = Saddle({"W": jnp.linspace(-1, 1, DIM * HIDDEN).reshape(DIM, HIDDEN),

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import GroupSolution, Saddle, mechanism, phased_erm, problems
+from jaxminimax import Saddle, mechanism, phased_erm, problems
+from jaxminimax.mechanism import GroupSolution
 from jaxminimax.releases.solutions import release_group_solution
 from jaxminimax.solvers import groups
 
@@ -55,7 +56,7 @@ def test_sensitivity_and_noise_are_those_of_the_reference_table(phase, reg_w, ex
     at = query.reg_w * 2 ** (phase - 1)
     assert at == pytest.approx(reg_w, rel=3e-4)
     assert mechanism.solutions.exact_sensitivity(query, at) == pytest.approx(exact, rel=3e-4)
-    z = jmm.calibrate_noise(query, 1.0, 1e-6).noise_multiplier
+    z = jmm.accounting.calibrate_noise(query, 1.0, 1e-6).noise_multiplier
     assert z == pytest.approx(dpa.get_sigma_gaussian(1.0, 1e-6), rel=1e-9)
     assert z * mechanism.solutions.solution_length(query, at) == pytest.approx(noise, rel=3e-3)
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.drivers.scan import whole_run
+from jaxminimax.drivers.runs import whole_run
 from jaxminimax.mechanism import composed
 
 N, KEY = 40, jax.random.key(5)
@@ -37,7 +37,8 @@ def places(described):
 
 def test_every_part_has_a_place_of_its_own_among_those_of_its_kind():
     one = repeat()
-    tree, losses = jmm.TreeSums(clip=1.0, leaves=4), jmm.RecordLosses(bound=1.0, times=4)
+    tree = jmm.mechanism.TreeSums(clip=1.0, leaves=4)
+    losses = jmm.mechanism.RecordLosses(bound=1.0, times=4)
     for several in (jmm.Sequence, jmm.Parallel):
         assert places(several(parts=(one, one, repeat(AHEAD)))) == [0, 1, 2]
         assert places(several(parts=(one, tree, losses))) == [0, 0, 0]
@@ -47,7 +48,7 @@ def test_every_part_has_a_place_of_its_own_among_those_of_its_kind():
 
 def test_nested_parts_are_numbered_over_the_whole():
     inner = jmm.Parallel(parts=(repeat(), repeat()))
-    outer = jmm.Sequence(parts=(repeat(), inner, jmm.TreeSums(clip=1.0, leaves=4), inner))
+    outer = jmm.Sequence(parts=(repeat(), inner, jmm.mechanism.TreeSums(clip=1.0, leaves=4), inner))
     assert places(outer) == [0, 1, 2, 0, 3, 4]
     assert places(inner) == [0, 1]
     assert places(jmm.Sequence(parts=(jmm.Sequence(parts=(outer,)), repeat()))) == [
@@ -56,12 +57,14 @@ def test_nested_parts_are_numbered_over_the_whole():
 
 def test_windows_and_correlated_sums_have_places_among_those_of_their_kind():
     both = jmm.Query(clip=Saddle(1.0, 1.0), population=N)
-    windows = jmm.Windows(anchor=both, length=2, rounds=4,
-                          difference=jmm.Difference(lipschitz=1.0, population=N))
+    windows = jmm.mechanism.Windows(anchor=both, length=2, rounds=4,
+                                    difference=jmm.mechanism.Difference(lipschitz=1.0,
+                                                                        population=N))
     made = jmm.Sequence(parts=(repeat(), windows))
     assert [one.place for one in made.answered()] == [0, 1]
     assert places(made) == [0, 1, 1]  # a release of a window is an anchor or a difference
-    sums = jmm.TreeSums(clip=1.0, leaves=4), jmm.CorrelatedSums(clip=1.0, leaves=4, bands=2)
+    sums = (jmm.mechanism.TreeSums(clip=1.0, leaves=4),
+            jmm.mechanism.CorrelatedSums(clip=1.0, leaves=4, bands=2))
     assert places(jmm.Sequence(parts=sums)) == [0, 1]  # both round a leaf by one kind of key
 
 
@@ -154,7 +157,7 @@ def test_rows_sent_ahead_for_another_part_are_not_released():
 class Two:
     """Two releases a round, a description for each."""
 
-    @jmm.pytree_dataclass
+    @jmm.types.pytree_dataclass
     class Hyper:
         query: Any
         ahead: Any
@@ -231,7 +234,8 @@ REFUSED = {
     "another sampling": (of_query(sampling=jmm.Poisson(rate=0.5)), "other settings"),
     "more releases": (with_second(lambda part: dataclasses.replace(part, times=99)),
                       "other settings"),
-    "a part of another class": (with_second(lambda part: jmm.TreeSums(clip=1.0, leaves=4)),
+    "a part of another class": (with_second(lambda part: jmm.mechanism.TreeSums(clip=1.0,
+                                                                                leaves=4)),
                                 "release answers"),
 }
 
@@ -409,7 +413,7 @@ def test_all_descriptions_are_calibrated_together(ratio):
 
 def test_descriptions_in_a_tuple_are_calibrated_together():
     class Listed(Two):
-        @jmm.pytree_dataclass
+        @jmm.types.pytree_dataclass
         class Hyper:
             query: Any
             iterations: int = jax.tree.static()
@@ -436,7 +440,7 @@ def test_a_description_that_nothing_charges_is_refused_by_name():
 
 def test_settings_without_a_description_are_refused():
     class Hidden(Two):
-        @jmm.pytree_dataclass
+        @jmm.types.pytree_dataclass
         class Hyper:
             iterations: int = jax.tree.static()
 
@@ -496,7 +500,7 @@ def test_a_leaf_without_numbers_is_released(n, strategy):
         return jnp.sum(x @ w["a"]) + jnp.sum(w["none"])
 
     z = Saddle({"a": jnp.ones((3, 2)), "none": jnp.zeros((0, 3))}, ())
-    problem = jmm.Problem(jmm.with_strategy(jmm.saddle_operator(loss), strategy))
+    problem = jmm.Problem(jmm.types.with_strategy(jmm.saddle_operator(loss), strategy))
     g = jmm.release(KEY, repeat(dataclasses.replace(QUERY, population=n)), 0, problem, z,
                     jnp.ones((n, 4, 3)))
     assert g.w["none"].shape == (0, 3)

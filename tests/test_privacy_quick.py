@@ -77,7 +77,7 @@ def laws():
     point = DOORS["proximal point"].mechanism.query
     phase = DOORS["solution"].mechanism
     groups = 1 / np.array(SIZES)
-    correlated = jmm.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=3)
+    correlated = jmm.mechanism.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=3)
     both = np.repeat(np.array(CLIP) / N, 2)
     losses = dict(pair=LOSSES, keys=4000)
     each = dict(moves=math.sqrt(len(SIZES)), place=(slice(None), 0))  # one record of each group

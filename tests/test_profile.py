@@ -34,7 +34,7 @@ def poisson(rate=MAIN[0], z=MAIN[1], times=MAIN[2], n=39992):
 
 
 def gaussian(mu):
-    return jmm.Solution(sensitivity=1.0, noise_multiplier=1 / mu, because="a test")
+    return jmm.mechanism.Solution(sensitivity=1.0, noise_multiplier=1 / mu, because="a test")
 
 
 def exact_delta(epsilon, rate, z, times, people=1):
@@ -112,8 +112,8 @@ def test_no_likelihood_ratio_test_of_gaussians_beats_the_bound_and_it_is_close(m
 
 def test_small_rates_of_false_positives_are_not_lost():
     """Who guesses is right as often as wrong, and an advantage of 1e-18 is more than none."""
-    made = jmm.Profile("replace_one", 1, (0.0, 1.0), (1e-18, 1e-18),
-                       (((1e-18, 1e-18), (1e-18, 1e-18)),), None, None, 0.0)
+    made = jmm.accounting.Profile("replace_one", 1, (0.0, 1.0), (1e-18, 1e-18),
+                                  (((1e-18, 1e-18), (1e-18, 1e-18)),), None, None, 0.0)
     for rate in (1e-30, 1e-18, 1e-9, 1e-3):
         assert made.true_positives(rate) >= rate + 1e-18 * (1 - 1e-9)
         assert made.true_positives(rate) <= (rate + 1e-18) * (1 + 1e-9)
@@ -218,7 +218,7 @@ def test_concentrated_privacy_comes_with_its_orders():
     full = jmm.profile(repeat(jmm.Full(), 50, 40.0), epsilons=())
     assert full.zcdp.up_to == math.inf
     assert 1 <= full.zcdp.rho / (2 * 50 / 40**2) < 1.003
-    laplace = jmm.RecordLosses(bound=1.0, noise_multiplier=3.0, times=4)
+    laplace = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=3.0, times=4)
     orders, divergences = map(np.asarray, jmm.profile(laplace, epsilons=()).renyi)
     assert np.all(divergences <= 1 / 3 + 1e-9)
     assert divergences[-1] > 0.99 / 3
@@ -304,7 +304,7 @@ def test_what_is_written_is_read_back(tmp_path):
                  jmm.profile(poisson(0.01, 2.0, 5, 5000), neighbours="add_or_remove_one",
                              epsilons=(1.0,), people=2)):
         written = json.dumps(made.to_json(), allow_nan=False)
-        assert jmm.Profile.from_json(json.loads(written)) == made
+        assert jmm.accounting.Profile.from_json(json.loads(written)) == made
     path = tmp_path / "profile.png"
     made.plot(path)
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -17,17 +17,17 @@ from jaxminimax import (
     Poisson,
     Problem,
     Repeat,
-    Resolvent,
     Saddle,
     mechanism,
     metrics,
     problems,
     proximal,
-    with_strategy,
 )
 from jaxminimax.base.types import OwnOperator
 from jaxminimax.gradients.clipping import ClippedOperator
+from jaxminimax.mechanism import Resolvent
 from jaxminimax.releases.sums import release
+from jaxminimax.types import with_strategy
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 DISC = problems.ball(1.0)

@@ -12,7 +12,8 @@ import pytest
 import jaxminimax as jmm
 from benchmarks import evaluations, rate_cases, rate_games, rates
 from benchmarks.rate_cases import CASES
-from jaxminimax import FixedSize, Full, Poisson, Query, Resolvent, Saddle, extragradient, proximal
+from jaxminimax import FixedSize, Full, Poisson, Query, Saddle, extragradient, proximal
+from jaxminimax.mechanism import Resolvent
 
 CLIP, QUIET = Saddle(9.0, 9.0), Saddle(0.0, 0.0)
 

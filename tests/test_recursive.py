@@ -19,7 +19,6 @@ from jaxminimax import (
     Problem,
     Query,
     Repeat,
-    Resolvent,
     Saddle,
     mechanism,
     metrics,
@@ -28,8 +27,9 @@ from jaxminimax import (
     recursive_sgda,
     solvers,
 )
-from jaxminimax.algorithms.common import recursion
+from jaxminimax.algorithms import recursion
 from jaxminimax.drivers import long_runs
+from jaxminimax.mechanism import Resolvent
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 
@@ -162,7 +162,7 @@ def test_one_round_is_charged_and_the_allowed_releases_are_those_of_all_rounds(a
     with pytest.raises(ValueError, match="of the whole data only"):
         jmm.epsilon(made, 1e-6, neighbours="add_or_remove_one")
     with pytest.raises(ValueError, match=r"use plan\("):
-        jmm.calibrate_iterations(algorithm, hyper, 1.0, 1e-6)
+        jmm.accounting.calibrate_iterations(algorithm, hyper, 1.0, 1e-6)
     said = str(jmm.statement(algorithm, hyper, delta=1e-6))
     assert "A record's row does not depend on what any record contains" in said
     assert "on each of 3 disjoint parts of the data" in said

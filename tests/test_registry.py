@@ -42,9 +42,9 @@ def options(name):
     module = ALGORITHMS[name]
     losses = ["--laplace-noise-multiplier", "90"] if takes(module, "laplace") else []
     match described_by(module):
-        case jmm.GroupGradients | jmm.GroupSolution:
+        case jmm.GroupGradients | jmm.mechanism.GroupSolution:
             return [*losses, "--group-sizes", "40", "30"]
-        case jmm.TreeSums:
+        case jmm.mechanism.TreeSums:
             return losses
     return ["--population", "40", "--sampling", "full"]
 

@@ -16,23 +16,23 @@ from jaxminimax import (
     Disjoint,
     FixedSize,
     Full,
-    HostData,
     Poisson,
     Problem,
     Query,
     Repeat,
     Saddle,
-    effective_noise_multiplier,
     gda,
     saddle_operator,
     sgda,
-    with_strategy,
 )
+from jaxminimax.accounting import effective_noise_multiplier
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.gradients import clipping, weights
 from jaxminimax.mechanism import batch_size, overflow_probability
+from jaxminimax.placement import HostData
 from jaxminimax.releases import noising
 from jaxminimax.releases.sums import release
+from jaxminimax.types import with_strategy
 
 SIGMAS = 4.5
 N = 8

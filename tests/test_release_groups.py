@@ -87,7 +87,8 @@ def test_a_groups_rows_are_read_where_they_lie_each_once(rows):
     """In slices: a coordinate a row, and a length a group; padding and other groups are hostile."""
     own = 1 + 0.25 * jnp.arange(3.0)
     data = own[:, None, None] * jnp.eye(7)[None]
-    in_slices = LINEAR._replace(operator=jmm.with_strategy(LINEAR.operator, "microbatch", rows))
+    in_slices = LINEAR._replace(operator=jmm.types.with_strategy(LINEAR.operator, "microbatch",
+                                                                 rows))
     for group, n in enumerate(SIZES):
         hostile = jnp.full_like(data, jnp.nan).at[group, :n].set(data[group, :n])
         g = opened(gradients(clip=2.0), hostile, group, w=jnp.ones(7), problem=in_slices)[0]

@@ -163,9 +163,10 @@ def test_a_rule_is_told_from_another_by_its_numbers_wherever_it_keeps_them(monke
 def test_the_same_things_made_anew_go_on_wherever_the_rows_are(folder, tmp_path):
     one = fingerprint.of_run(KEY, START, ROWS, hyper(), problem())
     mesh = jax.make_mesh((1,), ("data",))
-    other = problem()._replace(operator=jmm.with_strategy(problem().operator, "microbatch", 5))
-    for data, task in ((jmm.HostData(ROWS), problem()), (jax.device_put(ROWS), problem()),
-                       (jmm.shard(ROWS, mesh), other)):
+    other = problem()._replace(operator=jmm.types.with_strategy(problem().operator, "microbatch",
+                                                                5))
+    for data, task in ((jmm.placement.HostData(ROWS), problem()), (jax.device_put(ROWS), problem()),
+                       (jmm.placement.shard(ROWS, mesh), other)):
         assert fingerprint.of_run(KEY, START, data, hyper(), task) == one
     shutil.copytree(folder, tmp_path / "a")
     resumed = gone_on(tmp_path / "a", jax.device_put(ROWS), task=problem())
@@ -284,7 +285,7 @@ def test_a_mapped_file_is_read_once_and_never_held(tmp_path, monkeypatch):
     sums = fingerprint._sums
     monkeypatch.setattr(fingerprint, "_sums", lambda rows, first, *rest: (
         read.append((first, len(rows))), sums(rows, first, *rest))[1])
-    data = jmm.HostData(np.load(path, mmap_mode="r"))
+    data = jmm.placement.HostData(np.load(path, mmap_mode="r"))
     tracemalloc.start()
     mark = fingerprint.of_rows(OWN, data)
     peak = tracemalloc.get_traced_memory()[1]
@@ -312,7 +313,7 @@ def test_nothing_of_the_rows_is_saved(folder):
 def test_a_sampling_of_ones_own_is_told_from_another_by_its_code(tmp_path):
     """Of one name and equal numbers; it would read some records twice in a pass."""
     def from_batch(first):
-        @jmm.pytree_dataclass
+        @jmm.types.pytree_dataclass
         class Own(jmm.Disjoint):
             def draw(self, keys, release, population):
                 return jmm.Disjoint.draw(self, keys, release + first, population)

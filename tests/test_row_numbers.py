@@ -48,7 +48,7 @@ def repeated(sampling, times, population=N):
 
 
 def sent(sampling, times):
-    with Supply(KEY, repeated(sampling, times), jmm.HostData(Numbers()), [times], 0,
+    with Supply(KEY, repeated(sampling, times), jmm.placement.HostData(Numbers()), [times], 0,
                 times) as supply:
         ((window, count),) = supply.piece(times)
     assert count == times
@@ -96,7 +96,7 @@ def test_consecutive_rows_are_read_in_order_and_from_the_first_again(batch, firs
 @pytest.mark.slow
 def test_a_release_of_rows_with_another_high_word_is_nan():
     made = repeated(jmm.FixedSize(batch=30, replacement=True), 2)
-    with Supply(KEY, made, jmm.HostData(Rows()), [2], 0, 2) as supply:
+    with Supply(KEY, made, jmm.placement.HostData(Rows()), [2], 0, 2) as supply:
         ((window, _),) = supply.piece(2)
     release = jax.jit(lambda window: jmm.release(KEY, made, jnp.int32(1), PROBLEM, START, window).w)
     assert bool(jnp.all(jnp.isfinite(release(window))))
@@ -123,7 +123,7 @@ def test_a_run_is_charged_for_all_of_its_records():
 def test_a_run_over_more_rows_than_32_bits_count():
     query = repeated(jmm.FixedSize(batch=20, replacement=True), 1).query
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=4)
-    done = jmm.fit(KEY, START, jmm.HostData(Rows(), rounds=2), hyper, jmm.sgda, PROBLEM,
+    done = jmm.fit(KEY, START, jmm.placement.HostData(Rows(), rounds=2), hyper, jmm.sgda, PROBLEM,
                    delta=1e-12, every=2, progress=False)
     assert bool(jnp.all(jnp.isfinite(done.state.z.w)))
     assert str(N) in str(done.statement)
@@ -150,8 +150,9 @@ def test_rows_on_a_device_or_a_mesh_or_of_a_drawing_operator_are_refused():
     mesh = jax.make_mesh((1,), ("data",))
     drawing = PROBLEM._replace(random=True, operator=lambda z, x, key: PROBLEM.operator(z, x))
     with pytest.raises(ValueError, match="an operator that draws nothing"):
-        jmm.fit(KEY, START, jmm.HostData(Rows()), hyper, jmm.sgda, drawing, delta=1e-9,
+        jmm.fit(KEY, START, jmm.placement.HostData(Rows()), hyper, jmm.sgda, drawing, delta=1e-9,
                 progress=False)
     with pytest.raises(ValueError, match=r"2\*\*3[01]"):
-        jmm.fit(KEY, START, jmm.HostData(Rows()), hyper, jmm.sgda, PROBLEM, delta=1e-9, mesh=mesh,
+        jmm.fit(KEY, START, jmm.placement.HostData(Rows()), hyper, jmm.sgda, PROBLEM, delta=1e-9,
+                mesh=mesh,
                 progress=False)

@@ -19,9 +19,7 @@ from jaxminimax.mechanism import (
     rows_read,
     sampling,
 )
-from jaxminimax.mechanism import (
-    distinct as slots,
-)
+from jaxminimax.mechanism import distinct as slots
 from jaxminimax.mechanism.sampling import SampleKeys
 
 SIGMAS = 4.5

@@ -15,9 +15,10 @@ from scipy import special, stats
 
 import jaxminimax as jmm
 from benchmarks import selection_bounds
-from jaxminimax import GroupLosses, Selection, active_groups, noise, problems
+from jaxminimax import GroupLosses, active_groups, noise, problems
 from jaxminimax.accounting import _fixed_order, _selection
 from jaxminimax.audit import index_signal
+from jaxminimax.mechanism import Selection
 from jaxminimax.mechanism.costs import PrivacyLoss
 from jaxminimax.noise import _chosen
 from jaxminimax.releases import losses as door
@@ -341,14 +342,15 @@ DEVIATIONS = {10: (2.659, 4.225), 30: (2.71, 4.225), 300: (2.730, 4.225)}
 def test_noise_of_the_worst_group_is_what_it_should_be(times):
     """Deviations over B / n and sqrt(T) at (1, 1e-6): limits 2.709 and, zCDP's, 2.906."""
     sizes = (2 * 10**6,) * 3
-    made = jmm.calibrate_noise(Selection(bound=1.0, sizes=sizes, times=times), 1.0, 1e-7)
+    made = jmm.accounting.calibrate_noise(Selection(bound=1.0, sizes=sizes, times=times), 1.0, 1e-7)
     at_most = jmm.epsilon(made, 1e-7)
     assert 0.995 < at_most <= 1.0
     made = dataclasses.replace(made, noise_multiplier=None, sizes=(9 * 10**5,))
-    made = jmm.calibrate_noise(made, 1.0, 1e-6)
+    made = jmm.accounting.calibrate_noise(made, 1.0, 1e-6)
     deviation = made.noise_multiplier * math.pi / math.sqrt(6 * times)
     assert DEVIATIONS[times][0] * 0.99 < deviation < DEVIATIONS[times][0] * 1.005
-    losses = jmm.calibrate_noise(GroupLosses(bound=1.0, sizes=(9 * 10**5,), times=times), 1.0, 1e-6)
+    losses = jmm.accounting.calibrate_noise(GroupLosses(bound=1.0, sizes=(9 * 10**5,),
+                                                        times=times), 1.0, 1e-6)
     assert losses.noise == "gaussian"
     assert losses.deviation() / math.sqrt(times) == pytest.approx(DEVIATIONS[times][1], rel=1e-3)
 
@@ -358,7 +360,8 @@ def test_less_noise_than_any_checks_and_no_less_than_the_limit():
         z = 3.0 * math.sqrt(times)
         cost = jmm.epsilon(selection(z, times), 1e-6)
         mu = math.sqrt(times) / z  # Gaussian of variance t^2 / 4 a release, and of zCDP's t^2 / 8
-        limit = jmm.epsilon(jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=4 / mu), 1e-6)
+        limit = jmm.epsilon(jmm.mechanism.TreeSums(clip=1.0, leaves=1, noise_multiplier=4 / mu),
+                            1e-6)
         laplace = jmm.epsilon(GroupLosses(bound=1.0, sizes=(5,), noise_multiplier=z, times=times,
                                           noise="laplace"), 1e-6)
         rho = times / z**2 / 8
@@ -377,7 +380,7 @@ def test_charges_add_up_with_gaussians_and_with_the_other_noise():
     # Gaussian losses are one more Gaussian: mu^2 adds up
     mu = math.sqrt(40 * (2 / 60) ** 2 + 40 / 40**2)
     whole = jmm.epsilon(jmm.Sequence(parts=(gradients, values)), 1e-6)
-    exact = jmm.epsilon(jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=2 / mu), 1e-6)
+    exact = jmm.epsilon(jmm.mechanism.TreeSums(clip=1.0, leaves=1, noise_multiplier=2 / mu), 1e-6)
     assert whole == pytest.approx(exact, rel=5e-3)
     assert whole > exact * (1 - 1e-3)
 
@@ -417,12 +420,12 @@ def test_gaussian_losses_have_gaussian_noise_of_each_groups_own_size(exact):
 
 def test_calibration_chooses_the_noise_and_keeps_what_is_given():
     few, many = (GroupLosses(bound=1.0, sizes=(10**5,), times=times) for times in (1, 50))
-    assert jmm.calibrate_noise(few, 1.0, 1e-6).noise == "laplace"
-    assert jmm.calibrate_noise(many, 1.0, 1e-6).noise == "gaussian"
+    assert jmm.accounting.calibrate_noise(few, 1.0, 1e-6).noise == "laplace"
+    assert jmm.accounting.calibrate_noise(many, 1.0, 1e-6).noise == "gaussian"
     told = dataclasses.replace(many, noise="laplace")
-    assert jmm.calibrate_noise(told, 1.0, 1e-6).noise == "laplace"
+    assert jmm.accounting.calibrate_noise(told, 1.0, 1e-6).noise == "laplace"
     given = dataclasses.replace(many, noise_multiplier=3.0)
-    assert jmm.calibrate_noise(given, 1.0, 1e-6).noise is None  # as it was: Laplace
+    assert jmm.accounting.calibrate_noise(given, 1.0, 1e-6).noise is None  # as it was: Laplace
     hyper = jmm.group_sgd.Hyper(query=jmm.GroupGradients(clip=1.0, sizes=(10**5,)),
                                 losses=dataclasses.replace(many, times=1), step=1.0,
                                 weight_step=1.0, iterations=50)

@@ -25,14 +25,15 @@ PROBLEM = jmm.Problem(BENT)
 
 
 def difference(z=0.0, lipschitz=2.0, **values):
-    return jmm.Difference(**{"lipschitz": lipschitz, "noise_multiplier": z, "population": N,
-                             **values})
+    return jmm.mechanism.Difference(**{"lipschitz": lipschitz, "noise_multiplier": z,
+                                       "population": N,
+                                       **values})
 
 
 def windows(z=(0.0, 0.0), length=3, rounds=1, sampling=jmm.Full(), population=N, **values):
     anchor = jmm.Query(clip=Saddle(50.0, 50.0), noise_multiplier=Saddle(z[0], z[0]),
                        population=population, sampling=sampling, joint=True)
-    return jmm.Windows(anchor=anchor, length=length, rounds=rounds, difference=difference(
+    return jmm.mechanism.Windows(anchor=anchor, length=length, rounds=rounds, difference=difference(
         z[1], population=population, sampling=sampling, **values))
 
 
@@ -78,7 +79,7 @@ def test_it_is_the_sum_of_clipped_differences_over_one_sample(sampling):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmap", "ghost"])
 def test_without_noise_estimates_are_the_operator_and_runs_those_of_descent_ascent(strategy):
-    problem = PROBLEM._replace(operator=jmm.with_strategy(BENT, strategy, 5),
+    problem = PROBLEM._replace(operator=jmm.types.with_strategy(BENT, strategy, 5),
                                public=lambda z: Saddle(0.3 * z.w, 0.1 * z.v + 0.2))
     made = hyper(lipschitz=1e3)
     plain = sgda.Hyper(query=made.query.anchor, step=made.step, iterations=7)
@@ -266,7 +267,7 @@ def test_it_goes_through_every_driver():
                      mesh=jax.make_mesh((1,), ("data",)))
     chex.assert_trees_all_close(meshed.state, whole, rtol=1e-10)
     with pytest.raises(ValueError, match=r"HostData|host"):
-        jmm.fit(KEY, START, jmm.HostData(ROWS), made, spider, PROBLEM, **how)
+        jmm.fit(KEY, START, jmm.placement.HostData(ROWS), made, spider, PROBLEM, **how)
 
 
 # --- the plan ---

@@ -15,7 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import jaxminimax as jmm
 from benchmarks import report
 from jaxminimax import Saddle
-from jaxminimax.base import kept_programs
+from jaxminimax.base import own_files
 
 HEAVY = {"dp_accounting", "scipy.stats", "scipy.special", "scipy.signal", "scipy.optimize",
          "jax.extend", "sklearn", "pandas", "matplotlib", "orbax", "tqdm", "pyarrow"}
@@ -145,21 +145,21 @@ def test_programs_are_kept_where_nobody_else_reads_or_writes(kept, tmp_path, mon
     for one in (folder, folder.parent, folder.parent.parent):  # others could write, or rename it
         before = one.stat().st_mode
         one.chmod(0o777)
-        assert kept_programs.keep() is None
+        assert own_files.keep_programs() is None
         one.chmod(before)
     (folder / "made by another").touch()
     with monkeypatch.context() as patched:
         patched.setattr(os, "lstat", foreign(os.lstat, "made by another"))
-        assert kept_programs.keep() is None
-    assert kept_programs.keep() == folder
+        assert own_files.keep_programs() is None
+    assert own_files.keep_programs() == folder
 
     (tmp_path / "linked" / "jaxminimax").mkdir(parents=True)
     (tmp_path / "linked" / "jaxminimax" / "programs").symlink_to(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "linked"))
-    assert kept_programs.keep() is None
+    assert own_files.keep_programs() is None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
-    assert kept_programs.keep() is None
+    assert own_files.keep_programs() is None
 
 
 def test_an_import_and_a_call_keep_no_programs(kept):

@@ -66,7 +66,7 @@ def test_a_delta_that_samplers_may_fail_by_is_named():
     assert stated(made, 2 * least).epsilon < 1
     hyper = jmm.sgda.Hyper(query=made.query, step=Saddle(0.1, 0.1), iterations=1)
     with pytest.raises(ValueError, match=r"too small.*Choose a larger delta"):
-        jmm.calibrate_iterations(jmm.sgda, hyper, 1.0, least / 1000)
+        jmm.accounting.calibrate_iterations(jmm.sgda, hyper, 1.0, least / 1000)
 
 
 # --- JSON ---
@@ -79,7 +79,7 @@ def test_json_tells_no_guarantee_from_what_does_not_apply(spent):
     assert record["epsilon"] == "no guarantee"
     assert record["epsilon_if_stopped_by_looking"] == (None if spent is None else "no guarantee")
     assert record["proven_up_to"] == pytest.approx(limit)
-    assert jmm.Statement.from_json(record) == said
+    assert jmm.accounting.Statement.from_json(record) == said
     usual = stated(steps()).to_json()
     assert usual["epsilon_if_stopped_by_looking"] is usual["milestone"] is None
     assert usual["proven_up_to"] is None
@@ -92,10 +92,10 @@ def test_records_of_before_are_read_and_their_null_is_no_guarantee(spent, tmp_pa
     record = {name: None if value == "no guarantee" else value
               for name, value in said.to_json().items() if name != "proven_up_to"}
     assert record["epsilon"] is None
-    read = jmm.Statement.from_json(record)
+    read = jmm.accounting.Statement.from_json(record)
     assert read == dataclasses.replace(said, proven_up_to=None)
     assert str(read).startswith("NO privacy guarantee")
-    ledger = jmm.Ledger(tmp_path / "ledger.json", epsilon=1e5, delta=0.1, filter="basic")
+    ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=1e5, delta=0.1, filter="basic")
     for one in (said, read):
         with pytest.raises(ValueError, match="costs inf of epsilon"):
             ledger.add(one)

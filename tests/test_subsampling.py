@@ -205,22 +205,25 @@ def test_laplace_needs_no_delta():
 @pytest.mark.parametrize(("leaves", "height", "node"), [
     (1000, 10, 13.35961), (1023, 10, 13.35961), (1024, 11, 14.01167), (4096, 13, 15.23230)])
 def test_a_tree_charges_two_clip_norms_for_each_node_on_the_path(leaves, height, node):
-    tree = jmm.calibrate_noise(jmm.TreeSums(clip=1.0, leaves=leaves), 1.0, 1e-6)
+    tree = jmm.accounting.calibrate_noise(jmm.mechanism.TreeSums(clip=1.0, leaves=leaves), 1.0,
+                                          1e-6)
     assert tree.noise_multiplier / 2 == pytest.approx(node, abs=1e-5)
     assert tree.noise_multiplier == pytest.approx(
         2 * math.sqrt(height) * dpa.get_sigma_gaussian(1.0, 1e-6))
 
 
 def test_a_certified_solution_is_one_gaussian():
-    made = jmm.calibrate_noise(jmm.Solution(sensitivity=0.1, slack=0.01, because="L-Lipschitz."),
-                               1.0, 1e-6)
+    made = jmm.accounting.calibrate_noise(jmm.mechanism.Solution(sensitivity=0.1, slack=0.01,
+                                                                 because="L-Lipschitz."),
+                                          1.0, 1e-6)
     assert made.noise_multiplier == pytest.approx(4.224679, abs=1e-6)
     with pytest.raises(ValueError, match="because"):
-        jmm.epsilon(jmm.Solution(sensitivity=0.1, noise_multiplier=1.0, because=""), 1e-5)
+        jmm.epsilon(jmm.mechanism.Solution(sensitivity=0.1, noise_multiplier=1.0, because=""), 1e-5)
 
 
 def test_disjoint_parts_cost_the_largest_never_the_sum():
-    small, large = (jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=z) for z in (8.0, 4.0))
+    small, large = (jmm.mechanism.TreeSums(clip=1.0, leaves=1, noise_multiplier=z) for z in (8.0,
+                                                                                             4.0))
     both = jmm.Parallel(parts=(small, large))
     assert jmm.epsilon(both, 1e-6) == jmm.epsilon(large, 1e-6)
     assert jmm.epsilon(both, 1e-6, spent=1) == jmm.epsilon(small, 1e-6)
@@ -231,7 +234,7 @@ def test_disjoint_parts_cost_the_largest_never_the_sum():
 
 def test_the_tightest_part_of_mixed_parallel_parts_decides_at_each_delta():
     laplace = jmm.GroupLosses(bound=1.0, sizes=(10,), noise_multiplier=1.0, times=1)
-    gauss = jmm.TreeSums(clip=1.0, leaves=1, noise_multiplier=4.0)
+    gauss = jmm.mechanism.TreeSums(clip=1.0, leaves=1, noise_multiplier=4.0)
     both = jmm.Parallel(parts=(laplace, gauss))
     for delta in (0.2, 1e-9):
         assert jmm.epsilon(both, delta) == max(jmm.epsilon(laplace, delta),
@@ -239,11 +242,11 @@ def test_the_tightest_part_of_mixed_parallel_parts_decides_at_each_delta():
 
 
 @pytest.mark.parametrize("mechanism", [
-    jmm.TreeSums(clip=1.0, leaves=4, noise_multiplier=1.0),
-    jmm.Solution(sensitivity=1.0, noise_multiplier=1.0, because="x"),
+    jmm.mechanism.TreeSums(clip=1.0, leaves=4, noise_multiplier=1.0),
+    jmm.mechanism.Solution(sensitivity=1.0, noise_multiplier=1.0, because="x"),
     jmm.GroupLosses(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2),
     jmm.GroupLosses(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2, noise="gaussian"),
-    jmm.Selection(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2),
+    jmm.mechanism.Selection(bound=1.0, sizes=(3,), noise_multiplier=1.0, times=2),
 ])
 def test_descriptions_that_are_replace_one_only_say_so(mechanism):
     with pytest.raises(ValueError, match="replace_one"):

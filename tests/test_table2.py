@@ -82,8 +82,8 @@ def test_nseg_has_one_sigma_for_both_players_and_two_releases():
     noise, clip = both.query.noise_multiplier, both.query.clip
     assert noise.w * clip.w == pytest.approx(noise.v * clip.v)
     z = one.query.noise_multiplier.w
-    assert jmm.effective_noise_multiplier(both.query) == pytest.approx(z)
-    assert jmm.effective_noise_multiplier(one.query) == pytest.approx(z / math.sqrt(2))
+    assert jmm.accounting.effective_noise_multiplier(both.query) == pytest.approx(z)
+    assert jmm.accounting.effective_noise_multiplier(one.query) == pytest.approx(z / math.sqrt(2))
     assert both.times == 2 * one.times
 
 
@@ -267,7 +267,7 @@ def test_candidates_of_a_search_gather_equal_noise(epsilon):
     n, delta = 40_000, 1e-6
     found = table2_tuned.candidates(n, 0.1, epsilon, delta)
     once = Repeat(query=Query(clip=Saddle(1.0, None), population=n), times=1)
-    z = jmm.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
+    z = jmm.accounting.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
     gathered = [s.iterations * s.step * s.clip * z / n for s in found]
     assert gathered == pytest.approx([gathered[0]] * 3)
     time = found[1].iterations * found[1].step

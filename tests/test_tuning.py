@@ -21,10 +21,10 @@ from benchmarks import tuning_attack
 from jaxminimax import Saddle
 from jaxminimax.accounting import _tuning, _tuning_noise
 from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.drivers import private_search, tuning
+from jaxminimax.drivers import tuning
 from jaxminimax.mechanism.repetitions import BITS
 
-RUNS = jmm.Repetitions
+RUNS = jmm.mechanism.Repetitions
 GAUSSIAN = 0.2367  # of a run of epsilon 1 at delta 1e-6
 
 
@@ -69,8 +69,8 @@ def test_an_upper_end_keeps_the_mean_and_costs_more(most):
 
 @pytest.mark.parametrize("runs", [RUNS(expected=4.0, eta=0.5, most=12), RUNS(expected=3.0)])
 def test_numbers_of_runs_are_drawn_from_the_law(runs, key):
-    draw = jax.jit(jax.vmap(private_search.number_of_runs, (0, None)))
-    found = np.asarray(draw(jax.random.split(key, 20_000), private_search.cumulative(runs)))
+    draw = jax.jit(jax.vmap(tuning.number_of_runs, (0, None)))
+    found = np.asarray(draw(jax.random.split(key, 20_000), tuning.cumulative(runs)))
     assert found.min() == 1
     assert found.max() <= len(runs.weights)
     p = law(runs)[:10]
@@ -84,12 +84,12 @@ def test_the_table_is_read_as_integers(monkeypatch):
     """At the words where the number changes."""
     runs = RUNS(expected=2.0, most=5)
     steps = list(itertools.accumulate(runs.weights))
-    table = private_search.cumulative(runs)
+    table = tuning.cumulative(runs)
     for k, step in enumerate(steps[:-1], 1):
         for word, number in ((step - 1, k), (step, k + 1)):
             words = jnp.asarray([(word >> 32) << 2 | 3, word & (2**32 - 1)], jnp.uint32)
-            monkeypatch.setattr(private_search, "random_words", lambda *_, words=words: words)
-            assert int(private_search.number_of_runs(jax.random.key(0), table)) == number
+            monkeypatch.setattr(tuning, "random_words", lambda *_, words=words: words)
+            assert int(tuning.number_of_runs(jax.random.key(0), table)) == number
 
 
 @pytest.mark.parametrize("wrong", [
@@ -97,7 +97,7 @@ def test_the_table_is_read_as_integers(monkeypatch):
     dict(most=2.5), dict(most=30), dict(expected=1e5), dict(eta=-0.9, expected=1e4)])
 def test_laws_that_there_are_not_are_refused(wrong):
     with pytest.raises(ValueError, match=r"expected|eta|most"):
-        jmm.tuned_epsilon(tuning_attack.run_of(0.1), 1e-6, RUNS(**wrong))
+        jmm.accounting.tuned_epsilon(tuning_attack.run_of(0.1), 1e-6, RUNS(**wrong))
 
 
 # --- the theorem, on games that are enumerated ---
@@ -171,7 +171,7 @@ def test_no_game_costs_more_than_the_theorem_says(runs):
     (0.25, RUNS(expected=10.0)), (0.25, RUNS(expected=10.0, eta=1.0)), (1.0, RUNS(expected=10.0)),
     (0.25, RUNS(expected=10.0, most=100))], ids=str)
 def test_an_attack_comes_within_six_per_cent(mu, runs, real_noise):
-    said = jmm.tuned_epsilon(tuning_attack.run_of(mu), 1e-6, runs)
+    said = jmm.accounting.tuned_epsilon(tuning_attack.run_of(mu), 1e-6, runs)
     assert 1.0 < said / tuning_attack.attained(mu, 1e-6, runs) < 1.06
 
 
@@ -182,7 +182,7 @@ def test_an_attack_comes_within_six_per_cent(mu, runs, real_noise):
     (10.0, 1.4407, 1.798), (30.0, 1.6045, 1.965), (100.0, 1.7651, 2.116)])
 def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, real_noise):
     runs = RUNS(expected=expected)
-    found = jmm.tuned_epsilon(main_run(), 1e-6, runs)
+    found = jmm.accounting.tuned_epsilon(main_run(), 1e-6, runs)
     assert total * (1 - 1e-4) < found < 1.01 * total
     # the Renyi theorem of Papernot and Steinke, on the Gaussian that is nearest
     accountant = rdp.RdpAccountant(
@@ -198,21 +198,23 @@ def test_a_search_of_ten_costs_39_per_cent_of_noise(real_noise):
     target = _tuning_noise.Target(1.0, 1e-6, RUNS(), "replace_one")
     scale = _tuning_noise.least(lambda s: main_run(1.34254 * s), target)
     assert scale == pytest.approx(1.391, rel=0.01)
-    assert 0.998 < jmm.tuned_epsilon(main_run(1.34254 * scale), 1e-6) <= 1.0
+    assert 0.998 < jmm.accounting.tuned_epsilon(main_run(1.34254 * scale), 1e-6) <= 1.0
 
 
 def test_epsilon_and_delta_are_of_one_curve():
     mechanism, runs = tuning_attack.run_of(0.3), RUNS(expected=7.0, eta=0.5)
     for delta in (1e-3, 1e-8):
-        at = jmm.tuned_epsilon(mechanism, delta, runs)
-        assert jmm.tuned_delta(mechanism, at * (1 + 1e-6), runs) == pytest.approx(delta, rel=1e-3)
-    assert jmm.tuned_delta(mechanism, 1e-3, runs) <= 1.0
-    found = [jmm.tuned_delta(mechanism, e, runs) for e in (0.01, 0.5, 1.0, 2.0, 5.0)]
+        at = jmm.accounting.tuned_epsilon(mechanism, delta, runs)
+        assert jmm.accounting.tuned_delta(mechanism, at * (1 + 1e-6),
+                                          runs) == pytest.approx(delta, rel=1e-3)
+    assert jmm.accounting.tuned_delta(mechanism, 1e-3, runs) <= 1.0
+    found = [jmm.accounting.tuned_delta(mechanism, e, runs) for e in (0.01, 0.5, 1.0, 2.0, 5.0)]
     assert found == sorted(found, reverse=True)
     dearer = [mechanism, tuning_attack.run_of(0.4)]
-    assert jmm.tuned_epsilon(dearer, 1e-6, runs) == jmm.tuned_epsilon(dearer[1], 1e-6, runs)
-    assert jmm.tuned_epsilon(tuning_attack.run_of(math.inf), 1e-6, runs) == math.inf
-    assert jmm.tuned_delta(tuning_attack.run_of(math.inf), 3.0, runs) == 1.0
+    assert jmm.accounting.tuned_epsilon(dearer, 1e-6,
+                                        runs) == jmm.accounting.tuned_epsilon(dearer[1], 1e-6, runs)
+    assert jmm.accounting.tuned_epsilon(tuning_attack.run_of(math.inf), 1e-6, runs) == math.inf
+    assert jmm.accounting.tuned_delta(tuning_attack.run_of(math.inf), 3.0, runs) == 1.0
 
 
 # --- calibration ---
@@ -240,11 +242,11 @@ def test_every_candidate_meets_the_target_and_wastes_little(apart):
                   settings(1000, rate, 25), settings(1000)]
     made, score, runs = calibrated(candidates, apart)
     for one in runs:
-        assert 0.98 < jmm.tuned_epsilon(one, 1e-6) <= 1.0
-    assert 0.98 < jmm.tuned_epsilon(runs, 1e-6) <= 1.0
+        assert 0.98 < jmm.accounting.tuned_epsilon(one, 1e-6) <= 1.0
+    assert 0.98 < jmm.accounting.tuned_epsilon(runs, 1e-6) <= 1.0
     assert made[0].query == made[1].query
     assert jmm.epsilon(runs[0], 1e-6) < 0.75  # one run alone
-    alone = jmm.tuned_epsilon(score, 1e-6)
+    alone = jmm.accounting.tuned_epsilon(score, 1e-6)
     assert 0.98 < alone <= 1.0 if apart else 0.19 < alone <= 0.2
 
 
@@ -286,10 +288,10 @@ def of_record(z, record):
 @functools.cache
 def searches(score, at_once=1, hide_time=False, low=0.0, high=1.0, over=jax.lax.map):
     """The compiled search over keys."""
-    problem = private_search.score_problem(score, low, high)
+    problem = tuning.score_problem(score, low, high)
 
     def run(key, data, rows, made, scored, table):
-        return private_search.search(
+        return tuning.search(
             key, START, data, rows, made, scored, table, algorithm=jmm.sgda, problem=PROBLEM,
             scored=problem, point=last, at_once=at_once, hide_time=hide_time)
 
@@ -304,7 +306,7 @@ def prepared(runs=SMALL, score_noise=4.0, z=2.0):
     """Noise of floats: it is compiled sooner, but programs may round it differently."""
     made = [settings(4, noise=Saddle(z, None), step=s, exact=False) for s in (0.5, 1.0, 4.0)]
     return (jmm.stack(made), of_floats(tuning.score_mechanism((0.0, 1.0), 4).with_noise(
-        score_noise)), private_search.cumulative(runs))
+        score_noise)), tuning.cumulative(runs))
 
 
 def of_floats(repeat):
@@ -316,8 +318,8 @@ def test_the_winner_is_the_best_of_the_runs_that_count(key):
     made, scored, table = prepared()
     keys = jax.random.split(key, 40)
     states, scores, candidates = searches(of_point)(keys, ROWS, ROWS, made, scored, table)
-    problem = private_search.score_problem(of_point, 0.0, 1.0)
-    counts = jax.vmap(lambda k: private_search.number_of_runs(fold_in(k, 0), table))(keys)
+    problem = tuning.score_problem(of_point, 0.0, 1.0)
+    counts = jax.vmap(lambda k: tuning.number_of_runs(fold_in(k, 0), table))(keys)
 
     def one(key, number):
         own = fold_in(key, number)
@@ -376,12 +378,12 @@ def test_hidden_time_tells_neither_the_number_of_runs_nor_their_candidates(key):
 
 
 def test_scores_that_are_no_numbers_are_the_least():
-    problem = private_search.score_problem(lambda z, x: jnp.where(x > 0, jnp.nan, 0.25), -1.0, 1.0)
+    problem = tuning.score_problem(lambda z, x: jnp.where(x > 0, jnp.nan, 0.25), -1.0, 1.0)
     at = Saddle(jnp.zeros(()), START)
     assert problem.operator(at, jnp.float32(1.0)).w == -1.0
     assert problem.operator(at, jnp.float32(-1.0)).w == 0.25
     for loud in (1e30, -1e30):
-        clipped = private_search.score_problem(lambda z, x, loud=loud: loud * x, -1.0, 1.0)
+        clipped = tuning.score_problem(lambda z, x, loud=loud: loud * x, -1.0, 1.0)
         assert clipped.operator(at, jnp.float32(1.0)).w == math.copysign(1.0, loud)
 
 
@@ -414,7 +416,7 @@ def winners(score, hyper, scored, rows, seed, high=1.0):
     for i, data in enumerate((ROWS, OTHER)):
         keys = jax.random.split(jax.random.key(100 * seed + i), SEEDS)
         state, found, _ = program(keys, data, data if rows is None else rows, jmm.stack([hyper]),
-                                  scored, private_search.cumulative(FEW))
+                                  scored, tuning.cumulative(FEW))
         out.append((np.asarray(state.z.w), np.asarray(found)))
     return out
 
@@ -483,7 +485,7 @@ def tuned(key=None, data=DATA, candidates=None, **changed):
 @pytest.mark.slow
 def test_a_search_on_persons_is_stated_for_persons():
     """By its statement it may then enter a ledger of persons, and none of records."""
-    persons = jmm.by_person(DATA, np.arange(POPULATION) % 50, most=4)
+    persons = jmm.problems.by_person(DATA, np.arange(POPULATION) % 50, most=4)
     problem = jmm.problems.per_person(
         jmm.Problem(jmm.saddle_operator(lambda w, v, x: 0.5 * (w - x) ** 2)))
     hyper = settings(50, jmm.Full(), 2, 0.1)

@@ -166,8 +166,8 @@ def test_a_kind_of_release_has_a_row_for_each_epsilon():
     assert all(0 < r["gap"] < 3 and r["step"] == "oracle" for r in rows)
     for row in rows:  # the noise is what the description is charged for
         made = zoo_noise.queries(60, 20, 2)[row["sampling"], row["bands"]]
-        known = jmm.calibrate_noise(jmm.Repeat(query=made, times=6), 8.0, 1e-6).query
-        assert row["noise_multiplier"] == jmm.effective_noise_multiplier(known)
+        known = jmm.accounting.calibrate_noise(jmm.Repeat(query=made, times=6), 8.0, 1e-6).query
+        assert row["noise_multiplier"] == jmm.accounting.effective_noise_multiplier(known)
 
 
 def test_noise_agrees_with_simulations_made_elsewhere():

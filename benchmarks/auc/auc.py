@@ -141,7 +141,7 @@ def record(args: Any, name: str, one: auc_runs.Lane, auc: list[float], nonprivat
         "auc_mean": statistics.fmean(auc),
         "auc_std": statistics.stdev(auc) if len(auc) > 1 else 0.0,
         "auc_nonprivate": nonprivate,
-        "noise_multiplier": jmm.effective_noise_multiplier(one.hyper.query),
+        "noise_multiplier": jmm.accounting.effective_noise_multiplier(one.hyper.query),
         "seconds": seconds,
         "split": args.split,
         "neighbours": args.neighbours,

@@ -81,7 +81,7 @@ def lane(s: settings.Settings, algorithm: str, scorer: str, dataset: data.Datase
     """
     n = len(dataset.y_train)
     own = s.share is not None  # whether v moves by a gradient of its own
-    noise = jmm.budget_split(w=s.share) if s.share is not None else None
+    noise = jmm.mechanism.budget_split(w=s.share) if s.share is not None else None
     if epsilon == math.inf:
         noise = Saddle(0.0, 0.0 if own else None)
     query = jmm.Query(clip=Saddle(s.clip, s.clip_v if own else None), noise_multiplier=noise,
@@ -92,7 +92,7 @@ def lane(s: settings.Settings, algorithm: str, scorer: str, dataset: data.Datase
     # with two releases a round, half the rounds with steps twice as long
     each = jmm.mechanism.releases(module.mechanism(once))
     hyper = dataclasses.replace(once, iterations=-(-s.iterations // each),
-                                averaging=jmm.Averaging(skip=s.skip))
+                                averaging=jmm.averaging.Averaging(skip=s.skip))
     if hasattr(hyper, "modulus"):
         offset = s.iterations / 2  # so the steps fall to a third of the first one
         hyper = dataclasses.replace(hyper, modulus=1 / ((s.first_step or s.step) * offset),

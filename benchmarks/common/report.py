@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
     """Refuses a bad argument in one line on standard error, with exit status 2.
 
     In a command, `python -m benchmarks.NAME`, JAX keeps compiled programs for later ones
-    (`kept_programs.keep`), unless it times or reads what a compiler does.
+    (`own_files.keep_programs`), unless it times or reads what a compiler does.
     """
 
     def __init__(self, *args: Any, compiles: bool = False, **kwargs: Any) -> None:
@@ -31,9 +31,9 @@ class Parser(argparse.ArgumentParser):
         """The arguments."""
         found = super().parse_args(*args, **kwargs)
         if self._keeps:
-            from jaxminimax.base import kept_programs
+            from jaxminimax.base import own_files
 
-            kept_programs.keep()
+            own_files.keep_programs()
         return found
 
     def error(self, message: str) -> NoReturn:

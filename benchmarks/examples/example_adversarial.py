@@ -65,7 +65,7 @@ def tasks(args: Any, pairs: Any, unit: str, public: tuple[str, ...]) -> list[Tas
     r, reach, step, clip = _SETTINGS[args.dataset]
     n, dim = pairs[0].shape
     query = Query(clip=Saddle(clip, None), population=n, sampling=jmm.Poisson(rate=0.02))
-    hyper = jmm.sgda.Hyper(query=query, step=Saddle(step, 0.0), averaging=jmm.TAIL,
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(step, 0.0), averaging=jmm.averaging.TAIL,
                            iterations=150 if args.quick else 1000)
     return [Task(name, jmm.problems.adversarial(radius=Saddle(reach, radius),
                                                 dual="best_response"),

@@ -92,7 +92,7 @@ def mean_embedding(key: jax.Array, hyper: jmm.sgda.Hyper, frequencies: jax.Array
         x = pixels.astype(jnp.float32) / 255
         return Saddle(jnp.outer(embedded(frequencies, x), jax.nn.one_hot(label, CLASSES)), ())
 
-    problem = jmm.Problem(jmm.with_strategy(operator, "microbatch", 100))
+    problem = jmm.Problem(jmm.types.with_strategy(operator, "microbatch", 100))
     start = Saddle(jnp.zeros((2 * frequencies.shape[1], CLASSES), jnp.float32), ())
     found: jax.Array = jmm.release(key, jmm.sgda.mechanism(hyper), 0, problem, start, records).w
     return found

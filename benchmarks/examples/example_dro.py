@@ -54,7 +54,7 @@ def tasks(records: int, rounds: int, data: Any) -> list[Task]:
     loss, common = jmm.problems.squared_loss, dict(population=records,
                                                    sampling=jmm.Poisson(rate=0.05))
     theta = jnp.zeros(_DIM)
-    how = dict(iterations=rounds, averaging=jmm.TAIL)
+    how = dict(iterations=rounds, averaging=jmm.averaging.TAIL)
     one = jmm.problems.worst_mixture(loss, shares=np.ones(1), radius=2.0)  # of one: the average
     cvar = dict(divergence="cvar", level=_LEVEL)
     return [
@@ -69,7 +69,7 @@ def tasks(records: int, rounds: int, data: Any) -> list[Task]:
             loss, shares=np.array([1 - _MINORITY, _MINORITY]), radius=2.0),
              Saddle(theta, jnp.full(2, 0.5)), data,
              jmm.sgda.Hyper(query=Query(clip=Saddle(2.0, 2.0), **common,
-                                        noise_multiplier=jmm.budget_split(w=0.6)),
+                                        noise_multiplier=jmm.mechanism.budget_split(w=0.6)),
                             step=Saddle(0.2, 0.2), **how), _UNIT,
              ("The minority's share is known to be a tenth.",)),
     ]

@@ -57,7 +57,7 @@ def task(args: Any, records: Any, unit: str, public: tuple[str, ...]) -> Task:
                   sampling=jmm.Poisson(rate=200 / n))
     falling = jmm.schedules.Decay(scale=6e-4 * rounds, power=1.0, offset=0.3 * rounds)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.5, falling), iterations=rounds,
-                           averaging=jmm.TAIL, optimiser=Saddle(optax.sgd, _ADAM))
+                           averaging=jmm.averaging.TAIL, optimiser=Saddle(optax.sgd, _ADAM))
     start = Saddle(jnp.zeros(waves), jmm.problems.generator_init(keys[2], latent=latent,
                                                                  hidden=hidden, dim=dim))
     return Task("gan", problem, start, records, hyper, unit,

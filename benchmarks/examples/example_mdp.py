@@ -30,13 +30,14 @@ def task(process: tuple[np.ndarray, np.ndarray], *, records: int, rounds: int) -
 
     states, actions = process[1].shape
     query = Query(clip=Saddle(10.0, float(states * actions)), population=records,
-                  sampling=jmm.Poisson(rate=0.02), noise_multiplier=jmm.budget_split(w=0.3))
+                  sampling=jmm.Poisson(rate=0.02),
+                  noise_multiplier=jmm.mechanism.budget_split(w=0.3))
     return Task(
         "policy", jmm.problems.mdp(states=states, actions=actions, bias=_BIAS),
         jmm.problems.mdp_start(states, actions),
         demo_mdp.transitions(jax.random.key(0), records, *process),
         jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.002), iterations=rounds,
-                       averaging=jmm.TAIL),
+                       averaging=jmm.averaging.TAIL),
         "one transition (i, a, j, r), not one walker",
         ("States and actions were drawn uniformly; which ones there are is public.",))
 

@@ -64,7 +64,7 @@ class Trained:
     epsilon: float
     average: Saddle
     seconds: float
-    statement: jmm.Statement | None
+    statement: jmm.accounting.Statement | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Outcome:
     title: str
     rows: list[dict[str, Any]]
     columns: tuple[str, ...]
-    statements: list[jmm.Statement]
+    statements: list[jmm.accounting.Statement]
     draw: Callable[[Any], None]
 
 

@@ -193,7 +193,7 @@ def calibrations() -> list[dict[str, Any]]:
         query = jmm.Query(clip=Saddle(1.0, None), sampling=sampling, population=n)
         _curves.named_epsilon.cache_clear()
         began = time.process_time()
-        made = jmm.calibrate_noise(jmm.Repeat(query=query, times=times), epsilon, delta)
+        made = jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=times), epsilon, delta)
         rows.append({"edge": edge, "setting": f"{name} T={times:g}", "epsilon": epsilon,
                      "delta": delta, "before": before,
                      "noise_multiplier": float(made.query.noise_multiplier.w),

@@ -22,18 +22,10 @@ import jax.numpy as jnp
 
 import jaxminimax as jmm
 from benchmarks import group_attack, report, stream_attack, wide_attack
-from jaxminimax import (
-    Disjoint,
-    FixedSize,
-    Full,
-    GroupGradients,
-    Poisson,
-    Query,
-    Resolvent,
-    Saddle,
-)
+from jaxminimax import Disjoint, FixedSize, Full, GroupGradients, Poisson, Query, Saddle
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.audit import Audit, audit, worst_pair
+from jaxminimax.mechanism import Resolvent
 from jaxminimax.mechanism.composed import parts_of_data
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do

@@ -41,8 +41,9 @@ def unsampled() -> Iterator[Case]:
         for name, sampling in (("full", jmm.Full()), ("disjoint", jmm.Disjoint(batch=10))):
             yield Case(name, repeat(1000, 100, sampling), 100, epsilon, 1e-6, 2.0)
     yield Case("full", repeat(1000, 10**6, jmm.Full()), 10**6, 1.0, 1e-10, 2.0)
-    yield Case("tree", jmm.TreeSums(clip=1.0, leaves=4096), 4096, 1.0, 1e-6, 2.0)
-    yield Case("solution", jmm.Solution(sensitivity=1.0, because="assumed"), 1, 1.0, 1e-6, 2.0)
+    yield Case("tree", jmm.mechanism.TreeSums(clip=1.0, leaves=4096), 4096, 1.0, 1e-6, 2.0)
+    yield Case("solution", jmm.mechanism.Solution(sensitivity=1.0, because="assumed"), 1, 1.0,
+               1e-6, 2.0)
     losses = jmm.GroupLosses(bound=1.0, sizes=(1000,), times=200, noise="laplace")
     yield Case("losses", losses, 200, 1.0, 1e-6, 2.0)
     both = jmm.Sequence(parts=(repeat(1000, 200, jmm.Full()), losses))
@@ -91,7 +92,7 @@ def rows(case: Case) -> list[dict[str, Any]]:
     made = []
     for cold in (True, False):
         began = time.perf_counter()
-        answer = jmm.calibrate_noise(case.mechanism, case.epsilon, case.delta)
+        answer = jmm.accounting.calibrate_noise(case.mechanism, case.epsilon, case.delta)
         made.append({"mechanism": case.name, "epsilon": case.epsilon, "delta": case.delta,
                      "releases": case.releases, "noise_multiplier": multiplier(answer),
                      "seconds": time.perf_counter() - began, "cold": cold})

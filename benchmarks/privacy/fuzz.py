@@ -87,7 +87,8 @@ def ask(one: Case) -> Any:
         case "delta":
             return jmm.delta(one.made, one.epsilon, **how)
         case "calibrate":
-            return jmm.epsilon(jmm.calibrate_noise(one.made, one.epsilon, one.delta, **how),
+            return jmm.epsilon(jmm.accounting.calibrate_noise(one.made, one.epsilon, one.delta,
+                                                              **how),
                                one.delta, **how)
     from jaxminimax.accounting import _statement
     said = _statement.state_of(one.made, lambda _: one.made, one.delta, spent=1, allowed=1, **how)

@@ -74,7 +74,7 @@ def resolvent(rng: np.random.Generator) -> Any:
     """Certified proximal points."""
     n = size(rng, 2, 1e5)
     prox = real(rng, 0.1, 100.0)
-    return jmm.Resolvent(
+    return jmm.mechanism.Resolvent(
         bound=real(rng, 0.1, 10.0), prox=prox, lipschitz=prox * rng.uniform(0, 0.5),
         diameter=real(rng, 0.1, 10.0), noise_multiplier=noise(rng), population=n,
         sampling=sampling(rng, n), assumes=("monotone", "lipschitz")[int(rng.integers(2))])
@@ -111,23 +111,24 @@ def group_losses(rng: np.random.Generator) -> Any:
 
 def record_losses(rng: np.random.Generator) -> Any:
     """Losses of single records."""
-    return jmm.RecordLosses(bound=1.0, noise_multiplier=noise(rng), times=size(rng, 1, 1e6))
+    return jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=noise(rng),
+                                      times=size(rng, 1, 1e6))
 
 
 def tree_sums(rng: np.random.Generator) -> Any:
     """All prefix sums of a pass."""
-    return jmm.TreeSums(clip=1.0, noise_multiplier=noise(rng), leaves=size(rng, 1, 1e6))
+    return jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=noise(rng), leaves=size(rng, 1, 1e6))
 
 
 def solution(rng: np.random.Generator) -> Any:
     """One certified solution."""
-    return jmm.Solution(sensitivity=real(rng, 1e-6, 1.0), slack=rng.uniform(0, 0.1),
-                        noise_multiplier=noise(rng), because="it is fuzzed")
+    return jmm.mechanism.Solution(sensitivity=real(rng, 1e-6, 1.0), slack=rng.uniform(0, 0.1),
+                                  noise_multiplier=noise(rng), because="it is fuzzed")
 
 
 def group_solution(rng: np.random.Generator) -> Any:
     """Certified solutions of the worst group."""
-    return jmm.GroupSolution(
+    return jmm.mechanism.GroupSolution(
         lipschitz=1.0, bound=1.0, smooth=1.0, diameter=1.0, reg_w=real(rng, 0.1, 10.0),
         reg_lam=real(rng, 0.1, 10.0), noise_multiplier=noise(rng), sizes=sizes(rng),
         phases=int(rng.integers(1, 6)))

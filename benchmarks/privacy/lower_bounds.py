@@ -264,8 +264,8 @@ def correlated_table() -> list[dict]:
     for releases, bands, apart, z, epsilon in itertools.product(
             (1, 8, 60), (1, 3, 8), (None, 5), (1.5, 8.0), (0.3, 1.0)):
         if apart is None:
-            made: Any = jmm.CorrelatedSums(clip=1.0, noise_multiplier=z, leaves=releases,
-                                           bands=bands, parameters=1)
+            made: Any = jmm.mechanism.CorrelatedSums(clip=1.0, noise_multiplier=z, leaves=releases,
+                                                     bands=bands, parameters=1)
         else:
             made = described("disjoint", apart, 1, z, releases)
             made = dataclasses.replace(made, query=dataclasses.replace(
@@ -317,7 +317,8 @@ def windows_table() -> list[dict]:
         anchor = described(sampler, n, m, noise[0], 1).query
         anchor = dataclasses.replace(anchor, clip=Saddle(1.0, 1.0), joint=True,
                                      noise_multiplier=Saddle(noise[0], noise[0]))
-        made = jmm.Windows(anchor=anchor, length=2, rounds=2, difference=jmm.Difference(
+        made = jmm.mechanism.Windows(anchor=anchor, length=2, rounds=2,
+                                     difference=jmm.mechanism.Difference(
             lipschitz=1.0, noise_multiplier=noise[1], sampling=anchor.sampling, population=n))
         rows += [{"steps": 2, "sampler": sampler, "moves": name, "n": n, "m": m,
                   "noise_multipliers": noise, "epsilon": epsilon, "attained": attained,

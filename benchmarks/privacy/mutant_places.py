@@ -22,7 +22,7 @@ _START, _DATA = Saddle(jnp.zeros(2), ()), jnp.ones((_RECORDS, 2))
 class Two:
     """An extragradient whose two releases of a round have a description each."""
 
-    @jmm.pytree_dataclass
+    @jmm.types.pytree_dataclass
     class Hyper:
         """Of the step, of the look ahead, and how many rounds."""
 

@@ -14,15 +14,15 @@ import jaxminimax as jmm
 from benchmarks.mutant_detectors import Finding
 from jaxminimax import Saddle, sgda
 from jaxminimax.base import own_files
-from jaxminimax.drivers import bookings, long_runs
+from jaxminimax.drivers import long_runs
 from jaxminimax.tables.unfinished import Unfinished
 
 AIMS: dict[str, tuple[Any, str]] = {
     "saved state": (long_runs._Folder, "latest"),
-    "end of a booking": (bookings.Booking, "__exit__"),
+    "end of a booking": (long_runs.Booking, "__exit__"),
     "lock": (own_files, "_lock"),
-    "end of an entry": (jmm.Ledger, "_close"),
-    "settings of a ledger": (jmm.Ledger, "check_same"),
+    "end of an entry": (jmm.accounting.Ledger, "_close"),
+    "settings of a ledger": (jmm.accounting.Ledger, "check_same"),
     "owner of a folder": (own_files, "check"),
 }
 _ROUNDS = 20
@@ -112,8 +112,9 @@ def resumed() -> Finding:
                    0.0)
 
 
-def _ledger(folder: str, **settings: Any) -> jmm.Ledger:
-    return jmm.Ledger(pathlib.Path(folder, "ledger.json"), epsilon=2.0, delta=1e-6, **settings)
+def _ledger(folder: str, **settings: Any) -> jmm.accounting.Ledger:
+    return jmm.accounting.Ledger(pathlib.Path(folder, "ledger.json"), epsilon=2.0, delta=1e-6,
+                                 **settings)
 
 
 def booked() -> Finding:

@@ -108,7 +108,7 @@ def sent_ahead() -> Finding:
     made = mechanism.Repeat(query=described, times=count)
     rows = Saddle(np.ones((n, 1), np.float32), np.ones((n, 1), np.float32))
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
-    with Supply(KEY, made, jmm.HostData(rows), [count], 0, count) as supply:
+    with Supply(KEY, made, jmm.placement.HostData(rows), [count], 0, count) as supply:
         shares = list(supply.piece(count))
 
     @jax.jit
@@ -130,7 +130,7 @@ def sent_for_another() -> Finding:
     made = mechanism.Repeat(query=query(mechanism.Poisson(rate=0.5), n), times=count)
     rows = Saddle(np.ones((n, 1), np.float32), np.ones((n, 1), np.float32))
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
-    with Supply(KEY, made, jmm.HostData(rows), [count], 0, count) as supply:
+    with Supply(KEY, made, jmm.placement.HostData(rows), [count], 0, count) as supply:
         ((window, _),) = supply.piece(count)
     later = dataclasses.replace(window, first=window.first + 1)
     release = jax.jit(lambda spent: sums.release(KEY, made, spent, auditor.PLAIN, start, later).w)

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from scipy import stats
 
-from jaxminimax import Poisson, pytree_dataclass
+from jaxminimax import Poisson
 from jaxminimax.mechanism.sampling import Sample, SampleKeys
+from jaxminimax.types import pytree_dataclass
 
 
 @pytree_dataclass

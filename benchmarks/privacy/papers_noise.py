@@ -123,9 +123,10 @@ def repeat(z: Saddle, n: int, sampling: Any, times: int) -> jmm.Repeat:
     return jmm.Repeat(query=query, times=times)
 
 
-def _solution(sensitivity: float, noise: float, slack: float = 0.0) -> jmm.Solution:
-    return jmm.Solution(sensitivity=sensitivity, slack=slack, because="the paper's assumptions",
-                        noise_multiplier=noise / ((1 + 2 * slack) * sensitivity))
+def _solution(sensitivity: float, noise: float, slack: float = 0.0) -> jmm.mechanism.Solution:
+    return jmm.mechanism.Solution(sensitivity=sensitivity, slack=slack,
+                                  because="the paper's assumptions",
+                                  noise_multiplier=noise / ((1 + 2 * slack) * sensitivity))
 
 
 def dpsgda(quick: bool) -> Iterator[Case]:

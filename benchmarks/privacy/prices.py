@@ -34,7 +34,7 @@ _MULTIPLIERS = (1.0, 3.0, 10.0, 30.0, 100.0)
 def run(noise: float | None = None, times: int = _ROUNDS) -> jmm.Repeat:
     """The rounds of a run; without noise it is calibrated to epsilon = 1."""
     if noise is None:
-        return jmm.calibrate_noise(jmm.Repeat(query=_QUERY, times=times), 1.0, _DELTA)
+        return jmm.accounting.calibrate_noise(jmm.Repeat(query=_QUERY, times=times), 1.0, _DELTA)
     return jmm.Repeat(query=_with(noise), times=times)
 
 
@@ -50,15 +50,15 @@ def searches(one: jmm.Repeat) -> list[dict[str, Any]]:
     """Total epsilon of a search with runs of epsilon = 1, and the noise for a total of 1."""
     found = []
     for expected, eta, most in _SEARCHES:
-        law = jmm.Repetitions(expected=expected, eta=eta, most=most)
+        law = jmm.mechanism.Repetitions(expected=expected, eta=eta, most=most)
         ratio = None
         if most is None:
             noise = optimize.brentq(
-                lambda z, law=law: jmm.tuned_epsilon(run(z), _DELTA, law) - 1.0,
+                lambda z, law=law: jmm.accounting.tuned_epsilon(run(z), _DELTA, law) - 1.0,
                 _noise(one), 3 * _noise(one), rtol=1e-4)
             ratio = noise / _noise(one)
         found.append({"expected": expected, "eta": eta, "most": most, "noise_ratio": ratio,
-                      "total": jmm.tuned_epsilon(one, _DELTA, law)})
+                      "total": jmm.accounting.tuned_epsilon(one, _DELTA, law)})
     return found
 
 
@@ -70,7 +70,7 @@ def filters(one: jmm.Repeat) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
             for name in ("renyi", "basic"):
-                ledger = jmm.Ledger(path / name, epsilon=1.0, delta=_DELTA, filter=name)
+                ledger = jmm.accounting.Ledger(path / name, epsilon=1.0, delta=_DELTA, filter=name)
                 own = {"delta": _DELTA / runs} if name == "basic" else {}
                 made = ledger.calibrate(jmm.sgda, hyper, share=1 / runs, **own)
                 found.append({"filter": name, "runs": runs,

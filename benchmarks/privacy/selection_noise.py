@@ -13,7 +13,8 @@ import warnings
 
 import jaxminimax as jmm
 from benchmarks import report
-from jaxminimax import GroupLosses, Selection
+from jaxminimax import GroupLosses
+from jaxminimax.mechanism import Selection
 
 _GUMBEL = math.pi / math.sqrt(6)  # deviation of a Gumbel number
 
@@ -24,7 +25,7 @@ def deviations(times: int, epsilon: float, delta: float) -> tuple[float, float, 
     with warnings.catch_warnings():  # of a delta above 1 / n: the number of records is nothing here
         warnings.simplefilter("ignore", UserWarning)
         index, gaussian, laplace = (
-            jmm.calibrate_noise(x, epsilon, delta) for x in (
+            jmm.accounting.calibrate_noise(x, epsilon, delta) for x in (
                 Selection(**how), GroupLosses(**how, noise="gaussian"),
                 GroupLosses(**how, noise="laplace")))
     root = math.sqrt(times)

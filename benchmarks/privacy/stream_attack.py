@@ -16,8 +16,9 @@ import numpy as np
 from scipy import signal as filters
 
 import jaxminimax as jmm
-from jaxminimax import CorrelatedSums, GroupSolution, Problem, Saddle, TreeSums
+from jaxminimax import Problem, Saddle
 from jaxminimax import audit as auditor
+from jaxminimax.mechanism import CorrelatedSums, GroupSolution, TreeSums
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.solutions import solution_length
@@ -261,9 +262,9 @@ def differences(rounds: int = 5, length: int = 3) -> Attack:
     data = np.zeros((2, 4, 1), np.float32)
     data[:, 0, 0] = _GIANT, -_GIANT
     shared: Any = dict(population=4)
-    query = jmm.Windows(
+    query = jmm.mechanism.Windows(
         anchor=jmm.Query(clip=Saddle(CLIP, CLIP), joint=True, **shared), length=length,
-        difference=jmm.Difference(lipschitz=1 / _DRIFT, **shared))
+        difference=jmm.mechanism.Difference(lipschitz=1 / _DRIFT, **shared))
     hyper = jmm.spider.Hyper(query=query, step=Saddle(STEP, STEP), iterations=rounds)
     return Attack(f"{rounds} rounds in windows of {length}", jmm.spider, hyper, GROWING,
                   jnp.asarray(data), lambda state: state.estimate.w, _estimates)

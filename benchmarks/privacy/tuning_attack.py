@@ -21,12 +21,12 @@ CASES = tuple((mu, expected, eta, most) for mu in (0.25, 1.0) for expected in (1
               for eta, most in ((0.0, None), (1.0, None), (0.0, 10 * int(expected))))
 
 
-def run_of(mu: float) -> jmm.Solution:
+def run_of(mu: float) -> jmm.mechanism.Solution:
     """One run: a Gaussian whose distance between neighbours is mu."""
-    return jmm.Solution(sensitivity=1.0, because="-", noise_multiplier=1 / mu)
+    return jmm.mechanism.Solution(sensitivity=1.0, because="-", noise_multiplier=1 / mu)
 
 
-def attained(mu: float, delta: float, runs: jmm.Repetitions) -> float:
+def attained(mu: float, delta: float, runs: jmm.mechanism.Repetitions) -> float:
     """Epsilon of the attack at delta: the best over the place where the two orders meet."""
     x = np.linspace(-12, 12, 24_001)
     width, cdf, pdf = x[1] - x[0], special.ndtr, stats.norm.pdf
@@ -60,9 +60,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     rows = []
     for mu, expected, eta, most in CASES:
-        runs = jmm.Repetitions(expected=expected, eta=eta, most=most)
+        runs = jmm.mechanism.Repetitions(expected=expected, eta=eta, most=most)
         rows.append({"mu": mu, "expected": expected, "eta": eta, "most": len(runs.weights),
-                     "charged": jmm.tuned_epsilon(run_of(mu), args.delta, runs),
+                     "charged": jmm.accounting.tuned_epsilon(run_of(mu), args.delta, runs),
                      "attained": attained(mu, args.delta, runs)})
     print(report.table(("mu", "expected", "eta", "most", "charged", "attained", "ratio"), [
         (f"{r['mu']:g}", f"{r['expected']:g}", f"{r['eta']:g}", str(r["most"]),

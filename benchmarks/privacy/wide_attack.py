@@ -91,21 +91,23 @@ def path(name: str, epsilon: float) -> Path:
         return Path(module, hyper, RECORDS, z / n, of_w)
     if name in ("proximal", "recursive"):
         doubling = name == "recursive"
-        query = jmm.Resolvent(bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0, population=n,
-                              doubling=doubling, assumes="lipschitz")
+        query = jmm.mechanism.Resolvent(bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0,
+                                        population=n,
+                                        doubling=doubling, assumes="lipschitz")
         query = module.certified(query, 1) if doubling else module.certified(query)
         hyper = calibrated(module.Hyper(query=query, iterations=1))
         size = concrete(noise_unit(hyper.query))
         return Path(module, hyper, RECORDS, size * hyper.query.noise_multiplier, of_w)
     if name == "phased_erm":
-        query = jmm.GroupSolution(lipschitz=1.0, bound=2 * _FAR, smooth=1e-9, diameter=2 * _FAR,
-                                  reg_w=1.0, reg_lam=1e12, sizes=(n,), phases=1)
+        query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=2 * _FAR, smooth=1e-9,
+                                            diameter=2 * _FAR,
+                                            reg_w=1.0, reg_lam=1e12, sizes=(n,), phases=1)
         hyper = calibrated(module.Hyper(query=module.certified(query)))
         size = concrete(solution_length(hyper.query, 1.0))
         return Path(module, hyper, LINES, size * hyper.query.noise_multiplier,
                     auditor.first_release, True)
     if name == "ftrl":
-        hyper = calibrated(module.Hyper(query=jmm.TreeSums(clip=1.0, leaves=2), step=1.0))
+        hyper = calibrated(module.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=2), step=1.0))
         return Path(module, hyper, RECORDS, hyper.query.noise_multiplier, of_w)
     if name == "group_oco":
         hyper = calibrated(module.Hyper(
@@ -122,7 +124,8 @@ def path(name: str, epsilon: float) -> Path:
     if name in ("group_sgd", "active_groups"):
         active = name == "active_groups"
         own = {} if active else {"weight_step": 1.0}
-        losses: Any = (jmm.Selection if active else jmm.GroupLosses)(bound=1.0, sizes=(n,))
+        losses: Any = (jmm.mechanism.Selection if active else jmm.GroupLosses)(bound=1.0,
+                                                                               sizes=(n,))
         hyper = calibrated(module.Hyper(
             query=jmm.GroupGradients(clip=1.0, sizes=(n,)), iterations=1, step=1.0,
             losses=losses, **own))
@@ -193,7 +196,7 @@ def moved(n: int, clip: float, *, strategy: str = "auto", tries: int = 24,
       keys: releases.
     """
     loss = jmm.saddle_operator(lambda w, v, x: w * x, strategy, min(n, 2**16))
-    plain = jmm.with_strategy(lambda z, x: Saddle(x, None), microbatch=min(n, 2**16))
+    plain = jmm.types.with_strategy(lambda z, x: Saddle(x, None), microbatch=min(n, 2**16))
     problem = jmm.Problem(plain if strategy == "auto" else loss)
     query = jmm.Query(clip=Saddle(clip, None), noise_multiplier=Saddle(8.0, None), population=n)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1)

@@ -95,7 +95,7 @@ def attained(mechanism: jmm.mechanism.Repeat, delta: float, cells: int = 2**19) 
     """
     query = mechanism.query
     assert isinstance(query, jmm.Query)
-    z = jmm.effective_noise_multiplier(query)
+    z = jmm.accounting.effective_noise_multiplier(query)
     hits = np.arange(10)
     weight = stats.binom.pmf(hits, BATCH, 1 / query.population)
     edges = np.linspace(-10, 10 + 8 / z, 40_001)  # in units of the noise

@@ -114,13 +114,13 @@ def plan(s: Whitened, n: int, dim: int, prior: float, epsilon: float, delta: flo
         ValueError: if no noise gives this epsilon and delta.
     """
     once = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, None), population=n), times=1)
-    one = jmm.calibrate_noise(once, epsilon, delta).query
+    one = jmm.accounting.calibrate_noise(once, epsilon, delta).query
     louder = Saddle(one.noise_multiplier.w / math.sqrt(s.share), None)
     moments = jmm.Repeat(query=dataclasses.replace(one, noise_multiplier=louder), times=1)
     clip = s.clip * 2 / prior * math.sqrt(dim / 2)
     hyper = jmm.sgda.Hyper(
         query=jmm.Query(clip=Saddle(clip, None), population=n), step=Saddle(s.step, 0.1),
-        iterations=s.iterations, averaging=jmm.TAIL,
+        iterations=s.iterations, averaging=jmm.averaging.TAIL,
         optimiser=Saddle(auc_runs.optimiser(0.9), optax.sgd))
     return moments, jmm.calibrate(jmm.sgda, hyper, epsilon=epsilon, delta=delta,
                                   alongside=(moments,))

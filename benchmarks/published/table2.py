@@ -146,7 +146,7 @@ def honest(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
                 "reading": job.reading, "dataset": job.dataset, "method": job.method,
                 "epsilon": lane.epsilon, "delta": lane.delta, **_summary(result.auc[i]),
                 "point": "average", "scorer": scorer, "features": features or "default",
-                "noise_multiplier": jmm.effective_noise_multiplier(lane.hyper.query),
+                "noise_multiplier": jmm.accounting.effective_noise_multiplier(lane.hyper.query),
                 "iterations": lane.hyper.iterations, "seeds": args.seeds,
                 "seconds": result.seconds[i]})
             if lane.epsilon < math.inf:
@@ -189,7 +189,7 @@ def printed(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
             "clip_v": statistics.fmean(r["clip"].v for r in runs)}
         if epsilon < math.inf:
             mechanism = papers_protocol.described(job.method, n, rounds, epsilon, delta)
-            found["noise_multiplier"] = jmm.effective_noise_multiplier(mechanism.query)
+            found["noise_multiplier"] = jmm.accounting.effective_noise_multiplier(mechanism.query)
             found["true_epsilon_attained"] = papers_protocol.attained(mechanism, delta)
             bound = jmm.epsilon(mechanism, delta)
             found["true_epsilon_bound"] = bound if math.isfinite(bound) else None

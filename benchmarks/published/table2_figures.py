@@ -59,8 +59,9 @@ def _multiplier(n: int, releases: int, epsilon: float, delta: float) -> float:
     """Noise over clip norm of one player alone."""
     query = jmm.Query(clip=Saddle(1.0, None), population=n,
                       sampling=jmm.Poisson(rate=_BATCH / n))
-    found = jmm.calibrate_noise(jmm.mechanism.Repeat(query=query, times=releases), epsilon, delta)
-    return jmm.effective_noise_multiplier(found.query)
+    found = jmm.accounting.calibrate_noise(jmm.mechanism.Repeat(query=query, times=releases),
+                                           epsilon, delta)
+    return jmm.accounting.effective_noise_multiplier(found.query)
 
 
 def noise(args: Any) -> list[dict[str, Any]]:

@@ -5,7 +5,8 @@ One (epsilon, delta) for everything, three ways to come by settings:
     not paid for  the settings of `benchmarks.table2`, chosen on validation rows for nothing
     paid for      a private search (`jmm.tune`) over three candidates by a rule from public
                   numbers, with the score of every run released and charged
-    nobody tuned  `jaxminimax.defaults`: a logistic scorer whose settings follow from public numbers
+    nobody tuned  `jaxminimax.tables.defaults`: a logistic scorer whose settings follow from
+                  public numbers
 
 Linear scorers on the same features and rows, seeds in common. The rule, the number of runs and the
 score were chosen on validation splits of ijcnn1, and which candidates go with the rule on one of
@@ -85,7 +86,7 @@ def candidates(n: int, prior: float, epsilon: float, delta: float) -> list[Setti
     """
     clip = 2 / min(prior, 1 - prior)
     once = jmm.Repeat(query=jmm.Query(clip=Saddle(clip, None), population=n), times=1)
-    noise = jmm.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
+    noise = jmm.accounting.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
     step = min(_LONGEST, _GATHERED * n / (noise * clip)) / _ROUNDS
     return [Settings(clip=k * clip, step=step / k, iterations=_ROUNDS, skip=0.5)
             for k in _FACTORS]  # v = b - a, which reads no data

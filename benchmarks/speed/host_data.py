@@ -54,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "x.npy"
         np.save(path, x)
-        ways = {"device": (jnp.asarray(x), jnp.asarray(y)), "host": jmm.HostData((x, y)),
-                "file": jmm.HostData((np.load(path, mmap_mode="r"), y))}
+        ways = {"device": (jnp.asarray(x), jnp.asarray(y)), "host": jmm.placement.HostData((x, y)),
+                "file": jmm.placement.HostData((np.load(path, mmap_mode="r"), y))}
         for batch in args.batch:
             query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                               population=args.rows, sampling=jmm.Poisson(rate=batch / args.rows))

@@ -175,14 +175,14 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
         there = resident if mesh is None else len(jmm.placement.own_rows(resident, mesh))
         zeros = tuple(np.zeros((there, *x.shape[1:]), x.dtype) for x in files)
         device = (tuple(map(jnp.asarray, zeros)) if mesh is None
-                  else jmm.shard(zeros, mesh, population=resident))
+                  else jmm.placement.shard(zeros, mesh, population=resident))
         del zeros
-        host = jmm.HostData(files, population=n)
+        host = jmm.placement.HostData(files, population=n)
         ways: dict[str, Any] = {"device": device, "files": host}
         if n == max(args.rows):
             ways["pages"] = host
             if alone:
-                ways["reader"] = jmm.HostData(Made(n, args.features))
+                ways["reader"] = jmm.placement.HostData(Made(n, args.features))
         for workload in args.workloads:
             here = [way for way in ways if workload == "linear" or way in ("device", "files")]
             times: dict[str, list] = {way: [] for way in here}

@@ -67,7 +67,7 @@ def problem_of(algorithm: str, way: str) -> Any:
         made = jmm.problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
                                               radius=Saddle(1.0, 0.5)).problem
         made = made if way == OURS else _projected_game(made)
-    return made._replace(operator=jmm.with_strategy(made.operator, WAYS[way]))
+    return made._replace(operator=jmm.types.with_strategy(made.operator, WAYS[way]))
 
 
 def products(data: Any, iterations: int) -> Any:
@@ -91,7 +91,7 @@ def compiled(algorithm: str, way: str, data: Any, sizes: tuple[int, ...], args: 
             losses = jmm.GroupLosses(bound=6.0, noise_multiplier=1.0, sizes=sizes)
             hyper = jmm.group_sgd.Hyper(losses=losses, weight_step=0.1, **common)
         case "active_groups":
-            index = jmm.Selection(bound=6.0, noise_multiplier=1.0, sizes=sizes)
+            index = jmm.mechanism.Selection(bound=6.0, noise_multiplier=1.0, sizes=sizes)
             hyper = jmm.active_groups.Hyper(losses=index, **common)
         case _:
             start = Saddle(w, w)

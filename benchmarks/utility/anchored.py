@@ -14,11 +14,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax import Averaging, Problem, Query, Repeat, Saddle, averaging, pytree_dataclass
-from jaxminimax.algorithms.common.averaging import UNIFORM
-from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
+from jaxminimax import Problem, Query, Repeat, Saddle, averaging
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
 from jaxminimax.base import tree
 from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.types import pytree_dataclass
 
 
 @pytree_dataclass

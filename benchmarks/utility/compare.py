@@ -22,7 +22,8 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks import auc, compare_noise, evaluations, rate_cases, rates, report
-from jaxminimax import FixedSize, Poisson, Resolvent, Saddle
+from jaxminimax import FixedSize, Poisson, Saddle
+from jaxminimax.mechanism import Resolvent
 
 _RADIUS = 2.5  # of a record's features, for the proximal point's constants
 

@@ -57,7 +57,7 @@ def rows(epsilons: Sequence[float], data_dir: str | None, seeds: int = SEEDS
     made = []
     for name, query in queries(n).items():
         plain = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=n // BATCH,
-                               averaging=jmm.Averaging(skip=1 / 3))
+                               averaging=jmm.averaging.Averaging(skip=1 / 3))
         hypers = [jmm.calibrate(jmm.sgda, plain, e, delta) for e in epsilons]
         lanes = jmm.stack([dataclasses.replace(h, step=Saddle(x, x)) for h in hypers
                            for x in STEPS])

@@ -16,7 +16,7 @@ import optax
 
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Query, Repeat, Saddle, problems
-from jaxminimax.algorithms.common.averaging import Averaging
+from jaxminimax.algorithms.averaging import Averaging
 
 SHARE = 0.02  # of mu^2, for the groups' shares
 _SCORER = 0.9  # of the run's budget
@@ -74,12 +74,12 @@ def described(method: str, kind: str, groups: int, population: int, rounds: int,
     cells = groups * (2 if kind == "odds" else 1)
     one = Repeat(query=Query(clip=Saddle(math.sqrt(1 - 1 / cells), None), population=population),
                  times=1)
-    whole = jmm.calibrate_noise(one, epsilon, delta)
+    whole = jmm.accounting.calibrate_noise(one, epsilon, delta)
     ratio = whole.query.noise_multiplier.w / math.sqrt(SHARE)
     ask = dataclasses.replace(one, query=dataclasses.replace(
         one.query, noise_multiplier=Saddle(ratio, None)))
     query = Query(clip=Saddle(_CLIP, METHODS[method].clip[kind, groups]), population=population,
-                  noise_multiplier=jmm.budget_split(w=_SCORER))
+                  noise_multiplier=jmm.mechanism.budget_split(w=_SCORER))
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(500.0 / rounds, 1.0), iterations=rounds,
                            averaging=Averaging(skip=0.7), optimiser=Saddle(_BALL, optax.sgd))
     return ask, jmm.calibrate(jmm.sgda, hyper, epsilon, delta, alongside=(ask,))
@@ -117,7 +117,7 @@ def worst_group(key: jax.Array, data: Any, rounds: int, epsilon: float,
     rows, sizes = problems.by_group((x, (2 * y - 1).astype(np.float32)), s)
     hyper = jmm.group_sgd.Hyper(
         query=GroupGradients(clip=1.0, sizes=sizes), losses=GroupLosses(bound=3.0, sizes=sizes),
-        step=1.0, weight_step=0.3, iterations=rounds, averaging=jmm.TAIL)
+        step=1.0, weight_step=0.3, iterations=rounds, averaging=jmm.averaging.TAIL)
     hyper = jmm.calibrate(jmm.group_sgd, hyper, epsilon, delta)
     step = 0.4 * jmm.group_sgd.gradient_step(hyper.query, rounds, dim=x.shape[1],
                                              diameter=_GLM.diameter)

@@ -11,7 +11,8 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.group_tasks import Rows, Task
-from jaxminimax import GroupGradients, GroupLosses, Saddle, Selection
+from jaxminimax import GroupGradients, GroupLosses, Saddle
+from jaxminimax.mechanism import Selection
 from jaxminimax.tables import Schema, defaults
 from jaxminimax.tables.columns import Number
 from jaxminimax.tables.moments import Moments
@@ -32,7 +33,7 @@ class Found(NamedTuple):
     """
 
     scores: Callable[[np.ndarray], np.ndarray]
-    statement: jmm.Statement
+    statement: jmm.accounting.Statement
     rounds: int
 
 
@@ -77,7 +78,7 @@ def _group_hyper(algorithm: Any, task: Task, epsilon: float, delta: float) -> An
     query = GroupGradients(clip=s.clip, sizes=task.sizes)
     losses: Any = (Selection if active else GroupLosses)(bound=s.loss_bound, sizes=task.sizes)
     own = {} if active else {"weight_step": s.weight_step}
-    hyper = algorithm.Hyper(query=query, losses=losses, step=0.5, averaging=jmm.TAIL,
+    hyper = algorithm.Hyper(query=query, losses=losses, step=0.5, averaging=jmm.averaging.TAIL,
                             iterations=s.iterations, **own)
     hyper = jmm.calibrate(algorithm, hyper, epsilon, delta, share=s.share)
     step = jmm.group_sgd.gradient_step(hyper.query, s.iterations, dim=task.dim,

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 
 import jaxminimax as jmm
+from benchmarks import bounds
 from benchmarks.rate_base import DELTA, Case, Job, around, spread, zeros
-from jaxminimax import Averaging, Poisson, Query, Saddle, metrics, problems, theory
+from jaxminimax import Poisson, Query, Saddle, metrics, problems
+from jaxminimax.algorithms.averaging import Averaging
 
 HARD_DIM = 10
 
@@ -22,7 +24,7 @@ def sgda_job(n: int, epsilon: float, smooth: bool = True) -> Job:
     axes = jnp.eye(HARD_DIM, dtype=jnp.float32)
     mean = (size * axes[:1], size * axes[-1:])
     problem = problems.bilinear_game(coupling=0.0, radius=Saddle(1.0, 1.0))
-    problem = problem._replace(operator=jmm.with_strategy(problem.operator, "vmap"))
+    problem = problem._replace(operator=jmm.types.with_strategy(problem.operator, "vmap"))
 
     def sample(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = jax.random.normal(key, (2, n, HARD_DIM), jnp.float32)
@@ -47,7 +49,7 @@ def _sgda(variant: str, smooth: bool, epsilon: float, ns: list[int], quick: list
 
     def lower(n: int) -> float:
         """Of records of length 1/2 and more on two unit balls."""
-        return theory.lower_bound(population=n, dim=2 * HARD_DIM, bound=math.sqrt(0.5),
+        return bounds.lower_bound(population=n, dim=2 * HARD_DIM, bound=math.sqrt(0.5),
                                   diameter=2 * math.sqrt(2), epsilon=epsilon)
 
     return Case("sgda", variant, "hard linear instance", "weak", epsilon, -0.5,
@@ -92,7 +94,7 @@ def pl_job(n: int, epsilon: float) -> Job:
 
 
 def _lower(epsilon: float, n: int) -> float:
-    return theory.lower_bound(population=n, dim=2 * _DIM, bound=_CLIP * math.sqrt(2),
+    return bounds.lower_bound(population=n, dim=2 * _DIM, bound=_CLIP * math.sqrt(2),
                               diameter=4 * math.sqrt(2), epsilon=epsilon)
 
 

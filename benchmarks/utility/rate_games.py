@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
+from benchmarks import bounds
 from benchmarks.rate_base import DELTA, Case, Job, spread
-from jaxminimax import Problem, Query, Saddle, metrics, problems, theory
+from jaxminimax import Problem, Query, Saddle, metrics, problems
 
 DIM = 6  # of both players together
 
@@ -80,7 +81,7 @@ def _resolvent_cost(n: int, epsilon: float, many: bool) -> int:
 
 
 def _lower(epsilon: float, n: int) -> float:
-    return theory.lower_bound(population=n, dim=DIM, bound=BOUND, diameter=_BALLS.diameter,
+    return bounds.lower_bound(population=n, dim=DIM, bound=BOUND, diameter=_BALLS.diameter,
                               epsilon=epsilon)
 
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
+from benchmarks import bounds
 from benchmarks.rate_base import DELTA, Case, Job, spread
-from jaxminimax import Saddle, problems, theory
+from jaxminimax import Saddle, problems
 
 GROUPS_DIM = 10
 _GROUPS, _FAR, _WIDE = 5, 0.4, 0.5
@@ -116,7 +117,7 @@ def oco_job(n: int, epsilon: float) -> Job:
 
 def _lower(epsilon: float, groups: int, each: bool, n: int) -> float:
     """n: records of each group, or of all."""
-    return theory.group_lower_bound(
+    return bounds.group_lower_bound(
         population=groups * n if each else n, groups=groups, dim=GROUPS_DIM,
         lipschitz=NEAR.lipschitz, diameter=NEAR.diameter, epsilon=epsilon)
 

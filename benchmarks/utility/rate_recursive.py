@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 import jaxminimax as jmm
+from benchmarks import bounds
 from benchmarks.rate_base import DELTA, Case, Job, around, spread, zeros
-from jaxminimax import Saddle, metrics, problems, theory
+from jaxminimax import Saddle, metrics, problems
 
 _K = 5
 SMALL = problems.bilinear_game(coupling=1.0, radius=Saddle(0.5, 0.5))
@@ -64,7 +65,7 @@ def solution_cost(hyper: Any) -> int:
 
 def lower(n: int, epsilon: float | None) -> float:
     """What no private algorithm beats on all games with the constants of small balls."""
-    return theory.lower_bound(population=n, epsilon=epsilon, **{
+    return bounds.lower_bound(population=n, epsilon=epsilon, **{
         k: SMALL_NUMBERS[k] for k in ("dim", "bound", "diameter")})
 
 
@@ -90,7 +91,7 @@ CASES = (
     Case("recursive", "T = 2", "quadratic game", "strong", 1.0, -0.5,
          _strong_job, lambda n: n**-0.5 + spread(1.0, 6) / n, lambda n: spread(1.0, 6) > n**0.5,
          lambda n: solution_cost(_strong_job(n).hyper),
-         lambda n: theory.lower_bound(population=n, dim=6, bound=math.hypot(_SIZE, _SIZE),
+         lambda n: bounds.lower_bound(population=n, dim=6, bound=math.hypot(_SIZE, _SIZE),
                                       diameter=2 * math.sqrt(2), epsilon=1.0),
          [2**12, 2**13, 2**14, 2**15], [2**12, 2**13, 2**14],
          note="the theorem is for all convex-concave losses; a strongly convex-concave one gains "

@@ -5,7 +5,7 @@
 Two runs with one key on neighbouring data sets share their samples and their noise, so the distance
 of their outputs is the algorithm's argument stability on that pair, and no estimate of it. One
 record is put on the other side of its law's mean, as far away as the law allows. Beside it stand
-the bounds of `jaxminimax.theory`; and for two algorithms the difference of the risk on the
+the bounds of `benchmarks.bounds`; and for two algorithms the difference of the risk on the
 population and on the records that were used, which stability bounds.
 """
 
@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import rate_cases, rate_descent, report
-from jaxminimax import metrics, theory
+from benchmarks import bounds, rate_cases, rate_descent, report
+from jaxminimax import metrics
 
 RUNS = 24
 OPTIONS = {"xla_backend_optimization_level": 0}  # most of it takes longer to compile than to run
@@ -67,33 +67,33 @@ def _deviation(hyper: Any) -> float:
 
 
 def _gda(n: int, job: Any, _: float, smooth: float | None = _SMOOTH) -> float:
-    return theory.gda_stability(population=n, modulus=1.0, bound=math.hypot(_CLIP, _CLIP),
+    return bounds.gda_stability(population=n, modulus=1.0, bound=math.hypot(_CLIP, _CLIP),
                                 rounds=job.hyper.iterations, smooth=smooth)
 
 
 def _extragradient(n: int, job: Any, _: float) -> float:
     known = {k: rate_cases.NUMBERS[k] for k in ("dim", "bound", "smooth", "diameter")}
-    return theory.extragradient_stability(
+    return bounds.extragradient_stability(
         population=n, step=float(job.hyper.step.w), rounds=job.hyper.iterations,
         deviation=_deviation(job.hyper), **known)
 
 
 def _proximal(n: int, job: Any, _: float) -> float:
     query = job.hyper.query
-    return theory.proximal_stability(population=n, bound=query.bound, prox=query.prox,
+    return bounds.proximal_stability(population=n, bound=query.bound, prox=query.prox,
                                      rounds=job.hyper.iterations, batch=query.sampling.batch,
                                      slack=query.slack)
 
 
 def _gda_gap(n: int, job: Any, measured: float) -> float:
     """Strong gap on the population minus that on the records."""
-    return theory.strong_gap(empirical=0.0, stability=_gda(n, job, measured), bound=_CLIP,
+    return bounds.strong_gap(empirical=0.0, stability=_gda(n, job, measured), bound=_CLIP,
                              smooth=_SMOOTH, modulus=1.0)
 
 
 def _primal(n: int, job: Any, measured: float) -> float:
     """Primal risk on the population minus that on the records, from the excess on the records."""
-    return theory.pl_generalisation(population=n, optimisation=max(measured, 0.0), bound_w=_CLIP,
+    return bounds.pl_generalisation(population=n, optimisation=max(measured, 0.0), bound_w=_CLIP,
                                     bound_v=_CLIP, smooth=_SMOOTH, pl=1.0, modulus=1.0)
 
 

@@ -31,7 +31,7 @@ def settings(clip: float, step: float, n: int) -> jmm.sgda.Hyper:
     """One candidate, without noise yet."""
     query = jmm.Query(clip=Saddle(clip, None), population=n, parameters=64)
     return jmm.sgda.Hyper(query=query, step=Saddle(step, 0.2), iterations=_ITERATIONS,
-                          averaging=jmm.Averaging(skip=0.5))
+                          averaging=jmm.averaging.Averaging(skip=0.5))
 
 
 def balanced(z: Saddle, record: Any) -> jax.Array:

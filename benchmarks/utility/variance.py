@@ -90,7 +90,7 @@ def calibrated(algorithm: Any, rounds: int, n: int, name: str, length: int, shar
 
 def on_two_records(described: Any, n: int) -> Any:
     """The same law on the two distinct records."""
-    if isinstance(described, jmm.Windows):
+    if isinstance(described, jmm.mechanism.Windows):
         return dataclasses.replace(described, **{name: on_two_records(getattr(described, name), n)
                                                  for name in ("anchor", "difference")})
     z = jax.tree.map(lambda x: jnp.float32(x * 2 / n), described.noise_multiplier)

@@ -20,15 +20,15 @@ DELTA = 1e-6
 
 
 def windows(rounds: int, n: int, bound: float, lipschitz: float, length: int, share: float,
-            sampling: Any = jmm.Full()) -> jmm.Windows:  # noqa: B008
+            sampling: Any = jmm.Full()) -> jmm.mechanism.Windows:  # noqa: B008
     """Releases of `spider` at ratios of noise that give anchors a share of the budget."""
     opens = -(-rounds // length)
     ratio = (opens / share) ** 0.5, max(rounds - opens, 1) ** 0.5 * (1 - share) ** -0.5
     shared: Any = dict(population=n, sampling=sampling, exact=False)
     anchor = jmm.Query(clip=Saddle(bound, bound), joint=True,
                        noise_multiplier=Saddle(ratio[0], ratio[0]), **shared)
-    difference = jmm.Difference(lipschitz=lipschitz, noise_multiplier=ratio[1], **shared)
-    return jmm.Windows(anchor=anchor, difference=difference, length=length)
+    difference = jmm.mechanism.Difference(lipschitz=lipschitz, noise_multiplier=ratio[1], **shared)
+    return jmm.mechanism.Windows(anchor=anchor, difference=difference, length=length)
 
 
 def ablation(seeds: range, keep: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def ablation(seeds: range, keep: Callable[[list[dict[str, Any]]], None]) -> list
             made = windows(100, n, 35.0, lipschitz, 10, 0.5, poisson)
         algorithm: Any = sgda if lipschitz is None else spider
         hyper = algorithm.Hyper(query=made, step=Saddle(step, 0.1), iterations=100,
-                                averaging=jmm.TAIL)
+                                averaging=jmm.averaging.TAIL)
         hyper = _once(algorithm, hyper, lipschitz)
         problem = task if lipschitz is None else both
         scores = []

@@ -46,7 +46,9 @@ from benchmarks import (
     zoo_tables,
 )
 from benchmarks.zoo_games import DELTA, ELSEWHERE, EPSILONS, Game
-from jaxminimax import Averaging, Saddle, pytree_dataclass, schedules
+from jaxminimax import Saddle, schedules
+from jaxminimax.algorithms.averaging import Averaging
+from jaxminimax.types import pytree_dataclass
 
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 RELEASES = (30, 100, 300, 1000, 3000)

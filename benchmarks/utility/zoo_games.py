@@ -18,8 +18,8 @@ import numpy as np
 
 import jaxminimax as jmm
 from jaxminimax import Problem, Saddle, metrics, problems
-from jaxminimax.algorithms.common import variance
-from jaxminimax.algorithms.common.steps import ENTROPIC, EUCLIDEAN
+from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
+from jaxminimax.algorithms.plan import release_variance
 
 DELTA = 1e-6
 EPSILONS = (0.3, 1.0, 8.0)
@@ -81,7 +81,7 @@ class Game:
 
     def step(self, method: str, query: jmm.Query, releases: int) -> float:
         """The step from theory, for the noise as calibrated."""
-        noise = variance.of_release(query, self.dim, self.geometry)
+        noise = release_variance(query, self.dim, self.geometry)
         match method:
             case "sgda":
                 return self.radius / math.sqrt(releases * (self.size**2 + noise))
@@ -96,7 +96,8 @@ class Game:
 @functools.cache
 def _calibrated(n: int, releases: int, epsilon: float, clip: Saddle) -> jmm.Query:
     query = jmm.Query(clip=clip, joint=True, population=n)
-    return jmm.calibrate_noise(jmm.Repeat(query=query, times=releases), epsilon, DELTA).query
+    return jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=releases), epsilon,
+                                          DELTA).query
 
 
 def affine(modulus: float, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,9 +2,9 @@
 
 Poisson samples with independent noise, disjoint batches with independent noise, and disjoint
 batches whose noise is correlated by 8, by 32 and by the planned number of bands
-(`jmm.planned_bands`), at the same expected batch, the same passes and the same epsilon. The game is
-the bilinear one of `zoo_games` with n distinct records, (b, c) + N(0, I / 40) around their mean,
-in another order for every seed. No record reaches the clip norm.
+(`jmm.mechanism.planned_bands`), at the same expected batch, the same passes and the same epsilon.
+The game is the bilinear one of `zoo_games` with n distinct records, (b, c) + N(0, I / 40) around
+their mean, in another order for every seed. No record reaches the clip norm.
 
 Every row is the best of eight steps, chosen by the gaps themselves on the same seeds and unpaid,
 for every kind of release alike ("oracle"); the table takes the better batch and algorithm of each.
@@ -78,7 +78,7 @@ def queries(n: int, batch: int, passes: int) -> dict[tuple[str, int], jmm.Query]
 
 def planned(n: int, batch: int, passes: int) -> int:
     """Bands by the numbers of the run."""
-    return jmm.planned_bands(passes * (n // batch), n // batch, 2 * D)
+    return jmm.mechanism.planned_bands(passes * (n // batch), n // batch, 2 * D)
 
 
 def base_step(query: jmm.Query, batch: int, times: int) -> float:
@@ -130,7 +130,8 @@ def rows_of(n: int, passes: int, batch: int, epsilons: Sequence[float], seeds: i
     times, data, made = passes * (n // batch), records(n), []
     keys = jax.random.split(jax.random.key(passes * batch), seeds)
     for (kind, bands), query in queries(n, batch, passes).items():
-        known = [jmm.calibrate_noise(jmm.Repeat(query=query, times=times), e, DELTA).query
+        known = [jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=times), e,
+                                                DELTA).query
                  for e in epsilons]
         for method in methods:
             hypers = [_METHODS[method].Hyper(
@@ -148,7 +149,7 @@ def rows_of(n: int, passes: int, batch: int, epsilons: Sequence[float], seeds: i
                     "method": method, "step": "oracle", "multiple": MULTIPLES[best],
                     "gap": round(float(mine.mean()), 6),
                     "se": round(float(mine.std(ddof=1)) / math.sqrt(seeds), 6), "seeds": seeds,
-                    "noise_multiplier": jmm.effective_noise_multiplier(q)})
+                    "noise_multiplier": jmm.accounting.effective_noise_multiplier(q)})
     return made
 
 

@@ -21,7 +21,8 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks import zoo_games
 from benchmarks.zoo_games import DELTA, Game
-from jaxminimax import WEIGHTED, Saddle
+from jaxminimax import Saddle
+from jaxminimax.algorithms.averaging import WEIGHTED
 from jaxminimax.plans import gaussian_ratio
 
 MODULUS, SPREAD = 0.2, 0.5

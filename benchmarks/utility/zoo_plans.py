@@ -15,7 +15,7 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks.zoo_games import DELTA, EPSILONS, Game
 from jaxminimax import optimistic
-from jaxminimax.algorithms.common.steps import EUCLIDEAN
+from jaxminimax.algorithms.descent import EUCLIDEAN
 
 KAPPAS = (0.5, 1.0, 2.0)
 

@@ -2,31 +2,29 @@
 
 from jaxminimax.accounting._answers import delta, profile
 from jaxminimax.accounting._calibrate import calibrate, calibrate_iterations, calibrate_noise
-from jaxminimax.accounting._entries import RunMark
-from jaxminimax.accounting._entry import Entry
+from jaxminimax.accounting._entries import RunMark as RunMark
+from jaxminimax.accounting._entry import Entry as Entry
 from jaxminimax.accounting._epsilon import effective_noise_multiplier, epsilon
 from jaxminimax.accounting._ledger import Ledger
 from jaxminimax.accounting._ledger_statement import LedgerStatement
 from jaxminimax.accounting._profile import Profile
 from jaxminimax.accounting._statement import Statement, statement
 from jaxminimax.accounting._tuning import tuned_delta, tuned_epsilon
-from jaxminimax.accounting._tuning_noise import Target, calibrate_search
-from jaxminimax.accounting._tuning_statement import TuningStatement, tuning_statement
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.accounting._tuning_noise import Target as Target
+from jaxminimax.accounting._tuning_noise import calibrate_search as calibrate_search
+from jaxminimax.accounting._tuning_statement import TuningStatement
+from jaxminimax.accounting._tuning_statement import tuning_statement as tuning_statement
+from jaxminimax.base import public_names as _public_names
 
 __all__ = [
-    "Entry",
     "Ledger",
     "LedgerStatement",
     "Profile",
-    "RunMark",
     "Statement",
-    "Target",
     "TuningStatement",
     "calibrate",
     "calibrate_iterations",
     "calibrate_noise",
-    "calibrate_search",
     "delta",
     "effective_noise_multiplier",
     "epsilon",
@@ -34,7 +32,6 @@ __all__ = [
     "statement",
     "tuned_delta",
     "tuned_epsilon",
-    "tuning_statement",
 ]
 
 

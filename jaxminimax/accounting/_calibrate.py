@@ -183,7 +183,8 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
     Args and errors as in `calibrate`; a multiplier that is not set counts as 1.
 
     Examples:
-        >>> tree = jmm.calibrate_noise(jmm.TreeSums(clip=1.0, leaves=1000), epsilon=1.0, delta=1e-6)
+        >>> tree = jmm.accounting.calibrate_noise(jmm.mechanism.TreeSums(clip=1.0, leaves=1000),
+        ...                                       epsilon=1.0, delta=1e-6)
         >>> 0.998 < jmm.epsilon(tree, 1e-6) <= 1
         True
     """
@@ -230,7 +231,7 @@ def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: floa
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000,
         ...                   noise_multiplier=Saddle(50.0, 50.0))
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
-        >>> hyper = jmm.calibrate_iterations(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
+        >>> hyper = jmm.accounting.calibrate_iterations(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
         >>> jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1, hyper.iterations > 1
         (True, True)
     """

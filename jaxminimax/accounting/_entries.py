@@ -9,7 +9,7 @@ from jaxminimax.accounting._epsilon import check_delta, check_epsilon
 from jaxminimax.accounting._filters import Amounts, Basic, Filter, Plan, total
 from jaxminimax.accounting._renyi_filter import Renyi, best_order
 from jaxminimax.base import checks
-from jaxminimax.base.people import unit_of
+from jaxminimax.base.types import unit_of
 from jaxminimax.mechanism import NEIGHBOURS, Description
 from jaxminimax.mechanism.description import check
 

@@ -87,7 +87,7 @@ def effective_noise_multiplier(query: OneRelease) -> float:
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(3.0, 4.0),
         ...                   population=100)
-        >>> round(jmm.effective_noise_multiplier(query), 3)
+        >>> round(jmm.accounting.effective_noise_multiplier(query), 3)
         2.4
     """
     if not isinstance(query, OneRelease):

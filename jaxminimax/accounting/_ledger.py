@@ -30,7 +30,7 @@ _STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "as
 class Ledger:
     """A budget for several runs on the same data, each chosen and stopped by looking at the others.
 
-        ledger = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6)
+        ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
         hyper = ledger.calibrate(jmm.sgda, hyper, share=0.5)  # half of what is left
         done = jmm.fit(..., ledger=ledger, name="first")
         print(ledger.statement())
@@ -69,7 +69,7 @@ class Ledger:
         or a file that is no ledger.
 
     Examples:
-        >>> ledger = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6)
+        >>> ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
         >>> hyper = jmm.gda.Hyper(query=query, modulus=1.0, offset=1.0, iterations=20)
         >>> first = ledger.calibrate(jmm.gda, hyper, share=0.5)

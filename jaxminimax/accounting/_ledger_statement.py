@@ -47,7 +47,7 @@ class LedgerStatement:
       assumed: what the user must see to.
 
     Examples:
-        >>> said = jmm.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
+        >>> said = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
         >>> said.epsilon, said.delta, len(said.runs)
         (2.0, 1e-06, 0)
     """

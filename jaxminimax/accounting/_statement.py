@@ -25,9 +25,8 @@ from jaxminimax.accounting._sentences import (
     quote_one,
     relation_in_words,
 )
-from jaxminimax.base import checks
-from jaxminimax.base.people import unit_of
-from jaxminimax.base.version import VERSION
+from jaxminimax.base import VERSION, checks
+from jaxminimax.base.types import unit_of
 from jaxminimax.mechanism import Leaf, Sequence, leaves, releases
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.description import Mechanism
@@ -86,7 +85,7 @@ class Statement:
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
         >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
-        >>> said.allowed, jmm.Statement.from_json(said.to_json()) == said
+        >>> said.allowed, jmm.accounting.Statement.from_json(said.to_json()) == said
         (20, True)
     """
 

@@ -45,7 +45,8 @@ def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
         ...                   population=100)
         >>> one = jmm.Repeat(query=query, times=20)
-        >>> jmm.tuned_epsilon(one, 1e-6) > jmm.epsilon(one, 1e-6)  # a search costs more than a run
+        >>> search = jmm.accounting.tuned_epsilon(one, 1e-6)
+        >>> search > jmm.epsilon(one, 1e-6)  # a search costs more than a run
         True
     """
     check_delta(delta)
@@ -63,7 +64,7 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
         ...                   population=100)
         >>> one = jmm.Repeat(query=query, times=20)
-        >>> jmm.tuned_delta(one, 2.0) < 1e-6
+        >>> jmm.accounting.tuned_delta(one, 2.0) < 1e-6
         True
     """
     check_epsilon(epsilon)

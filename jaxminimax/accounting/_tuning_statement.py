@@ -10,7 +10,7 @@ from jaxminimax.accounting._curves import epsilon_of
 from jaxminimax.accounting._epsilon import warn_of
 from jaxminimax.accounting._record import record_of
 from jaxminimax.accounting._tuning_noise import Target, one_run
-from jaxminimax.base.version import VERSION
+from jaxminimax.base import VERSION
 from jaxminimax.mechanism import Repeat, leaves
 from jaxminimax.mechanism.repetitions import BITS
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
@@ -72,7 +72,7 @@ class TuningStatement:
       assumed: what the user must see to.
 
     Examples:
-        >>> fields = jmm.TuningStatement.__dataclass_fields__
+        >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
         >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
         (True, True)
     """

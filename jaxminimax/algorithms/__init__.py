@@ -31,7 +31,7 @@ from jaxminimax.algorithms import (
     sgda,
     spider,
 )
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 
 __all__ = [
     "active_groups",

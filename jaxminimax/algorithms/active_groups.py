@@ -15,7 +15,8 @@ that the weights of `group_sgd` avoid.
 Examples:
     >>> sizes = (500, 200)  # records of each group, public
     >>> hyper = jmm.active_groups.Hyper(query=jmm.GroupGradients(clip=1.0, sizes=sizes),
-    ...                                 losses=jmm.Selection(bound=3.0, sizes=sizes), step=1.0,
+    ...                                 losses=jmm.mechanism.Selection(bound=3.0, sizes=sizes),
+    ...                                 step=1.0,
     ...                                 iterations=20)
     >>> hyper = jmm.calibrate(jmm.active_groups, hyper, epsilon=1.0, delta=1e-6)
     >>> jmm.epsilon(jmm.active_groups.mechanism(hyper), 1e-6) <= 1
@@ -29,12 +30,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.group_weights import check_same_groups
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import started, stepped
-from jaxminimax.algorithms.group_sgd import gradient_step
+from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import started, stepped
+from jaxminimax.algorithms.group_sgd import check_same_groups, gradient_step
+from jaxminimax.algorithms.plan import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (

@@ -38,10 +38,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms.common import averaging, schedules
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.group_weights import averaged, check_same_groups, uniform
-from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms.group_sgd import averaged, check_same_groups, uniform
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence

@@ -34,10 +34,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging, schedules
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import EUCLIDEAN, started, stepped
+from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
+from jaxminimax.algorithms.plan import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size

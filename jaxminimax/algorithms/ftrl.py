@@ -33,10 +33,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging
-from jaxminimax.algorithms.common.averaging import UNIFORM
-from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
-from jaxminimax.algorithms.common.steps import stepped
+from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms.averaging import UNIFORM
+from jaxminimax.algorithms.descent import stepped
+from jaxminimax.algorithms.plan import Plan, Target, beside_trivial
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import TreeSums, sums_for

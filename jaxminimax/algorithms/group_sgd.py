@@ -32,11 +32,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging, schedules
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.group_weights import averaged, check_same_groups, uniform
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import stepped
+from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import started, stepped
+from jaxminimax.algorithms.plan import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (
@@ -96,6 +95,44 @@ class State(NamedTuple):
     def average(self) -> Saddle:
         """The averaged model and weights, in the dtypes of z."""
         return tree.cast_like(self.mean.value, self.z)
+
+
+def check_same_groups(hyper: Any) -> None:
+    """Refuses gradients and losses that are described for different groups.
+
+    Raises:
+      ValueError: naming both sizes.
+    """
+    if hyper.query.sizes != hyper.losses.sizes:
+        raise ValueError(f"query has sizes {hyper.query.sizes}, but losses has "
+                         f"{hyper.losses.sizes}: they read the same groups.")
+
+
+def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, averaging.Mean]:
+    """The model with uniform weights, and the average that has this point.
+
+    Args:
+      z: `Saddle(w, ())`.
+      hyper: `query`, `averaging` and `iterations` are used, and what `started` checks.
+
+    Raises:
+      ValueError: for weights, or a step or an average that is not defined.
+    """
+    if jax.tree.leaves(z.v):
+        raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
+    w = started(z, hyper).w
+    p = len(hyper.query.sizes)
+    z = Saddle(w, jnp.full(p, -math.log(p), tree.float_dtype(w)))
+    return z, averaged(averaging.start(_point(z)), z, jnp.int32(1), hyper)
+
+
+def _point(z: Saddle) -> Saddle:
+    return Saddle(z.w, jnp.exp(z.v))
+
+
+def averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Any) -> averaging.Mean:
+    """The mean with the model and the weights of round t = 1, ..., iterations + 1."""
+    return averaging.include(mean, _point(z), hyper.averaging, t, hyper.iterations + 1)
 
 
 def mechanism(hyper: Hyper) -> Sequence:

@@ -43,10 +43,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging, schedules, variance
-from jaxminimax.algorithms.common.averaging import UNIFORM, WEIGHTED, Averaging
-from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
-from jaxminimax.algorithms.common.steps import ENTROPIC, EUCLIDEAN, started, stepped
+from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms.averaging import UNIFORM, WEIGHTED, Averaging
+from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, started, stepped
+from jaxminimax.algorithms.plan import Plan, Target, beside_trivial, release_variance
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
@@ -130,7 +130,7 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
          sampling: Full | Poisson | FixedSize = Full()) -> Plan:  # noqa: B008
     """Settings for a smooth game, from public numbers: those that did best, or those proved.
 
-    With V from the noise as calibrated (`variance.of_release`),
+    With V from the noise as calibrated (`release_variance`),
 
         step = min{1 / (2 L), kappa R / (T V)^(1/2)}.
 
@@ -175,7 +175,7 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
     query = Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
     hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations,
                                geometry=geometry))
-    spread = variance.of_release(hyper.query, dim, geometry)  # V
+    spread = release_variance(hyper.query, dim, geometry)  # V
     cap, factor = (1 / (4 * smooth), math.sqrt(0.4)) if proved else (1 / (2 * smooth), kappa)
     noisy = factor * radius / math.sqrt(iterations * spread) if spread else math.inf
     step = min(cap, noisy)

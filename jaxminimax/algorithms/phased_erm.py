@@ -39,9 +39,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import schedules
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.algorithms import schedules
+from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms.plan import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import GroupSolution

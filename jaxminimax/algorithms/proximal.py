@@ -25,8 +25,9 @@ Proposition 10 allow lambda_k, B_k, sigma_k and gamma_k with gamma_k lambda_k co
 corollaries take constants too); an operator that is strongly monotone by itself has less noise.
 
 Examples:
-    >>> query = jmm.Resolvent(bound=1.0, prox=2.0, lipschitz=1.0, diameter=2.0, population=1000,
-    ...                       assumes="monotone")
+    >>> query = jmm.mechanism.Resolvent(bound=1.0, prox=2.0, lipschitz=1.0, diameter=2.0,
+    ...                                 population=1000,
+    ...                                 assumes="monotone")
     >>> query = jmm.proximal.certified(query)  # the steps that its certificate needs
     >>> hyper = jmm.proximal.Hyper(query=query, iterations=20)
     >>> hyper = jmm.calibrate(jmm.proximal, hyper, epsilon=1.0, delta=1e-6)
@@ -41,10 +42,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging
-from jaxminimax.algorithms.common.averaging import UNIFORM
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms.averaging import UNIFORM
+from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms.plan import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent

@@ -43,9 +43,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.recursion import public_numbers, schedule
-from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Repeat, Resolvent
@@ -131,7 +131,7 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan:
-    """Rounds and lambda by the theorem, see `common.recursion`.
+    """Rounds and lambda by the theorem, see `recursion`.
 
     Privacy rests on the constants given here: every record's operator must be monotone, bounded and
     Lipschitz with them, whatever the record contains. `recursive_sgda` clips and rests on nothing.

@@ -21,7 +21,7 @@ norm, or (C_w^2 + C_v^2)^(1/2) of two, L_t = L + mu_t D (L if composite), d sigm
 V = L^2 (1 - q) / (q n') the sampling variance of a Poisson sample at rate q.
 
 Source: Bassily, Guzman and Menart, COLT 2023, arXiv:2302.12909, Algorithm 1 with Appendix C.2.
-Departures: decaying steps, whose error is proved in `common.recursion`, for with the paper's the
+Departures: decaying steps, whose error is proved in `recursion`, for with the paper's the
 theorem has no round to do at any n in use; samples are Poisson's of Theorem 21's size, and noise is
 calibrated to them (the paper draws with replacement, cites a bound for Poisson samples, and leaves
 its constant open); noise covers L, not the 5 L of the regularised loss; K is min{n', n'^2 / (d
@@ -44,10 +44,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms.common import averaging
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.recursion import public_numbers, schedule
-from jaxminimax.algorithms.common.steps import projected
+from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
@@ -117,7 +117,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
          composite: bool = False, decaying: bool | None = None) -> Plan:
-    """Rounds and lambda by the theorem, see `common.recursion`.
+    """Rounds and lambda by the theorem, see `recursion`.
 
     Args:
       target: of privacy; without epsilon there is no noise.

@@ -33,10 +33,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms.common import averaging, schedules
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.plan import Plan, Target, beside_trivial
-from jaxminimax.algorithms.common.steps import EUCLIDEAN, moved, started
+from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import EUCLIDEAN, moved, started
+from jaxminimax.algorithms.plan import Plan, Target, beside_trivial
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat

@@ -28,8 +28,9 @@ of assumed Lipschitz; windows have a fixed length instead of ending by the path'
 not normalised; the terms r that read no data are neither clipped nor noised.
 
 Examples:
-    >>> query = jmm.Windows(anchor=jmm.Query(clip=Saddle(1.0, 1.0), population=1000),
-    ...                     difference=jmm.Difference(lipschitz=1.0, population=1000), length=10)
+    >>> difference = jmm.mechanism.Difference(lipschitz=1.0, population=1000)
+    >>> query = jmm.mechanism.Windows(anchor=jmm.Query(clip=Saddle(1.0, 1.0), population=1000),
+    ...                               difference=difference, length=10)
     >>> hyper = jmm.spider.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=50)
     >>> hyper = jmm.calibrate(jmm.spider, hyper, epsilon=1.0, delta=1e-6)
     >>> jmm.epsilon(jmm.spider.mechanism(hyper), 1e-6) <= 1
@@ -43,10 +44,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.common import averaging, variance
-from jaxminimax.algorithms.common.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.common.plan import Plan, Target
-from jaxminimax.algorithms.common.steps import started, stepped
+from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms.averaging import UNIFORM, Averaging
+from jaxminimax.algorithms.descent import started, stepped
+from jaxminimax.algorithms.plan import Plan, Target, release_variance
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Query, Windows
@@ -158,7 +159,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)
     plain = Hyper(query=Windows(anchor=query, difference=difference, length=1),
                   step=Saddle(step, step), iterations=iterations)
-    spread = variance.of_release(target.noise(plain).query.anchor, dim)  # V
+    spread = release_variance(target.noise(plain).query.anchor, dim)  # V
     rho = step * smooth * math.sqrt(spread) / bound
     if not rho < 0.25:
         raise ValueError(

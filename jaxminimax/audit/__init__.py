@@ -62,7 +62,7 @@ from jaxminimax.audit._rounds import (
 from jaxminimax.audit._rounds import rounds as rounds
 from jaxminimax.audit._signal import Signal, charged_signal, signal, signal_of
 from jaxminimax.base import checks
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
 from jaxminimax.mechanism import (
     CorrelatedSums,

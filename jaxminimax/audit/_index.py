@@ -23,7 +23,7 @@ def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) 
       confidence: of each bound.
 
     Examples:
-        >>> chosen = jmm.Selection(bound=1.0, sizes=(50, 50), noise_multiplier=2.0)
+        >>> chosen = jmm.mechanism.Selection(bound=1.0, sizes=(50, 50), noise_multiplier=2.0)
         >>> rng = np.random.default_rng(0)
         >>> one, two = rng.integers(0, 2, (2, 1000))  # indices of 1,000 runs on either data set
         >>> jmm.audit.index_signal(one, two, chosen).violated

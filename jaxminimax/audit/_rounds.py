@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.algorithms.common.steps import EUCLIDEAN
+from jaxminimax.algorithms.descent import EUCLIDEAN
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query
 from jaxminimax.releases.watch import update_and_releases

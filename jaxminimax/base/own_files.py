@@ -19,6 +19,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+import jax
+
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -27,6 +29,7 @@ else:
 _PAUSE = 0.02  # seconds between two attempts to lock
 _ASIDE = re.compile(r"\.\d+-[0-9a-f]{16}")  # after the name of what is being written or removed
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+_LEAST_SECONDS = 0.3  # of compiling what is worth a file
 
 
 def make(folder: pathlib.Path, mode: int = 0o700) -> None:
@@ -257,3 +260,47 @@ def _holder(path: str) -> str:
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         return f", number {number}" if (number := file.read(20)).isdigit() else ""
     return ""
+
+
+def keep_programs() -> pathlib.Path | None:
+    """Has JAX keep compiled programs, in `jaxminimax/programs` of the user's folder for caches.
+
+    A later process loads what an earlier one compiled. A program contains what it closes over: runs
+    of the library take data and keys as arguments, so that neither is in it; a user's loss may
+    close over anything. So the folder is the user's alone.
+
+    For commands, which own their process; an import does not. JAX's own settings come first: a
+    `JAX_COMPILATION_CACHE_DIR` is left as it is, and `JAX_ENABLE_COMPILATION_CACHE=false` switches
+    all of it off.
+
+    Returns:
+      The folder; None, with nothing set, if JAX's own settings decide, or if the folder is not, or
+      cannot be made, the user's alone.
+    """
+    allowed = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    if not allowed or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return None
+    folder = _program_folder()
+    if folder is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    return folder
+
+
+def _program_folder() -> pathlib.Path | None:
+    """The folder, made if it has to be; None if others own or could write any part of it.
+
+    A user who may write to a folder above it could rename it and put another one in its place.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if sys.platform == "win32":  # no owners and modes to check
+        return None
+    try:
+        parent = pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / ".cache"
+        folder = parent / "jaxminimax" / "programs"
+        make(folder)
+        for one in (folder.parent, parent):
+            check(one)
+    except (OSError, RuntimeError, ValueError):  # no home; another user's
+        return None
+    return folder

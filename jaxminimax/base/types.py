@@ -38,7 +38,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     run, a calibration or a charge begins. (A base class may settle fields there.)
 
     Examples:
-        >>> @jmm.pytree_dataclass
+        >>> @jmm.types.pytree_dataclass
         ... class Range:
         ...     low: float
         ...     high: float
@@ -95,7 +95,7 @@ class SaddleOperator:
         2^30.
 
     Examples:
-        >>> operator = jmm.SaddleOperator(lambda w, v, x: w * v - x * v)
+        >>> operator = jmm.types.SaddleOperator(lambda w, v, x: w * v - x * v)
         >>> g = operator(Saddle(2.0, 3.0), 1.0)
         >>> float(g.w), float(g.v)  # d/dw = v, and less d/dv = x - w
         (3.0, -1.0)
@@ -177,7 +177,8 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
-        >>> by_hand = game._replace(operator=jmm.with_strategy(game.operator, "microbatch", 64))
+        >>> by_hand = game._replace(operator=jmm.types.with_strategy(game.operator, "microbatch",
+        ...                                                          64))
         >>> by_hand.operator.strategy
         'microbatch'
     """
@@ -323,7 +324,7 @@ class OnlineOptimiser(Protocol):
     Beside what an `Algorithm` has, it feeds on records that someone else chooses.
 
     Examples:
-        >>> made = jmm.ftrl.Hyper(query=jmm.TreeSums(clip=1.0, leaves=8), step=0.1)
+        >>> made = jmm.ftrl.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=8), step=0.1)
         >>> state = jmm.ftrl.init(Saddle(jnp.zeros(2), ()), made)
         >>> callable(jmm.ftrl.observe_record), state.z.w.shape
         (True, (2,))
@@ -336,3 +337,44 @@ class OnlineOptimiser(Protocol):
                        place: tuple[jax.Array, ...], present: jax.Array, hyper: Any,
                        problem: Problem) -> Any:
         """One round on the record `x[place]` of each leaf x, which no other round reads."""
+
+
+class People(NamedTuple):
+    """Persons, or one of them without the leading axis; made by `by_person`.
+
+    Attributes:
+      rows: leaves `[persons, k, ...]`, at most k rows of each.
+      present: which places hold a row, bool `[persons, k]`.
+    """
+
+    rows: PyTree
+    present: Any
+
+    @property
+    def most(self) -> int:
+        """k, the most rows of a person that are read."""
+        return int(np.shape(self.present)[-1])
+
+
+def rows_each(data: PyTree) -> int | None:
+    """The most rows of a record, if the records are persons; None if they are not.
+
+    Args:
+      data: `People`, on a mesh, on the host or by group too.
+    """
+    rows = data
+    if not isinstance(data, People):  # a reader on the host says what a record is
+        rows = getattr(data, "record", getattr(data, "rows", data))
+    return rows.most if isinstance(rows, People) else None
+
+
+def unit_of(people: int = 1, rows: int | None = None) -> str:
+    """The unit of privacy of a statement, if the user did not name one.
+
+    Args:
+      people: how many records of one person may differ.
+      rows: as of `rows_each`.
+    """
+    if rows is not None:
+        return "one person"
+    return "one record" if people == 1 else f"any {people} records"

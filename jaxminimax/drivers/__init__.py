@@ -1,11 +1,11 @@
 """Whole runs of an algorithm."""
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.drivers.long_runs import fit as fit
 from jaxminimax.drivers.many_runs import stack as stack
 from jaxminimax.drivers.many_runs import sweep as sweep
-from jaxminimax.drivers.result import Run as Run
-from jaxminimax.drivers.scan import run as run
+from jaxminimax.drivers.runs import Run as Run
+from jaxminimax.drivers.runs import run as run
 from jaxminimax.drivers.tuning import Tuned as Tuned
 from jaxminimax.drivers.tuning import tune as tune
 

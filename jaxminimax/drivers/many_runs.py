@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arguments, arithmetic, checks
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
-from jaxminimax.drivers import progress_bar
-from jaxminimax.drivers.result import Run
-from jaxminimax.drivers.scan import nothing, run
+from jaxminimax.drivers import runs
 from jaxminimax.mechanism import Repeat
 from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
@@ -60,8 +58,8 @@ def _has_iterations(hyper: Any) -> bool:
 
 
 def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm,
-          problem: Problem, observe: Callable[[Any], PyTree] = nothing, *,
-          at_once: int | None = None, progress: bool = False) -> Run:
+          problem: Problem, observe: Callable[[Any], PyTree] = runs.nothing, *,
+          at_once: int | None = None, progress: bool = False) -> runs.Run:
     """Every budget with every seed, in one compiled program.
 
     Noise is calibrated on the host, a budget at a time: `hypers = stack([calibrate(...), ...])`;
@@ -103,7 +101,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algo
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
         >>> hypers = jmm.stack([jmm.calibrate(jmm.sgda, hyper, epsilon=epsilon, delta=1e-3)
         ...                     for epsilon in (1.0, 2.0)])
-        >>> keys = jax.random.split(jmm.secret_key(), (2, 3))  # two budgets, three seeds
+        >>> keys = jax.random.split(jmm.noise.secret_key(), (2, 3))  # two budgets, three seeds
         >>> start = Saddle(jnp.zeros(2), jnp.zeros(2))
         >>> states, _ = jmm.sweep(keys, start, data, hypers, jmm.sgda, game)
         >>> states.average.w.shape
@@ -117,15 +115,15 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algo
         raise ValueError(f"keys must have shape [budgets, seeds], got {keys.shape} for {budgets} "
                          "budgets: use jax.random.split(key, (budgets, seeds)).")
     _check_different(keys)
-    arithmetic.check()
+    checks.exact_arithmetic()
     if at_once is not None:
         checks.count("at_once", at_once)
     if isinstance(hypers.iterations, tuple) or at_once is not None or progress:
-        return Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem, observe,
-                             at_once, progress))
+        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem,
+                                  observe, at_once, progress))
 
-    def one(key: jax.Array, hyper: Any) -> Run:
-        return run(key, z, data, hyper, algorithm, problem, observe)
+    def one(key: jax.Array, hyper: Any) -> runs.Run:
+        return runs.run(key, z, data, hyper, algorithm, problem, observe)
 
     return jax.vmap(jax.vmap(one, (0, None)), (0, 0))(keys, hypers)
 
@@ -166,7 +164,7 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
     if width == 1:
         order, rounds = order[:, 0], rounds[:, 0]
     lead = order.ndim
-    ticks = progress_bar.Ticks(keys.size) if progress and progress_bar.possible() else None
+    ticks = runs.Ticks(keys.size) if progress and runs.possible() else None
 
     def share(these: tuple[jax.Array, Any, jax.Array]) -> tuple[Any, PyTree]:
         keys, hypers, rounds = these

@@ -3,8 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.materialise import materialise
-from jaxminimax.base.tree import at_least_float32
+from jaxminimax.base.tree import at_least_float32, materialise
 from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients import ghost, weights
 from jaxminimax.gradients.integer_sums import Leaf, Words, is_words, minus

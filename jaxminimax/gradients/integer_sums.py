@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.base.tree import EXACT, sum_rows
+from jaxminimax.base.tree import EXACT, materialise, sum_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.mechanism.grid import BLOCK
 

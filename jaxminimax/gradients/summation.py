@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.materialise import materialise, materialise_rows
-from jaxminimax.base.tree import at_least_float32, two_sum_error
+from jaxminimax.base.tree import at_least_float32, materialise, materialise_rows, two_sum_error
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import apart, weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus

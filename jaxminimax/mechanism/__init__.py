@@ -5,7 +5,7 @@ what they cost. Neither has another source. What a sampling or a description is 
 `sampling` and `description` list the questions that each answers, `costs` how answers add up.
 """
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.mechanism.composed import *
 from jaxminimax.mechanism.costs import *
 from jaxminimax.mechanism.description import *
@@ -17,6 +17,7 @@ from jaxminimax.mechanism.groups import *
 from jaxminimax.mechanism.poisson import *
 from jaxminimax.mechanism.query import *
 from jaxminimax.mechanism.repeat import *
+from jaxminimax.mechanism.repetitions import *
 from jaxminimax.mechanism.resolvent import *
 from jaxminimax.mechanism.sampling import *
 from jaxminimax.mechanism.solutions import *

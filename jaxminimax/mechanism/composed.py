@@ -11,12 +11,7 @@ import jax
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import sentences
 from jaxminimax.mechanism.costs import Charge, compose
-from jaxminimax.mechanism.description import (
-    Answered,
-    Description,
-    Leaf,
-    known,
-)
+from jaxminimax.mechanism.description import Answered, Description, Leaf, known
 from jaxminimax.mechanism.repeat import OneRelease, Repeat
 
 __all__ = ["Parallel", "Sequence", "with_noise"]
@@ -214,7 +209,7 @@ def with_noise(query: Any, scale: float) -> Any:
       ValueError: for what is neither a description nor a release of one.
 
     Examples:
-        >>> tree = jmm.TreeSums(clip=1.0, noise_multiplier=4.0, leaves=8)
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=4.0, leaves=8)
         >>> jmm.mechanism.with_noise(tree, 2.0).noise_multiplier
         8.0
     """

@@ -344,7 +344,7 @@ def budget_split(w: float) -> Saddle:
       ValueError: unless 0 < w < 1.
 
     Examples:
-        >>> ratio = jmm.budget_split(w=0.8)
+        >>> ratio = jmm.mechanism.budget_split(w=0.8)
         >>> round(ratio.v / ratio.w, 3)  # v has a quarter of w's budget, and so twice its noise
         2.0
     """

@@ -145,7 +145,7 @@ class Leaf(Answered):
     What it is asked beyond a `Description` is charged by `costs.price` and printed by statements.
 
     Examples:
-        >>> isinstance(jmm.TreeSums(clip=1.0, leaves=8), jmm.mechanism.Leaf)
+        >>> isinstance(jmm.mechanism.TreeSums(clip=1.0, leaves=8), jmm.mechanism.Leaf)
         True
     """
 
@@ -250,7 +250,8 @@ def leaves(mechanism: Any) -> list[Leaf]:
     """The mechanisms that `Sequence` and `Parallel` are built from, in order.
 
     Examples:
-        >>> tree, losses = jmm.TreeSums(clip=1.0, leaves=8), jmm.RecordLosses(bound=1.0, times=8)
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, leaves=8)
+        >>> losses = jmm.mechanism.RecordLosses(bound=1.0, times=8)
         >>> parts = jmm.mechanism.leaves(jmm.Sequence(parts=(tree, losses)))
         >>> [type(part).__name__ for part in parts]
         ['TreeSums', 'RecordLosses']
@@ -262,7 +263,7 @@ def is_exact(mechanism: Any) -> bool:
     """Whether a mechanism's noise is made of integers and added without rounding.
 
     Examples:
-        >>> jmm.mechanism.is_exact(jmm.TreeSums(clip=1.0, leaves=8))
+        >>> jmm.mechanism.is_exact(jmm.mechanism.TreeSums(clip=1.0, leaves=8))
         True
     """
     return known(mechanism).is_exact()

@@ -81,7 +81,7 @@ class Difference(OneRelease):
       exact: as in `Query`.
 
     Examples:
-        >>> one = jmm.Difference(lipschitz=2.0, noise_multiplier=30.0, population=1000)
+        >>> one = jmm.mechanism.Difference(lipschitz=2.0, noise_multiplier=30.0, population=1000)
         >>> as_query = jmm.Repeat(query=one.quotient, times=50)
         >>> jmm.epsilon(jmm.Repeat(query=one, times=50), 1e-6) == jmm.epsilon(as_query, 1e-6)
         True
@@ -183,8 +183,8 @@ class Windows(Answered):
 
     Examples:
         >>> anchor = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
-        >>> difference = jmm.Difference(lipschitz=1.0, population=1000)
-        >>> made = jmm.Windows(anchor=anchor, difference=difference, length=5, rounds=12)
+        >>> difference = jmm.mechanism.Difference(lipschitz=1.0, population=1000)
+        >>> made = jmm.mechanism.Windows(anchor=anchor, difference=difference, length=5, rounds=12)
         >>> [leaf.releases() for leaf in made.flattened()]
         [3, 9]
         >>> [leaf.releases() for leaf in made.spent_part(7).flattened()]

@@ -30,10 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base.materialise import materialise
-from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import fold_in, word_pairs
-from jaxminimax.base.tree import in_any_lane
+from jaxminimax.base.tree import in_any_lane, in_float64, materialise
 from jaxminimax.mechanism.sampling import OVERFLOW
 
 _ROUNDS = 2  # of finding equal rows, before it is asked whether there are more

@@ -218,7 +218,7 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
       parameters: numbers of a release.
 
     Examples:
-        >>> jmm.planned_bands(1000) > 1
+        >>> jmm.mechanism.planned_bands(1000) > 1
         True
     """
     most = min(_PLANNED, releases, max(1, _DRAWN // parameters))
@@ -282,7 +282,7 @@ class TreeSums(LeafSums):
       exact: as in `Query`.
 
     Examples:
-        >>> tree = jmm.TreeSums(clip=1.0, noise_multiplier=20.0, leaves=1000)
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=20.0, leaves=1000)
         >>> round(jmm.epsilon(tree, 1e-6), 2)  # a record is in ten of the tree's nodes
         1.37
     """
@@ -352,8 +352,8 @@ class CorrelatedSums(LeafSums):
       exact: as in `Query`.
 
     Examples:
-        >>> sums = jmm.CorrelatedSums(clip=1.0, leaves=1000, bands=64)
-        >>> sums = jmm.calibrate_noise(sums, epsilon=1.0, delta=1e-6)
+        >>> sums = jmm.mechanism.CorrelatedSums(clip=1.0, leaves=1000, bands=64)
+        >>> sums = jmm.accounting.calibrate_noise(sums, epsilon=1.0, delta=1e-6)
         >>> 0.998 < jmm.epsilon(sums, 1e-6) <= 1
         True
     """

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import random_words
+from jaxminimax.base.tree import materialise
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import sampling, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, PrivacyLoss, gaussian

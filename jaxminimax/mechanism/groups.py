@@ -408,7 +408,8 @@ class Selection(LossesOfGroups):
       times: number of releases. Algorithms set it to their own number of rounds.
 
     Examples:
-        >>> one = jmm.Selection(bound=1.0, sizes=(500, 200), noise_multiplier=20.0, times=10)
+        >>> one = jmm.mechanism.Selection(bound=1.0, sizes=(500, 200), noise_multiplier=20.0,
+        ...                               times=10)
         >>> jmm.epsilon(one, 1e-6) < 1
         True
     """
@@ -502,7 +503,7 @@ class RecordLosses(Once):
       exact: as in `Query`.
 
     Examples:
-        >>> losses = jmm.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)
+        >>> losses = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)
         >>> round(jmm.epsilon(losses, 1e-6), 2)  # a record is in one of the releases
         0.5
     """

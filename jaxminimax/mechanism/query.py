@@ -54,11 +54,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge, concrete
-from jaxminimax.mechanism.description import (
-    check_multiplier,
-    check_noise,
-    is_plain,
-)
+from jaxminimax.mechanism.description import check_multiplier, check_noise, is_plain
 from jaxminimax.mechanism.factorisation import cost_of_passes, norms
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS

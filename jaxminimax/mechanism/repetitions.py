@@ -42,6 +42,8 @@ import numpy as np
 
 from jaxminimax.base import checks
 
+__all__ = ["Repetitions"]
+
 BITS = 62  # of the word that K is drawn from
 _LONGEST = 2**16  # of the table that it is looked up in
 _TAIL = 1e-9  # probability that the table leaves out
@@ -60,7 +62,7 @@ class Repetitions:
         one needs smaller gamma for the same mean, so it costs a little.
 
     Examples:
-        >>> runs = jmm.Repetitions(expected=10.0)
+        >>> runs = jmm.mechanism.Repetitions(expected=10.0)
         >>> 0.3 < runs.chance_of_trying(10) < 0.6  # that a given one of ten candidates is tried
         True
     """

@@ -91,8 +91,9 @@ class Resolvent(OneRelease):
     residual in place of theirs (which is twice as large) and the Lipschitz mode added.
 
     Examples:
-        >>> query = jmm.Resolvent(bound=1.0, prox=2.0, lipschitz=1.0, diameter=2.0, population=1000,
-        ...                       assumes="monotone")
+        >>> query = jmm.mechanism.Resolvent(bound=1.0, prox=2.0, lipschitz=1.0, diameter=2.0,
+        ...                                 population=1000,
+        ...                                 assumes="monotone")
         >>> round(jmm.mechanism.resolvent.noise_unit(query), 6)  # half of what a record moves
         0.00051
     """

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base.tree import in_float64
 from jaxminimax.mechanism.costs import Charge
 
 __all__ = ["Sampling", "overflow_probability"]

@@ -35,7 +35,8 @@ class Solution(Once):
       because: the assumptions that the sensitivity rests on; printed in the statement.
 
     Examples:
-        >>> query = jmm.Solution(sensitivity=0.01, noise_multiplier=5.0, because="strong convexity")
+        >>> query = jmm.mechanism.Solution(sensitivity=0.01, noise_multiplier=5.0,
+        ...                                because="strong convexity")
         >>> round(jmm.epsilon(query, 1e-6), 2)
         0.83
     """
@@ -131,8 +132,9 @@ class GroupSolution(Once):
       exact: as in `Query`.
 
     Examples:
-        >>> query = jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=0.1,
-        ...                           reg_lam=0.1, sizes=(90, 70), phases=2)
+        >>> query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0,
+        ...                                     reg_w=0.1,
+        ...                                     reg_lam=0.1, sizes=(90, 70), phases=2)
         >>> jmm.mechanism.phase_sizes(query)  # records of each group that one phase reads
         (45, 35)
     """
@@ -239,8 +241,9 @@ def phase_sizes(query: GroupSolution) -> tuple[int, ...]:
     """Records of each group that a phase reads; what is left over is never read.
 
     Examples:
-        >>> query = jmm.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0, reg_w=0.1,
-        ...                           reg_lam=0.1, sizes=(90, 70), phases=4)
+        >>> query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=2.0,
+        ...                                     reg_w=0.1,
+        ...                                     reg_lam=0.1, sizes=(90, 70), phases=4)
         >>> jmm.mechanism.phase_sizes(query)
         (22, 17)
     """

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.base.tree import in_any_lane
+from jaxminimax.base.tree import in_any_lane, materialise
 from jaxminimax.noise._tables import (
     BITS,
     FIRST_CELLS,

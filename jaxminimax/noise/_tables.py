@@ -26,8 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import random_words, rolled_threefry, word_pairs
+from jaxminimax.base.tree import in_float64
 
 BITS = 22                  # of the finest grid, 2^-22
 FIRST_CELLS = 256          # an octave, in float32

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import random_words, word_pairs
-from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
+from jaxminimax.base.tree import at_least_float32, float_dtype, materialise, refuse_complex
 from jaxminimax.base.types import PyTree
 
 __all__ = ["gaussian", "secret_key", "standard_laplace", "standard_normal"]
@@ -44,7 +43,7 @@ def secret_key(generator: str = "threefry2x32") -> jax.Array:
       ValueError: for another generator.
 
     Examples:
-        >>> key = jmm.secret_key()
+        >>> key = jmm.noise.secret_key()
         >>> key.shape
         ()
     """

@@ -1,6 +1,6 @@
 """Where the rows lie: on one device, on the devices of a mesh, on the host."""
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.placement.agreement import agree as agree
 from jaxminimax.placement.host_data import HostData as HostData
 from jaxminimax.placement.sharding import Sharded as Sharded

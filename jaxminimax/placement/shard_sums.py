@@ -40,9 +40,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxminimax.base.materialise import materialise
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.tree import two_sum_error
+from jaxminimax.base.tree import materialise, two_sum_error
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import Grid, across, is_words, plus
 from jaxminimax.gradients.summation import Rounding, Sums

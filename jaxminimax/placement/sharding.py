@@ -42,7 +42,7 @@ class Sharded:
 
     Examples:
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
-        >>> rows = jmm.shard({"x": np.ones((8, 3))}, mesh)
+        >>> rows = jmm.placement.shard({"x": np.ones((8, 3))}, mesh)
         >>> isinstance(rows, jmm.placement.Sharded), rows.rows["x"].shape
         (True, (8, 3))
     """
@@ -173,7 +173,7 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
 
     Examples:
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
-        >>> rows = jmm.shard(np.ones((8, 3)), mesh)
+        >>> rows = jmm.placement.shard(np.ones((8, 3)), mesh)
         >>> rows.population
         8
     """

@@ -1,7 +1,7 @@
 """Saddle problems: a loss, a projection and, where it exists, the exact solution."""
 
-from jaxminimax.base.faces import public_names as _public_names
-from jaxminimax.base.people import People as People
+from jaxminimax.base import public_names as _public_names
+from jaxminimax.base.types import People as People
 from jaxminimax.problems._adversarial import adversarial as adversarial
 from jaxminimax.problems._adversarial import linear_start as linear_start
 from jaxminimax.problems._adversarial import robust_accuracy as robust_accuracy

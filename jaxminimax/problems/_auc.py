@@ -206,7 +206,7 @@ def release_prior(key: jax.Array, mechanism: Repeat, y: jax.Array) -> jax.Array:
         >>> y = jnp.arange(1000) < 700
         >>> ask = jmm.Repeat(query=jmm.Query(clip=Saddle(0.5, None), population=1000,
         ...                                  noise_multiplier=Saddle(20.0, None)), times=1)
-        >>> key = jax.random.key(0)  # of real data jmm.secret_key()
+        >>> key = jax.random.key(0)  # of real data jmm.noise.secret_key()
         >>> prior = jmm.problems.release_prior(key, ask, y)
         >>> bool(0.6 < prior < 0.8)
         True

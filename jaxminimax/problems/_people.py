@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.identity import persons
-from jaxminimax.base.people import People
 from jaxminimax.base.types import (
     GroupProblem,
+    People,
     Problem,
     PyTree,
     Saddle,
@@ -115,7 +115,7 @@ def by_person(data: PyTree, owners: Any, most: int, *, key: jax.Array | None = N
 
     Examples:
         >>> rows = np.arange(10.0).reshape(5, 2)
-        >>> made = jmm.by_person(rows, owners=["b", "a", "b", "b", "c"], most=2)
+        >>> made = jmm.problems.by_person(rows, owners=["b", "a", "b", "b", "c"], most=2)
         >>> made.present.tolist()
         [[True, False], [True, True], [True, False]]
         >>> made.rows[1].tolist()
@@ -156,7 +156,7 @@ def per_person(problem: Problem | GroupProblem, *, total: bool = False) -> Any:
     Examples:
         >>> rows = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: w * v * x))
         >>> problem = jmm.problems.per_person(rows)
-        >>> people = jmm.by_person(np.array([1.0, 3.0, 5.0]), owners=[7, 7, 8], most=2)
+        >>> people = jmm.problems.by_person(np.array([1.0, 3.0, 5.0]), owners=[7, 7, 8], most=2)
         >>> first = jax.tree.map(lambda x: x[0], people)
         >>> float(problem.operator(Saddle(1.0, 1.0), first).w)  # the mean of 1 and 3
         2.0

@@ -62,7 +62,7 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
         >>> cells = np.arange(1000) % 4 // 3  # a quarter is in the second cell
         >>> ask = jmm.Repeat(query=jmm.Query(clip=Saddle(0.5**0.5, None), population=1000,
         ...                                  noise_multiplier=Saddle(20.0, None)), times=1)
-        >>> key = jax.random.key(0)  # of real data jmm.secret_key()
+        >>> key = jax.random.key(0)  # of real data jmm.noise.secret_key()
         >>> shares = jmm.problems.release_shares(key, ask, cells, 2)
         >>> bool(0.15 < shares[1] < 0.35)
         True

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.precision import in_float64
 from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base.tree import in_float64
 from jaxminimax.base.types import PyTree
 from jaxminimax.mechanism.description import Answered
 

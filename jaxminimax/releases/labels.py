@@ -12,8 +12,7 @@ outside of the set are clipped like everything else.
 import jax
 import numpy as np
 
-from jaxminimax.base.people import People
-from jaxminimax.base.types import Labels, PyTree
+from jaxminimax.base.types import Labels, People, PyTree
 from jaxminimax.placement.host_data import HostData
 
 _MOST = 2**20  # labels that are looked at

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import arithmetic, programs
+from jaxminimax.base import checks, programs
 from jaxminimax.base.tree import any_lane_rule
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.placement.host_data import Window
@@ -54,7 +54,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     Raises:
       ValueError: naming what was found and the way out; for arithmetic that is not sound.
     """
-    arithmetic.check()
+    checks.exact_arithmetic()
     rows, lead = _records(data, axes)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         np.shape(x)[lead:], jnp.result_type(x)), rows)

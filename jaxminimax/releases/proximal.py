@@ -20,7 +20,7 @@ from jaxminimax.mechanism import Repeat, Resolvent, batch_size, rows_read
 from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
-from jaxminimax.placement import moved_rows
+from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, arrays, refuse_ahead
 from jaxminimax.releases import core, noising, operator_keys, own_record
 from jaxminimax.releases.samples import check_parts, part_of, sample_on_mesh, sampled_records
@@ -46,7 +46,7 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     it cannot, and without them nothing is promised. The residual itself stays inside.
 
     On a mesh the sample's rows are spread evenly over the devices, and means over them are added up
-    inside the solver, see `placement.moved_rows`: the same certificate, of a point that may differ
+    inside the solver, see `placement.gather_rows`: the same certificate, of a point that may differ
     by rounding.
 
     Args:
@@ -123,7 +123,7 @@ def _spread(data: Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
     if sample.rows is None:  # all of them, where they are
         count = jax.tree.leaves(data.rows)[0].shape[0]
         return data.rows, jnp.arange(count) < data.population
-    rows = moved_rows.evenly(data, sample.rows)
+    rows = gather_rows.evenly(data, sample.rows)
     valid = jnp.ones(sample.rows.shape, bool) if sample.valid is None else sample.valid
     return rows, jnp.pad(valid, (0, jax.tree.leaves(rows)[0].shape[0] - valid.shape[0]))
 
@@ -145,10 +145,10 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
         return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
 
     def mean(u: Saddle) -> Saddle:
-        return over(u, moved_rows.added(lambda u, mine: total(u, *mine), u, rows, mesh), size)
+        return over(u, gather_rows.added(lambda u, mine: total(u, *mine), u, rows, mesh), size)
 
     def component(u: Saddle, i: jax.Array) -> Saddle:
-        return over(u, total(u, *moved_rows.one_row(rows, i, mesh)), size / count)
+        return over(u, total(u, *gather_rows.one_row(rows, i, mesh)), size / count)
 
     count = rows_read(query)
     todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)

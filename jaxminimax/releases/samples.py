@@ -12,7 +12,7 @@ from jaxminimax.base.types import PyTree
 from jaxminimax.gradients.summation import Part
 from jaxminimax.mechanism import GroupGradients, Query, Repeat, Resolvent
 from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
-from jaxminimax.placement import moved_rows
+from jaxminimax.placement import gather_rows
 from jaxminimax.placement.host_data import Sent, Window, mark
 from jaxminimax.placement.sharding import Sharded, check_key, refuse_ahead
 from jaxminimax.releases import core
@@ -79,7 +79,7 @@ def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
     for index, length in zip(place, rows, strict=True):
         inside &= (index >= 0) & (index < length)
     if spread:
-        return moved_rows.record(data, place), inside
+        return gather_rows.record(data, place), inside
     return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), inside
 
 

@@ -23,7 +23,7 @@ from jaxminimax.mechanism.solutions import (
     solution_rounding,
     solution_smooth,
 )
-from jaxminimax.placement import moved_rows
+from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
 from jaxminimax.releases import core, noising, operator_keys, own_record
 from jaxminimax.releases.samples import check_groups
@@ -49,7 +49,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     few steps, or asks for more than float64 holds.
 
     On a mesh a phase's records are spread evenly over the devices, and risks are added up inside
-    the solver, see `placement.moved_rows`: the same certificate, of a point that may differ by
+    the solver, see `placement.gather_rows`: the same certificate, of a point that may differ by
     rounding.
 
     Args:
@@ -96,7 +96,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     mesh = data.mesh if isinstance(data, Sharded) else None
     if isinstance(data, Sharded):
         check_key(key)
-        batch = moved_rows.evenly(data, rows)
+        batch = gather_rows.evenly(data, rows)
         room = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
         share = np.pad(share, ((0, 0), (0, room)))
     else:
@@ -127,7 +127,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
             return jnp.sum(losses * share, 1)
 
         def risks(x: jax.Array) -> jax.Array:
-            return moved_rows.added(parts, x, (batch, jnp.asarray(share)), mesh, grouped=True)
+            return gather_rows.added(parts, x, (batch, jnp.asarray(share)), mesh, grouped=True)
 
         centre = project(point)
         lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))

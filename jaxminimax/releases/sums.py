@@ -72,7 +72,7 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
         ...                   population=100)
         >>> z = Saddle(jnp.zeros(2), jnp.zeros(2))
         >>> once = jmm.Repeat(query=query, times=1)
-        >>> g = jmm.release(jmm.secret_key(), once, jnp.asarray(0), game, z, data)
+        >>> g = jmm.release(jmm.noise.secret_key(), once, jnp.asarray(0), game, z, data)
         >>> g.w.shape, bool(jnp.all(jnp.isfinite(g.w)))
         ((2,), True)
     """

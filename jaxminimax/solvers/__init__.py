@@ -1,6 +1,6 @@
 """Solvers of regularised problems, whose solutions are certified; `groups` has those for groups."""
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.solvers import groups as groups
 from jaxminimax.solvers.saddle import Certified as Certified
 from jaxminimax.solvers.saddle import Regularised as Regularised

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import checks
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 
 Risks = Callable[[jax.Array], jax.Array]
 Project = Callable[[jax.Array], jax.Array]

@@ -1,6 +1,6 @@
 """Tables: from a public schema and a file to a private scorer, without an option to set."""
 
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.tables.columns import Category as Category
 from jaxminimax.tables.columns import Charged as Charged
 from jaxminimax.tables.columns import Number as Number

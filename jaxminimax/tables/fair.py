@@ -23,7 +23,7 @@ import optax
 
 from jaxminimax.accounting import calibrate, calibrate_noise, statement
 from jaxminimax.algorithms import sgda
-from jaxminimax.algorithms.common.averaging import TAIL
+from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, Saddle, saddle_operator
 from jaxminimax.drivers.long_runs import fit
@@ -56,7 +56,7 @@ class FairDefaults:
       kind: "parity" or "odds".
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> chosen = jmm.tables.fair_defaults(5000, schema, 2, epsilon=1.0, delta=1e-6)
         >>> chosen.groups, chosen.kind
         (2, 'parity')
@@ -108,7 +108,7 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
       ValueError: for numbers that are out of range.
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> chosen = jmm.tables.fair_defaults(5000, schema, 2, epsilon=1.0, delta=1e-6)
         >>> jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
         True

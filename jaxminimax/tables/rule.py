@@ -26,7 +26,7 @@ import optax
 
 from jaxminimax.accounting import calibrate, calibrate_noise
 from jaxminimax.algorithms import balanced_groups, sgda
-from jaxminimax.algorithms.common.averaging import TAIL
+from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
@@ -76,8 +76,8 @@ class Defaults:
       losses: the release of groups' losses under a model that was trained without groups, or None.
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
-        >>> chosen = jmm.defaults(5000, schema, epsilon=1.0, delta=1e-6)
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.tables.defaults(5000, schema, epsilon=1.0, delta=1e-6)
         >>> isinstance(chosen, jmm.tables.Defaults), chosen.standardise
         (True, True)
     """
@@ -154,8 +154,8 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
       ValueError: for numbers that are out of range, or a method that needs groups without them.
 
     Examples:
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
-        >>> chosen = jmm.defaults(5000, schema, epsilon=1.0, delta=1e-6)
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> chosen = jmm.tables.defaults(5000, schema, epsilon=1.0, delta=1e-6)
         >>> chosen.hyper.query.sampling, jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
         (Full(), True)
     """

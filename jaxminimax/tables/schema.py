@@ -60,7 +60,7 @@ class Schema:
       by_label: whether each group is cut by the label; then every record's label is public.
 
     Examples:
-        >>> schema = jmm.Schema.from_dict({
+        >>> schema = jmm.tables.Schema.from_dict({
         ...     "label": {"name": "ill", "positive": "yes"},
         ...     "columns": {"age": {"range": [18, 90]}, "job": {"categories": ["desk", "field"]}}})
         >>> table = {"age": [18, 90], "job": ["desk", "other"], "ill": ["no", "yes"]}

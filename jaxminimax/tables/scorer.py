@@ -52,7 +52,7 @@ class Scorer:
 
     Examples:
         >>> from jaxminimax.tables.moments import Moments
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
         ...                   population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)

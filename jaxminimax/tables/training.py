@@ -57,7 +57,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         >>> rng = np.random.default_rng(0)
         >>> table = {"age": rng.uniform(18, 90, 400)}
         >>> table["ill"] = (table["age"] + rng.normal(0, 9, 400) > 54).astype(int)
-        >>> schema = jmm.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
+        >>> schema = jmm.tables.Schema({"age": jmm.tables.Number(18, 90)}, "ill", "1")
         >>> scorer = jmm.tables.train(table, schema, epsilon=4.0, delta=1e-4)
         >>> scorer.decision_function(table).shape, scorer.statement.epsilon <= 4
         ((400,), True)

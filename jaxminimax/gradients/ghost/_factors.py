@@ -30,11 +30,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.precision import in_float64
 from jaxminimax.base.tree import (
     EXACT,
     at_least_float32,
     in_any_lane,
+    in_float64,
     squared,
     sum_rows,
     two_sum_error,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.materialise import materialise_rows
+from jaxminimax.base.tree import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import apart, integer_sums
 from jaxminimax.gradients.ghost._derived import derived, pulled_back

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import scipy
 
 from jaxminimax.base import checks
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import pytree_dataclass
 
 Step = float | jax.Array | Callable[[jax.Array], jax.Array]

@@ -1,20 +1,54 @@
-"""A whole run as one program."""
+"""One run as one program, what every driver returns, and progress bars."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import arguments, arithmetic, checks
+from jaxminimax.accounting import Statement
+from jaxminimax.base import arguments, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
-from jaxminimax.drivers.result import Run
 from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases import own_record
 from jaxminimax.releases.watch import update
+
+
+class _Ended(NamedTuple):
+    state: Any
+    observations: PyTree = ()
+
+
+class Run(_Ended):
+    """A run that has ended, or several of them with leading axes; unpacks as a pair.
+
+    Attributes:
+      state: the last state; its `z` is the point, its `spent` counts the releases.
+      observations: what `observe` kept of every round, with a leading axis of rounds; () if nothing
+        was asked for. `fit` keeps nothing: its `callback` sees the states.
+      statement: what `fit` says of the run's privacy; None from `run` and `sweep`, which know no
+        delta: `jaxminimax.statement(algorithm, hyper, run.state, delta=...)`. It is no part of the
+        tree: what `jax.tree.map` makes of a run has none.
+
+    Examples:
+        >>> done = jmm.types.Run(state="the last state", observations=())
+        >>> state, seen = done  # as `run` and `sweep` return it
+        >>> state
+        'the last state'
+    """
+
+    statement: Statement | None = None
+
+    @classmethod
+    def stated(cls, state: Any, statement: Statement) -> "Run":
+        """A run with its statement."""
+        run = cls(state)
+        run.statement = statement
+        return run
 
 
 def nothing(state: Any) -> tuple[()]:
@@ -58,11 +92,11 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
         >>> query = jmm.Query(clip=Saddle(3.0, 3.0), population=100)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=5)
         >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-3)
-        >>> state, _ = jmm.run(jmm.secret_key(), start, data, hyper, jmm.sgda, game)
+        >>> state, _ = jmm.run(jmm.noise.secret_key(), start, data, hyper, jmm.sgda, game)
         >>> int(state.spent), state.average.w.shape
         (5, (2,))
     """
-    arithmetic.check()
+    checks.exact_arithmetic()
     arguments.call(key, z, hyper, algorithm, problem)
     arguments.records(data)
     checks.takes("observe", observe, "state")
@@ -124,3 +158,57 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
     return jax.lax.fori_loop(
         0, length, lambda _, state: update(algorithm, key, state, data, own, problem),
         algorithm.init(z, hyper))
+
+
+# --- progress, if wanted and if tqdm is installed ---
+
+
+def possible() -> bool:
+    """Whether tqdm is installed."""
+    return importlib.util.find_spec("tqdm") is not None
+
+
+class Bar:
+    """A bar of one run, or nothing."""
+
+    def __init__(self, total: int, done: int, wanted: bool, unit: str = "round") -> None:
+        self._bar: Any = None
+        if wanted and possible():
+            import tqdm
+
+            self._bar = tqdm.tqdm(total=total, initial=done, unit=unit)
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, number: int) -> None:
+        """Moves the bar on by `number`."""
+        if self._bar is not None:
+            self._bar.update(number)
+
+
+class Ticks:
+    """A bar that a compiled program moves: it has no beginning but its first tick.
+
+    One object serves every call of the program: the bar that is full is closed, and the next tick
+    begins another.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._bar: Bar | None = None
+
+    def __call__(self, number: Any) -> None:
+        """So many runs more have ended."""
+        if self._bar is None:
+            self._bar, self._done = Bar(self._total, 0, True, "run"), 0
+        number = min(int(number), self._total - self._done)
+        self._bar.update(number)
+        self._done += number
+        if self._done == self._total:
+            self._bar.__exit__()
+            self._bar = None

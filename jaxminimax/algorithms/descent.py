@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.algorithms.common import averaging, schedules
+from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism.repeat import OneRelease

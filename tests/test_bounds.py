@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import stability
-from jaxminimax import theory
+from benchmarks import bounds, stability
 
 RNG = np.random.default_rng(0)
 
@@ -43,11 +42,11 @@ def test_coupled_runs_of_descent_ascent_keep_both_bounds(coupling):
         found.append(np.linalg.norm(descent(data, rounds, coupling, offset, noise)
                                     - descent(other, rounds, coupling, offset, noise)))
     known = dict(population=n, modulus=1.0, bound=size, rounds=rounds, offset=offset)
-    tight, loose = theory.gda_stability(smooth=smooth, **known), theory.gda_stability(**known)
+    tight, loose = bounds.gda_stability(smooth=smooth, **known), bounds.gda_stability(**known)
     assert 0 < max(found) <= tight <= loose
     if coupling == 0:
         assert max(found) > 0.1 * tight
-    more = theory.gda_stability(smooth=smooth, **known | {"population": 10 * n})
+    more = bounds.gda_stability(smooth=smooth, **known | {"population": 10 * n})
     assert more == pytest.approx(tight / 10)
 
 
@@ -65,7 +64,7 @@ def extragradient(data, step, rounds):
 def test_coupled_runs_of_extragradient_keep_the_bound():
     n, rounds = 20, 40
     for step in (0.02, 0.2):
-        bound = theory.extragradient_stability(population=n, dim=2, bound=2.0, smooth=1.0,
+        bound = bounds.extragradient_stability(population=n, dim=2, bound=2.0, smooth=1.0,
                                                diameter=2.0, step=step, rounds=rounds,
                                                deviation=0.0)
         for _ in range(10):
@@ -85,7 +84,7 @@ def test_one_extragradient_round_expands_by_no_more_than_the_lemma():
             q = RNG.normal(size=2)
             w, z = (in_ball(x - step * (turn @ x + q)) for x in (u, v))
             after = [in_ball(x - step * (turn @ y + q)) for x, y in ((u, w), (v, z))]
-            shares.append(np.linalg.norm(after[0] - after[1]) / theory.extragradient_expansion(
+            shares.append(np.linalg.norm(after[0] - after[1]) / bounds.extragradient_expansion(
                 distance=float(np.linalg.norm(u - v)), step=step, smooth=smooth, diameter=2.0))
     assert 0.3 < max(shares) <= 1
 
@@ -99,10 +98,10 @@ def test_proximal_points_of_linear_operators_attain_their_bound(modulus):
         z = (prox * z - size * np.array([1.0, (n - 2) / n])) / (prox + modulus)
         total += z
     apart = abs(total[0] - total[1]) / rounds
-    bound = theory.proximal_stability(population=n, bound=size, prox=prox, rounds=rounds, batch=n,
+    bound = bounds.proximal_stability(population=n, bound=size, prox=prox, rounds=rounds, batch=n,
                                       slack=0.0, modulus=modulus)
     assert apart == pytest.approx(bound, rel=1e-12)
-    loose = theory.proximal_stability(population=n, bound=size, prox=prox, rounds=rounds, batch=n,
+    loose = bounds.proximal_stability(population=n, bound=size, prox=prox, rounds=rounds, batch=n,
                                       slack=0.1, modulus=modulus)
     assert loose == pytest.approx(1.1 * bound)
 
@@ -110,18 +109,18 @@ def test_proximal_points_of_linear_operators_attain_their_bound(modulus):
 @pytest.mark.parametrize("modulus", [1e-18, 1e-14, 1e-10, 1e-6])
 def test_a_hardly_strong_operator_is_as_stable_as_a_monotone_one(modulus):
     known = dict(population=10, bound=1.0, prox=1.0, rounds=20, batch=10)
-    whole = theory.proximal_stability(**known)
-    assert theory.proximal_stability(**known, modulus=modulus) == pytest.approx(whole, rel=1e-4)
+    whole = bounds.proximal_stability(**known)
+    assert bounds.proximal_stability(**known, modulus=modulus) == pytest.approx(whole, rel=1e-4)
 
 
 def test_steps_that_a_bound_is_not_for_are_refused():
     known = dict(dim=2, bound=1.0, diameter=2.0, rounds=5, deviation=0.1)
     with pytest.raises(ValueError, match="step must be at most"):
-        theory.extragradient_stability(population=10, smooth=1.0, step=1.1, **known)
+        bounds.extragradient_stability(population=10, smooth=1.0, step=1.1, **known)
     with pytest.raises(ValueError, match="step must be at most"):
-        theory.extragradient_expansion(distance=1.0, step=1.1, smooth=1.0, diameter=2.0)
+        bounds.extragradient_expansion(distance=1.0, step=1.1, smooth=1.0, diameter=2.0)
     with pytest.raises(ValueError, match="step must be at most"):
-        theory.extragradient_gap(step=0.6, smooth=1.0, **known)
+        bounds.extragradient_gap(step=0.6, smooth=1.0, **known)
 
 
 @pytest.mark.slow
@@ -143,19 +142,19 @@ def test_minimisers_generalise_within_the_bound():
         x = RNG.choice([-1.0, 1.0], size=n)
         w = x.mean() / 2  # argmin of w^2 / 2 - w mean + w^2 / 2
         gaps.append(w * x.mean())  # R - R_S, without the constant that has mean 0
-    bound = theory.pl_generalisation(population=n, optimisation=0.0, bound_w=3.0, bound_v=2.0,
+    bound = bounds.pl_generalisation(population=n, optimisation=0.0, bound_w=3.0, bound_v=2.0,
                                      smooth=math.sqrt(2), pl=2.0, modulus=1.0)
     assert 0 < np.mean(gaps) <= bound
     printed = (1 + math.sqrt(2)) * 3 * (math.sqrt(0.1 / 4) + math.sqrt(9 / 16 + 4 / 2) / n)
-    assert theory.pl_generalisation(population=n, optimisation=0.1, bound_w=3.0, bound_v=2.0,
+    assert bounds.pl_generalisation(population=n, optimisation=0.1, bound_w=3.0, bound_v=2.0,
                                     smooth=math.sqrt(2), pl=2.0, modulus=1.0) > printed
 
 
 def test_what_is_stable_has_the_gap_of_its_records_and_little_more():
     known = dict(empirical=0.2, stability=0.01, bound=3.0)
-    assert theory.weak_gap(**known, saddle=False) == pytest.approx(0.23)
-    assert theory.weak_gap(**known) == pytest.approx(0.2 + 0.03 * math.sqrt(2))
-    assert theory.strong_gap(**known, smooth=2.0, modulus=1.0) == pytest.approx(
+    assert bounds.weak_gap(**known, saddle=False) == pytest.approx(0.23)
+    assert bounds.weak_gap(**known) == pytest.approx(0.2 + 0.03 * math.sqrt(2))
+    assert bounds.strong_gap(**known, smooth=2.0, modulus=1.0) == pytest.approx(
         0.2 + 0.09 * math.sqrt(2))
 
 
@@ -169,11 +168,11 @@ def test_the_exact_gap_of_descent_ascent_keeps_its_bound():
         tails = np.cumsum(1 / np.arange(rounds - 1, 0, -1.0))
         exact = mu * size**2 / rounds**2 + p * sigma**2 / (mu * rounds**2) * np.sum(tails**2)
         radius = 10.0  # never left
-        bound = theory.gda_empirical_gap(
+        bound = bounds.gda_empirical_gap(
             modulus=mu, bound_w=mu * (radius + size), bound_v=mu * (radius + size), dim_w=p,
             dim_v=p, radius_w=radius, radius_v=radius, deviation=sigma, rounds=rounds)
         assert exact <= bound
-    assert theory.gda_empirical_gap(
+    assert bounds.gda_empirical_gap(
         modulus=mu, bound_w=1.0, bound_v=1.0, dim_w=p, dim_v=p, radius_w=1.0, radius_v=1.0,
         deviation=0.0, rounds=10, offset=2.0) == pytest.approx(
             math.log(10 * math.e) / (mu * 10) + 4 * mu * 2 / 10)
@@ -182,16 +181,16 @@ def test_the_exact_gap_of_descent_ascent_keeps_its_bound():
 def test_the_gap_of_one_pass_is_least_at_the_step_of_the_corollary():
     known = dict(dim=10, bound=2.0, diameter=3.0, rounds=50, deviation=0.4)
     best = 3.0 / math.sqrt(7 * 50 * (4 + 10 * 0.16))
-    least = theory.extragradient_gap(step=best, **known)
+    least = bounds.extragradient_gap(step=best, **known)
     assert least == pytest.approx(2 * 3 * math.sqrt(7 * (4 + 1.6) / 50))
-    assert all(theory.extragradient_gap(step=best * x, **known) > least for x in (0.5, 2.0))
+    assert all(bounds.extragradient_gap(step=best * x, **known) > least for x in (0.5, 2.0))
 
 
 def test_proximal_points_have_the_gap_of_their_proof():
     known = dict(dim=4, bound=1.0, smooth=1.0, diameter=2.0, deviation=0.0)
-    best = theory.proximal_gap(prox=10.0, rounds=10_000, **known)
+    best = bounds.proximal_gap(prox=10.0, rounds=10_000, **known)
     assert best == pytest.approx(1.5 * 10 * 4 / 10_000 + (4 + 12) / 10)
-    assert theory.proximal_gap(prox=10.0, rounds=100, **{**known, "deviation": 0.1},
+    assert bounds.proximal_gap(prox=10.0, rounds=100, **{**known, "deviation": 0.1},
                                inexact=0.5) == pytest.approx(
         0.5 + 0.6 + 1.6 + 3 * 10 * 4 * 0.01 + 0.1 * 0.2)
 
@@ -201,22 +200,22 @@ def test_proximal_points_have_the_gap_of_their_proof():
 
 def test_nobody_beats_the_statistical_term_and_noise_costs_at_most_everything():
     known = dict(dim=16, bound=2.0, diameter=3.0)
-    assert theory.lower_bound(population=100, epsilon=None, **known) == pytest.approx(0.6)
-    assert theory.lower_bound(population=100, epsilon=1.0, **known) == pytest.approx(0.6 + 0.24)
-    assert theory.lower_bound(population=100, epsilon=1e-6, **known) == pytest.approx(0.6 + 6)
-    assert theory.group_lower_bound(population=500, groups=5, dim=16, lipschitz=2.0, diameter=3.0,
+    assert bounds.lower_bound(population=100, epsilon=None, **known) == pytest.approx(0.6)
+    assert bounds.lower_bound(population=100, epsilon=1.0, **known) == pytest.approx(0.6 + 0.24)
+    assert bounds.lower_bound(population=100, epsilon=1e-6, **known) == pytest.approx(0.6 + 6)
+    assert bounds.group_lower_bound(population=500, groups=5, dim=16, lipschitz=2.0, diameter=3.0,
                                     epsilon=1.0) == pytest.approx(0.84)
 
 
 @pytest.mark.parametrize(("function", "change", "message"), [
-    (theory.gda_stability, dict(population=0), "population must be"),
-    (theory.gda_stability, dict(modulus=0.0), "modulus must lie in"),
-    (theory.gda_stability, dict(smooth=-1.0), "smooth must lie in"),
-    (theory.lower_bound, dict(epsilon=0.0), "epsilon must lie in"),
-    (theory.lower_bound, dict(bound=math.nan), "bound must lie in")])
+    (bounds.gda_stability, dict(population=0), "population must be"),
+    (bounds.gda_stability, dict(modulus=0.0), "modulus must lie in"),
+    (bounds.gda_stability, dict(smooth=-1.0), "smooth must lie in"),
+    (bounds.lower_bound, dict(epsilon=0.0), "epsilon must lie in"),
+    (bounds.lower_bound, dict(bound=math.nan), "bound must lie in")])
 def test_numbers_out_of_range_are_named(function, change, message):
     known = dict(population=10, bound=1.0)
-    known |= (dict(modulus=1.0, rounds=5) if function is theory.gda_stability
+    known |= (dict(modulus=1.0, rounds=5) if function is bounds.gda_stability
               else dict(dim=3, diameter=1.0, epsilon=1.0))
     with pytest.raises(ValueError, match=message):
         function(**known | change)

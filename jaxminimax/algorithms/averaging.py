@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import checks
-from jaxminimax.base.faces import public_names as _public_names
+from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.tree import at_least_float32, float_dtype, lerp
 from jaxminimax.base.types import Saddle, pytree_dataclass
 
@@ -26,7 +26,7 @@ class Averaging:
       skip: share of the rounds left out at the start, in [0, 1).
 
     Examples:
-        >>> last_quarter = jmm.Averaging(skip=0.75)
+        >>> last_quarter = jmm.averaging.Averaging(skip=0.75)
         >>> [float(last_quarter.weight(jnp.asarray(t), 4, jnp.float32)) for t in (3, 4)]
         [0.0, 1.0]
     """

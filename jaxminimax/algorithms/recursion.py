@@ -46,7 +46,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from jaxminimax.algorithms.common.plan import Target, beside_trivial
+from jaxminimax.algorithms.plan import Target, beside_trivial
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson
 

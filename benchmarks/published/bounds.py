@@ -1,0 +1,376 @@
+"""What theorems promise, as numbers: stability, gaps, and what no private algorithm beats.
+
+    gda_stability(population=n, modulus=rho, bound=G, rounds=T) -> bound on ||z(S) - z(S')||
+
+An algorithm is gamma-stable if replacing a record of its data S moves its output by at most gamma,
+the run's key being the same: neighbours share their samples and their noise. What is stable
+generalises: its gap on the population is its gap on S and little more. Functions are of public
+numbers, read no data and set nothing; `benchmarks.stability` measures beside them. They are upper
+bounds for every problem with these constants, and often far from what one problem shows.
+
+Sources: [K] Kang, Liu, Li and Wang, "Stability and generalization of differentially private minimax
+problems", arXiv:2204.04858; [B] Boob and Guzman, arXiv:2104.02988; [Y] Yang, Hu, Lei, Varshney, Lyu
+and Ying, "Differentially private SGDA for minimax problems", UAI 2022; [Z] Zhou and Bassily,
+"Differentially private worst-group risk minimization", ICML 2024. Where a formula here differs from
+the printed one, its function says how.
+"""
+
+import math
+
+from jaxminimax.base import checks
+
+
+def _positive(**numbers: float) -> None:
+    """Refuses what is not above 0, and counts that are none."""
+    for name, value in numbers.items():
+        if name in ("population", "rounds", "dim", "batch", "groups"):
+            checks.count(name, value)
+        else:
+            checks.number(name, value, low=0.0)
+
+
+def _nonnegative(**numbers: float) -> None:
+    """Refuses what is below 0."""
+    for name, value in numbers.items():
+        checks.number(name, value, low=0.0, closed=True)
+
+
+def _short(step: float, smooth: float, most: float = 1.0) -> None:
+    """Refuses steps above most / smooth, which a bound is not for."""
+    if step * smooth > most * (1 + 1e-9):
+        raise ValueError(f"step must be at most {most / smooth:.6g} for smooth={smooth!r}, got "
+                         f"{step!r}: the bound is for such steps alone.")
+
+
+# --- stability ---
+
+
+def gda_stability(*, population: int, modulus: float, bound: float, rounds: int,
+                  smooth: float | None = None, offset: float = 0.0) -> float:
+    """Stability of `gda`'s average, full batches and steps 1 / (rho (t + phi)); [K], Theorem 2.
+
+        2 G / (n rho)  +  (4 G / rho) (ln(e T) / T)^(1/2)
+
+    in the norm of both players together. With d_t the distance of two runs, strong monotonicity and
+    operators that are within 2 G / n of each other give  d_{t+1}^2 <= (1 - 2/t) d_t^2 + (4 G / (n
+    rho t)) d_t + (2 G / (rho t))^2,  so that T d_{T+1}^2 <= T (2 G / (n rho))^2 + 4 G^2 ln(e T) /
+    rho^2. Two runs with one key have the same noise, which cancels: the printed terms in its
+    deviation are left out, of which one rests on one noise vector for all rounds. The rate in n at
+    T = n^(2/3) is n^(-1/3), not the n^(-1/2) of Remark 4.
+
+    With `smooth` the operators' difference shrinks with d_t, and the bound is the recursion
+    d_{t+1} = (1 - 2/s + (l / (rho s))^2)^(1/2) d_t + 2 G / (n rho s), s = t + phi, averaged: of
+    order 2 G / (n rho) whatever T is.
+
+    Args:
+      population: n.
+      modulus: rho, of strong convexity and strong concavity.
+      bound: G, on the norm of a record's operator, players together.
+      rounds: T.
+      smooth: l, the operator's Lipschitz constant; None: not known.
+      offset: phi; with `smooth`, at least l^2 / (2 rho^2) - 1 (`gda.safe_offset`).
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+    _positive(population=population, modulus=modulus, bound=bound, rounds=rounds)
+    _nonnegative(offset=offset)
+    apart = 2 * bound / population
+    if smooth is None:
+        return apart / modulus + 4 * bound / modulus * math.sqrt(
+            math.log(math.e * rounds) / rounds)
+    _positive(smooth=smooth)
+    distance, total = 0.0, 0.0
+    for t in range(1, int(rounds) + 1):
+        total += distance
+        s = t + offset
+        factor = 1 - 2 / s + (smooth / (modulus * s)) ** 2
+        distance = math.sqrt(max(factor, 0.0)) * distance + apart / (modulus * s)
+    return total / rounds
+
+
+def extragradient_expansion(*, distance: float, step: float, smooth: float, diameter: float,
+                            apart: float = 0.0) -> float:
+    """How far one extragradient round takes two points apart; [B], Lemma 1 (4.6).
+
+    ||u' - v'|| <= ||u - v|| + (2 a + 2 L D) L gamma^2, from Proposition 6: s steps of u -> P(. -
+    gamma F(u)) are within 2 D (gamma L)^s of being nonexpansive.
+
+    Args:
+      distance: ||u - v||.
+      step: gamma < 1 / L.
+      smooth: L.
+      diameter: D.
+      apart: a, on the norm of the difference of the operators of the round's two halves.
+    """
+    _nonnegative(distance=distance, apart=apart, smooth=smooth)
+    _positive(step=step, diameter=diameter)
+    _short(step, smooth)
+    return distance + (2 * apart + 2 * smooth * diameter) * smooth * step**2
+
+
+def extragradient_stability(*, population: int, dim: int, bound: float, smooth: float,
+                            diameter: float, step: float, rounds: int, deviation: float) -> float:
+    """Expected stability of `extragradient` with a constant step; [B], Theorem 3.
+
+        (4 M + 2 L D + 4 d^(1/2) sigma) L T gamma^2 + (2 M L / n) T gamma^2 + (2 M / n) T gamma
+        + (2 M / n + 2 L D) gamma,
+
+    for full batches and for single records drawn with replacement. The last bracket prints 2 M L /
+    n where Lemma 2 has 2 M / n. Here noise does not cancel: a round's two answers have their own.
+
+    Args:
+      population: n.
+      dim: d, of both players together.
+      bound: M, on the norm of a record's operator, players together.
+      smooth: L.
+      diameter: D.
+      step: gamma <= 1 / L.
+      rounds: T.
+      deviation: sigma, of the noise on one coordinate of the mean operator.
+    """
+    _positive(population=population, dim=dim, bound=bound, diameter=diameter, step=step,
+             rounds=rounds)
+    _nonnegative(smooth=smooth, deviation=deviation)
+    _short(step, smooth)
+    n, m, long = population, bound, rounds * step
+    turned = 4 * m + 2 * smooth * diameter + 4 * math.sqrt(dim) * deviation + 2 * m / n
+    return (turned * smooth * long * step + 2 * m / n * long
+            + (2 * m / n + 2 * smooth * diameter) * step)
+
+
+def proximal_stability(*, population: int, bound: float, prox: float, rounds: int, batch: int,
+                       slack: float = 0.01, modulus: float = 0.0) -> float:
+    """Expected stability of `proximal` on uniform subsets or one pass; [B], Theorem 6.
+
+    The mean over k = 1 ... T of sum_{j <= k} (lambda / mu)^(k-j) s, where mu = lambda + mu_0 and
+    s = 2 M / (n mu) + 2 rho M / (B mu): a round's solution moves by 2 M / (B mu) with probability B
+    / n, by its certificates' slack always, and keeps of what its centre moved the share lambda /
+    mu. The printed proof loses a factor of two on the way to the first term; nonexpansive
+    resolvents give it back.
+
+    Args:
+      population: n.
+      bound: M, on the norm of a record's operator.
+      prox: lambda.
+      rounds: T.
+      batch: B, records of a round.
+      slack: rho, of certificates.
+      modulus: mu_0, of strong monotonicity of the operator itself.
+    """
+    _positive(population=population, bound=bound, prox=prox, rounds=rounds, batch=batch)
+    _nonnegative(slack=slack, modulus=modulus)
+    mu = prox + modulus
+    each = 2 * bound / (population * mu) + 2 * slack * bound / (batch * mu)
+    keeps = prox / mu
+    if modulus / mu * rounds < 1e-6:  # where the sum below would be a difference of equals
+        return each * (rounds + 1) / 2
+    return each / (1 - keeps) * (1 - keeps * (1 - keeps**rounds) / (rounds * (1 - keeps)))
+
+
+# --- from stability to gaps ---
+
+
+def weak_gap(*, empirical: float, stability: float, bound: float, saddle: bool = True) -> float:
+    """Weak gap on the population; [B], Proposition 2, and [K], Theorem 3 (a), in expectation.
+
+    empirical + 2^(1/2) G gamma for saddle points, whose players' gradients are compared at two
+    points, and empirical + G gamma for variational inequalities.
+
+    Args:
+      empirical: strong gap on the records that were used.
+      stability: gamma.
+      bound: G, on the norm of a record's operator, players together.
+      saddle: whether gaps are of saddle points.
+    """
+    _nonnegative(empirical=empirical, stability=stability)
+    _positive(bound=bound)
+    return empirical + (math.sqrt(2) if saddle else 1.0) * bound * stability
+
+
+def strong_gap(*, empirical: float, stability: float, bound: float, smooth: float,
+               modulus: float) -> float:
+    """Strong gap on the population; [K], Theorem 3 (b) to (d), in expectation.
+
+    empirical + 2^(1/2) (1 + l / rho) G gamma: best responses of a rho-strongly concave player are
+    (l / rho)-Lipschitz, so the risk of (w, best response to w) generalises too, and that of the
+    other player. The printed bounds hold with high probability, at the price of log n and of
+    comparing with a multiple of the risk.
+
+    Args:
+      empirical: strong gap on the records that were used.
+      stability: gamma.
+      bound: G, on the norm of a player's gradient.
+      smooth: l, the operator's Lipschitz constant.
+      modulus: rho, of strong convexity and strong concavity.
+    """
+    _nonnegative(empirical=empirical, stability=stability)
+    _positive(bound=bound, smooth=smooth, modulus=modulus)
+    return empirical + math.sqrt(2) * (1 + smooth / modulus) * bound * stability
+
+
+def pl_generalisation(*, population: int, optimisation: float, bound_w: float, bound_v: float,
+                      smooth: float, pl: float, modulus: float) -> float:
+    """R(w) - R_S(w) in expectation, of the primal risk R(w) = max_v F(w, v); [Y], Theorem 4.
+
+        (1 + kappa) G_w (2 (2 e / mu)^(1/2) + 2 (G_w + kappa G_v) / (mu n)),     kappa = L / rho.
+
+    Printed: (1 + kappa) G_w ((e / (2 mu))^(1/2) + (G_w^2 / (4 mu^2) + G_v^2 / (rho mu))^(1/2) / n).
+    A function with the PL constant mu grows like (mu / 2) ||w - w*||^2, a quarter of what is used
+    there, and both data sets have an output away from their minimiser. The second term is that of
+    minimisers: at the other one's, the gradient is at most 2 (G_w + kappa G_v) / n.
+
+    Args:
+      population: n.
+      optimisation: e, of R_S(w) - min R_S in expectation.
+      bound_w: G_w, on the norm of a record's gradient in w.
+      bound_v: G_v, in v.
+      smooth: L, of gradients.
+      pl: mu, the Polyak-Lojasiewicz constant in w.
+      modulus: rho, of strong concavity in v.
+    """
+    _positive(population=population, bound_w=bound_w, bound_v=bound_v, smooth=smooth, pl=pl,
+             modulus=modulus)
+    _nonnegative(optimisation=optimisation)
+    kappa = smooth / modulus
+    away = 2 * math.sqrt(2 * optimisation / pl)
+    return (1 + kappa) * bound_w * (away + 2 * (bound_w + kappa * bound_v) / (pl * population))
+
+
+# --- gaps ---
+
+
+def gda_empirical_gap(*, modulus: float, bound_w: float, bound_v: float, dim_w: int, dim_v: int,
+                      radius_w: float, radius_v: float, deviation: float, rounds: int,
+                      offset: float = 0.0) -> float:
+    """Expected strong gap of `gda`'s average on its own records; in place of [K], Lemma 2.
+
+        (R_w d_w^(1/2) + R_v d_v^(1/2)) sigma / T^(1/2)
+        + (G_w^2 + G_v^2 + (d_w + d_v) sigma^2) ln(e T) / (2 rho T) + 2 rho phi (R_w^2 + R_v^2) / T
+
+    Every round has noise of its own here, where the printed proof takes one vector for all. With
+    calibrated noise sigma grows like T^(1/2), and no term in it grows with T but for the logarithm.
+
+    Args:
+      modulus: rho.
+      bound_w: G_w, on the norm of a record's gradient in w.
+      bound_v: G_v, in v.
+      dim_w: d_w, coordinates of w.
+      dim_v: d_v, of v.
+      radius_w: R_w, of the ball that w lies in.
+      radius_v: R_v.
+      deviation: sigma, of the noise on one coordinate of a mean gradient.
+      rounds: T.
+      offset: phi, of the steps 1 / (rho (t + phi)).
+    """
+    _positive(modulus=modulus, bound_w=bound_w, bound_v=bound_v, radius_w=radius_w,
+             radius_v=radius_v, rounds=rounds)
+    checks.count("dim_w", dim_w)
+    checks.count("dim_v", dim_v)
+    _nonnegative(deviation=deviation, offset=offset)
+    linear = (radius_w * math.sqrt(dim_w) + radius_v * math.sqrt(dim_v)) * deviation
+    square = bound_w**2 + bound_v**2 + (dim_w + dim_v) * deviation**2
+    return (linear / math.sqrt(rounds)
+            + square * math.log(math.e * rounds) / (2 * modulus * rounds)
+            + 2 * modulus * offset * (radius_w**2 + radius_v**2) / rounds)
+
+
+def extragradient_gap(*, dim: int, bound: float, diameter: float, step: float, rounds: int,
+                      deviation: float, smooth: float | None = None) -> float:
+    """Strong gap of one pass of `extragradient`; [B], Theorem 2: of saddle points and inequalities.
+
+    (D^2 + 7 T gamma^2 (M^2 + d sigma^2)) / (T gamma), for gamma <= 1 / (3^(1/2) L) and fresh
+    batches in every answer. M^2 / 2 is printed, without the variance of a batch's records, which
+    M^2 covers.
+
+    Args:
+      dim: d, of both players together.
+      bound: M, on the norm of a record's operator, players together.
+      diameter: D.
+      step: gamma.
+      rounds: T.
+      deviation: sigma, of the noise on one coordinate of a mean operator.
+      smooth: L, to check the step by; None: it is not checked.
+
+    Raises:
+      ValueError: for numbers out of range, or a step that the bound is not for.
+    """
+    _positive(dim=dim, bound=bound, diameter=diameter, step=step, rounds=rounds)
+    _nonnegative(deviation=deviation)
+    if smooth is not None:
+        _short(step, smooth, 1 / math.sqrt(3))
+    second = bound**2 + dim * deviation**2
+    return (diameter**2 + 7 * rounds * step**2 * second) / (rounds * step)
+
+
+def proximal_gap(*, dim: int, bound: float, smooth: float, diameter: float, prox: float,
+                 rounds: int, deviation: float, inexact: float = 0.0) -> float:
+    """Strong gap of one pass of `proximal` with constant weights; [B], Theorem 5.
+
+        nu + 3 lambda D^2 / (2 T) + (4 M^2 + 3 L^2 D^2) / lambda + 3 lambda d sigma^2
+        + M sigma (d / T)^(1/2).
+
+    The printed 5/2 in front of lambda d sigma^2 is 3 by its proof.
+
+    Args:
+      dim: d, of both players together.
+      bound: M.
+      smooth: L.
+      diameter: D.
+      prox: lambda.
+      rounds: T.
+      deviation: sigma, of the noise on one coordinate of a solution.
+      inexact: nu, of the inner solutions: at most their residual times D.
+    """
+    _positive(dim=dim, bound=bound, diameter=diameter, prox=prox, rounds=rounds)
+    _nonnegative(smooth=smooth, deviation=deviation, inexact=inexact)
+    return (inexact + 1.5 * prox * diameter**2 / rounds
+            + (4 * bound**2 + 3 * smooth**2 * diameter**2) / prox
+            + 3 * prox * dim * deviation**2 + bound * deviation * math.sqrt(dim / rounds))
+
+
+# --- what nobody beats ---
+
+
+def lower_bound(*, population: int, dim: int, bound: float, diameter: float,
+                epsilon: float | None) -> float:
+    """Order of the gap that no private algorithm beats on all problems; [B], Prop. 11, Theorem 8.
+
+    M D (n^(-1/2) + min{1, d^(1/2) / (epsilon n)}), up to a constant that is not known (and, for the
+    weak gap of variational inequalities, logarithms): for the strong and the weak gap of convex-
+    concave problems and monotone inequalities on a set that holds a ball of diameter D. One problem
+    may be easier.
+
+    Args:
+      population: n.
+      dim: d, of both players together.
+      bound: M, on the norm of a record's operator, players together.
+      diameter: D.
+      epsilon: None without privacy.
+    """
+    _positive(population=population, dim=dim, bound=bound, diameter=diameter)
+    privacy = 0.0
+    if epsilon is not None:
+        _positive(epsilon=epsilon)
+        privacy = min(1.0, math.sqrt(dim) / (epsilon * population))
+    return bound * diameter * (population**-0.5 + privacy)
+
+
+def group_lower_bound(*, population: int, groups: int, dim: int, lipschitz: float, diameter: float,
+                      epsilon: float | None) -> float:
+    """Order of the excess worst-group risk that nobody beats; [Z], Appendix D.
+
+    `lower_bound` of one group's K / p records: L D (p d^(1/2) / (K epsilon) + (p / K)^(1/2)), by
+    a reduction in which all groups but one are easy.
+
+    Args:
+      population: K, records of all groups.
+      groups: p.
+      dim: d, of w.
+      lipschitz: L, of the loss.
+      diameter: D, of the set of w.
+      epsilon: None without privacy.
+    """
+    _positive(population=population, groups=groups)
+    return lower_bound(population=max(1, population // groups), dim=dim, bound=lipschitz,
+                       diameter=diameter, epsilon=epsilon)

@@ -1,3 +1,0 @@
-"""The version of the library, for the package and for privacy statements."""
-
-VERSION = "0.1.0"
