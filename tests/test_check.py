@@ -279,8 +279,8 @@ def test_labels_of_persons_are_those_of_the_rows_that_are_there():
     people = jmm.problems.by_person((X, np.where(Y > 0, 1, -1)), np.arange(N), 4)
     shifts = per_person(jmm.problems.adversarial(radius=Saddle(1.0, 0.1)))
     assert shifts.labels.values == (-1, 1)
-    assert checkup.labels.outside(shifts.labels, people) == (0, N)
-    assert checkup.labels.outside(
+    assert checkup.labels_outside(shifts.labels, people) == (0, N)
+    assert checkup.labels_outside(
         shifts.labels, jmm.problems.by_person((X, Y), np.arange(N), 4)) == (N // 2, N)
 
 

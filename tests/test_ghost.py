@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
-from jaxminimax.gradients import ghost
-from jaxminimax.gradients.ghost import _factors, _lookups
+from jaxminimax.gradients.ghost import factors, planning, tables
 from jaxminimax.types import SaddleOperator
 
 SIZE = 6
@@ -174,7 +173,7 @@ def test_every_parameter_is_treated_as_it_should_be(model):
     rng = np.random.default_rng(0)
     z, x = point(model, rng), records(rng)
     one = jax.tree.map(lambda a: a[0], x)
-    plan = ghost.plan(model, z, one, Saddle(True, True))
+    plan = planning.plan(model, z, one, Saddle(True, True))
     assert [t.kind for t in plan.treatments] == KINDS[model]
     text = clipped_sum(saddle_operator(model), Saddle(1.0, 1.0), strategy="ghost").explain(z, x)
     assert text.startswith("strategy ghost\nparameter")
@@ -187,7 +186,7 @@ def test_every_parameter_is_treated_as_it_should_be(model):
 
 def test_what_is_not_understood_is_said():
     rng = np.random.default_rng(0)
-    plan = ghost.plan(unknown, point(unknown, rng), jax.tree.map(lambda a: a[0], records(rng)),
+    plan = planning.plan(unknown, point(unknown, rng), jax.tree.map(lambda a: a[0], records(rng)),
                       Saddle(True, False))
     assert {name: t.reason for name, t in zip(plan.names, plan.treatments, strict=True)
             if t is not None and t.kind == "vmap"} == {
@@ -340,8 +339,8 @@ def test_equal_rows_of_a_table_count_together():
 def test_dropped_cross_terms_are_seen(monkeypatch):
     x = Saddle(np.ones((1, 3, 40)), np.ones((1, 3, 30)))
     assert length(contribution(x, 1.0)) <= 1
-    gram = _factors._gram
-    monkeypatch.setattr(_factors, "_gram", lambda a: gram(a) * jnp.eye(a.shape[1])[None])
+    gram = factors._gram
+    monkeypatch.setattr(factors, "_gram", lambda a: gram(a) * jnp.eye(a.shape[1])[None])
     summed.clear_cache()
     assert length(contribution(x, 1.0)) > 1.5
     summed.clear_cache()
@@ -463,7 +462,7 @@ def test_one_looked_up_row_does_not_move_the_rounding_of_the_others(level):
     count = 2**18
     rows = jnp.zeros((count, 1), jnp.int32).at[0].set(7)
     d = jnp.full((count, 1, 1), level, jnp.float32)
-    total = jax.jit(lambda d: _lookups.weighted_rows(
+    total = jax.jit(lambda d: tables.weighted_rows(
         rows, d, jnp.ones(count, jnp.float32), 8, 1.0))
     before, after = total(d.at[0].set(0.0)), total(d.at[0].set(1.0))
     assert abs(float(jnp.linalg.norm(after - before)) - 1.0) < 1e-5

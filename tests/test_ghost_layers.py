@@ -11,7 +11,7 @@ from flax import nnx
 from benchmarks import random_models
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.base import programs
-from jaxminimax.gradients import ghost
+from jaxminimax.gradients.ghost import planning
 from jaxminimax.gradients.integer_sums import Grid, is_words
 from jaxminimax.gradients.summation import Rounding
 from jaxminimax.mechanism.grid import BLOCK
@@ -31,7 +31,7 @@ def rng():
 
 def kinds(loss, z, x):
     """What is kept of each parameter, by name."""
-    plan = ghost.plan(loss, z, jax.tree.map(lambda a: a[0], x), Saddle(True, True))
+    plan = planning.plan(loss, z, jax.tree.map(lambda a: a[0], x), Saddle(True, True))
     return {name: t for name, t in zip(plan.names, plan.treatments, strict=True) if t is not None}
 
 
@@ -175,7 +175,7 @@ def test_low_rank_updates_need_no_matrix_and_frozen_weights_nothing(written, sta
     z = Saddle({"a": jnp.asarray(draw.normal(size=(3, 24, RANK))),
                 "b": jnp.asarray(draw.normal(size=(3, RANK, 24)))}, jnp.asarray(FROZEN))
     x = draw.normal(size=(SIZE, 4, 24))
-    plan = ghost.plan(loss, z, x[0], Saddle(True, True))
+    plan = planning.plan(loss, z, x[0], Saddle(True, True))
     found = dict(zip(plan.names, plan.treatments, strict=True))
     assert found["v"].numbers == 0
     assert str(found["v"]) == "not used or not differentiated, so its gradient is 0"
@@ -251,7 +251,7 @@ def test_functions_of_parameters_are_followed_to_the_parameters(h, use):
                 "g": jnp.asarray(draw.normal(size=16))}, jnp.float64(0.7))
     x = draw.normal(size=(SIZE, 3, 16)) * np.array([1e-30, 1, 1e4, np.nan])[:, None, None]
     found = kinds(loss, z, x)
-    plan = ghost.plan(loss, z, x[0], Saddle(True, True))
+    plan = planning.plan(loss, z, x[0], Saddle(True, True))
     held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.of_one, z, x[0])))
     assert held == sum(t.numbers for t in found.values())
     assert found["w['m']"].kind == "function"

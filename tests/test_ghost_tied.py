@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
-from jaxminimax.gradients import ghost
-from jaxminimax.gradients.ghost import _factors, _tied
+from jaxminimax.gradients.ghost import factors, planning, tables
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.gradients.summation import Rounding
 from jaxminimax.mechanism.grid import BLOCK
@@ -64,7 +63,7 @@ def length(x):
 def test_what_is_kept_is_said():
     z = Saddle(jnp.zeros((TABLE, WIDTH)), jnp.zeros(()))
     one = jax.tree.map(lambda a: a[0], records(np.random.default_rng(0)))
-    plan = ghost.plan(chosen, z, one, Saddle(True, False))
+    plan = planning.plan(chosen, z, one, Saddle(True, False))
     found = plan.treatments[0]
     held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.of_one, z, one)))
     assert held == found.numbers - 2 * (ROWS + LOOKUPS) ** 2  # and the Gram products
@@ -75,13 +74,13 @@ def test_what_is_kept_is_said():
     def often(w, v, r):
         return chosen(w, v, r) + jnp.sum(jnp.tanh(r.c @ w.T))
 
-    found = ghost.plan(often, z, one, Saddle(True, False)).treatments[0]
+    found = planning.plan(often, z, one, Saddle(True, False)).treatments[0]
     assert (found.kind, found.numbers) == ("matrix", TABLE * WIDTH)
 
     def cut(w, v, r):
         return jnp.sum((r.x[:, :7] @ w[:7]) * r.d) + jnp.sum(w[r.ids] * r.c)
 
-    found = ghost.plan(cut, z, one, Saddle(True, False)).treatments[0]
+    found = planning.plan(cut, z, one, Saddle(True, False)).treatments[0]
     assert str(found) == "per-example gradient, by way of a function of it"
 
 
@@ -174,12 +173,12 @@ def test_a_norm_without_some_pieces_is_seen(dropped, monkeypatch):
 
     def wrong(x, rows, d, least):
         if dropped == "lookups":
-            return _factors.norms(x, d[:, :ROWS])
-        apart = _factors.norms(x, d[:, :ROWS]), jnp.sqrt(jnp.sum(jnp.square(d[:, ROWS:]), (1, 2)))
+            return factors.norms(x, d[:, :ROWS])
+        apart = factors.norms(x, d[:, :ROWS]), jnp.sqrt(jnp.sum(jnp.square(d[:, ROWS:]), (1, 2)))
         return jnp.hypot(*apart)
 
     summed.clear_cache()
-    monkeypatch.setattr(_tied, "union_norms", wrong)
+    monkeypatch.setattr(tables, "union_norms", wrong)
     assert length(summed("ghost", 1.0, r, only(1, 0))) > 1.3
     summed.clear_cache()
 
@@ -217,7 +216,7 @@ def test_lookups_of_a_block_add_up_to_the_same_bits_in_any_order():
 
     @jax.jit
     def block(rows, c):
-        return _factors.outer_blocks(x, d, low_bits, (jnp.float32(2.0**17),), jnp.add, BLOCK,
+        return factors.outer_blocks(x, d, low_bits, (jnp.float32(2.0**17),), jnp.add, BLOCK,
                                      rows, c)
 
     found = block(rows, c)

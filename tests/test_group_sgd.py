@@ -25,7 +25,7 @@ from jaxminimax import (
     metrics,
     problems,
 )
-from jaxminimax.accounting._charge import spent_part
+from jaxminimax.accounting.curve import spent_part
 from jaxminimax.mechanism import Selection
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))

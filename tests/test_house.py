@@ -151,10 +151,10 @@ def test_imports_point_down():
 @pytest.mark.parametrize(("path", "line"), [
     ("releases/sums.py", "from jaxminimax.algorithms import sgda"),
     ("algorithms/sgda.py", "from jaxminimax import accounting"),
-    ("algorithms/sgda.py", "from jaxminimax.accounting._epsilon import epsilon"),
+    ("algorithms/sgda.py", "from jaxminimax.accounting.answers import epsilon"),
     ("algorithms/sgda.py", "from .. import drivers"),
-    ("accounting/_charge.py", "import jaxminimax.releases"),
-    ("accounting/_charge.py", "from ..gradients import clipped_sum"),
+    ("accounting/curve.py", "import jaxminimax.releases"),
+    ("accounting/curve.py", "from ..gradients import clipped_sum"),
     ("mechanism/query.py", "from .. import gradients"),
     ("mechanism/query.py", "import jaxminimax"),
     ("noise/floats.py", "def f():\n    from jaxminimax import mechanism"),
@@ -210,12 +210,12 @@ def test_keys_budgets_and_samples_have_one_place_each(path):
     random = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
               and ast.unparse(node.value) == "jax.random"}
     words = {"key_impl", "key_data", "wrap_key_data"}
-    assert random <= (words if path == "releases/core.py" else set())
+    assert random <= (words if path == "releases/opening.py" else set())
     guards = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Compare)
               and "spent" in {getattr(x, "id", "") for x in (node.left, *node.comparators)}]
-    assert bool(guards) == (path == "releases/core.py")
+    assert bool(guards) == (path == "releases/opening.py")
     draws = [name for name in modules(path, SOURCES[path]) if name == "mechanism.sampling.draw"]
-    assert bool(draws) == (path == "releases/samples.py")
+    assert bool(draws) == (path == "releases/reading.py")
 
 
 @pytest.mark.parametrize("path", in_folder("releases/"))

@@ -11,12 +11,11 @@ import pytest
 import jaxminimax as jmm
 from benchmarks import mutant_subtle
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge
+from jaxminimax.accounting import curve
 from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 from jaxminimax.gradients.integer_sums import Grid, Words
 from jaxminimax.gradients.summation import Rounding
-from jaxminimax.mechanism import grid
 from jaxminimax.mechanism.grid import BLOCK, charged_multiplier, grid_bits
 from jaxminimax.releases import noising
 
@@ -211,7 +210,7 @@ def test_calibration_does_not_take_the_answer_of_a_finer_grid():
 
     one = functools.partial(repeat, Saddle(1.0, None))
     two = repeat(Saddle(1.0, 1.0), 1.2, 1.8090680674665818)  # as loud, finer at 1.8
-    assert _charge.charges(one(1.0, None), "replace_one") == _charge.charges(two, "replace_one")
+    assert curve.charges(one(1.0, None), "replace_one") == curve.charges(two, "replace_one")
     target = jmm.epsilon(one(1.8, None), 1e-5)
     for mechanism in (two, one(1.0, None)):
         assert jmm.epsilon(jmm.accounting.calibrate_noise(mechanism, target, 1e-5), 1e-5) <= target
@@ -318,13 +317,14 @@ def test_complex_numbers_are_refused(place):
 def test_the_noise_is_as_many_units_as_its_law_says(z):
     """2^L units are sigma, to the last bit: the margin for rounding has no room for an error."""
     scale = jax.jit(lambda z: noising.scales(Saddle(1.7, None), Saddle(z, None), 100).w)(z)
-    assert np.float64(scale.unit) * 2.0 ** int(scale.bits) == np.float64(scale.std)
-    assert float(scale.std) * np.float64(1 / scale.unit) / 2.0 ** int(scale.bits) <= 1 + 2.0**-24
+    assert np.float64(scale.step) * 2.0 ** int(scale.log2_steps) == np.float64(scale.stddev)
+    margin = float(scale.stddev) * np.float64(1 / scale.step) / 2.0 ** int(scale.log2_steps)
+    assert margin <= 1 + 2.0**-24
 
 
 def test_players_have_their_own_deviation_and_unit():
     scale = noising.scales(Saddle(2.0, 0.5), Saddle(1.0, 40.0), 100)
     for s, clip, z in zip(scale, (2.0, 0.5), (1.0, 40.0), strict=True):
-        assert float(s.std) == pytest.approx(clip * z, rel=1e-6)
-        assert float(s.unit) * 2.0 ** int(s.bits) == pytest.approx(float(s.std), rel=1e-6)
-        assert clip / float(s.unit) <= grid.COARSE * (1 + 1e-6)
+        assert float(s.stddev) == pytest.approx(clip * z, rel=1e-6)
+        assert float(s.step) * 2.0 ** int(s.log2_steps) == pytest.approx(float(s.stddev), rel=1e-6)
+        assert clip / float(s.step) <= grid.COARSE * (1 + 1e-6)

@@ -30,7 +30,7 @@ from jaxminimax import Saddle
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
-from jaxminimax.releases import samples
+from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
@@ -160,7 +160,7 @@ def test_samples_have_the_described_rate_and_are_independent():
     @jax.jit
     @jax.vmap
     def members(spent):
-        sample = samples.sample_of_release(KEYS[0], made, spent)[1]
+        sample = reading.sample_of_release(KEYS[0], made, spent)[1]
         return jnp.zeros(n, bool).at[sample.rows].max(sample.valid)
 
     inside = np.asarray(members(jnp.arange(count)))

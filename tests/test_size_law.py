@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from jaxminimax.accounting._pairs import _Mixtures
+from jaxminimax.accounting.pairs import _Mixtures
 from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.mechanism import costs, distinct, poisson, size_law
 from jaxminimax.mechanism.distinct import CROWDED

@@ -25,7 +25,7 @@ from dp_accounting import pld, rdp
 import jaxminimax as jmm
 from benchmarks import bought, report
 from jaxminimax import Saddle
-from jaxminimax.accounting import _curves
+from jaxminimax.accounting import curve
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RESULT = pathlib.Path(__file__).parents[1] / "results" / "accountant.md"
@@ -169,8 +169,8 @@ def epsilons(quick: bool) -> list[dict[str, Any]]:
     """The table of epsilon at given noise."""
     opacus, rows = _installed("opacus"), []
     for case in CASES:
-        _curves.named_epsilon.cache_clear()
-        now, seconds = _timed(lambda case=case: _curves.epsilon_of(  # type: ignore[misc]
+        curve.named_epsilon.cache_clear()
+        now, seconds = _timed(lambda case=case: curve.epsilon_of(  # type: ignore[misc]
             case.cost, case.delta, case.neighbours))
         others = {} if quick else {
             "dp-accounting PLD": _timed(lambda case=case: by_pld(case)),  # type: ignore[misc]
@@ -191,7 +191,7 @@ def calibrations() -> list[dict[str, Any]]:
     rows = []
     for edge, name, sampling, n, times, epsilon, delta, before in CALIBRATED:
         query = jmm.Query(clip=Saddle(1.0, None), sampling=sampling, population=n)
-        _curves.named_epsilon.cache_clear()
+        curve.named_epsilon.cache_clear()
         began = time.process_time()
         made = jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=times), epsilon, delta)
         rows.append({"edge": edge, "setting": f"{name} T={times:g}", "epsilon": epsilon,

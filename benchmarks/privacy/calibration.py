@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jaxminimax as jmm
 from benchmarks import report
 from jaxminimax import Saddle
-from jaxminimax.accounting import _calibrate, _curves
+from jaxminimax.accounting import calibration, curve
 
 
 class Case(NamedTuple):
@@ -72,8 +72,8 @@ def sampled(quick: bool) -> Iterator[Case]:
 
 def forget() -> None:
     """Empties the caches, so that a time is a cold one."""
-    _calibrate._CACHE.clear()
-    for cached in (_curves.named_epsilon, _curves._delta):
+    calibration._CACHE.clear()
+    for cached in (curve.named_epsilon, curve._described_delta):
         cached.cache_clear()
 
 

@@ -90,8 +90,8 @@ def ask(one: Case) -> Any:
             return jmm.epsilon(jmm.accounting.calibrate_noise(one.made, one.epsilon, one.delta,
                                                               **how),
                                one.delta, **how)
-    from jaxminimax.accounting import _statement
-    said = _statement.state_of(one.made, lambda _: one.made, one.delta, spent=1, allowed=1, **how)
+    from jaxminimax.accounting import stating
+    said = stating.state_of(one.made, lambda _: one.made, one.delta, spent=1, allowed=1, **how)
     json.dumps(said.to_json(), allow_nan=False)
     assert str(said)
     return said.epsilon

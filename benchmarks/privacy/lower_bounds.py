@@ -29,7 +29,7 @@ from scipy import linalg, special
 import jaxminimax as jmm
 from benchmarks import report, selection_bounds
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge, _curves, _pairs, subsampling
+from jaxminimax.accounting import curve, pairs, subsampling
 from jaxminimax.mechanism.factorisation import coefficients
 
 SAMPLERS = ("poisson", "fixed", "replacement")
@@ -167,7 +167,7 @@ def claimed(sampler: str, n: int, m: int, z: float, alpha: float) -> float:
         return 1 - alpha + alpha * claimed(sampler, n, m, z, 1 / alpha)
     epsilon = np.array([math.log(alpha)])
     if sampler == "poisson":
-        return float(_pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
+        return float(pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
     return float(subsampling.profile(epsilon, n, m, z / 2, sampler == "replacement")[0])
 
 
@@ -183,12 +183,12 @@ def described(sampler: str, n: int, m: int, z: float, times: int) -> jmm.Repeat:
 
 def composed(mechanism: jmm.mechanism.description.Mechanism, epsilon: float) -> float:
     """The accountant's bound on delta of all releases, samplers taken as exact."""
-    (cost,) = _charge.charges(mechanism, "replace_one")
+    (cost,) = curve.charges(mechanism, "replace_one")
     if not cost.losses:
         mu = 2 * math.sqrt(cost.gaussian)
         return float(special.ndtr(mu / 2 - epsilon / mu)
                      - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu))
-    return _curves.delta_of(cost.described(), epsilon, "replace_one")
+    return curve.delta_of(cost.described(), epsilon, "replace_one")
 
 
 def table(dim: int, sizes: list[tuple[int, int]], seed: int = 0) -> list[dict]:

@@ -21,7 +21,7 @@ def naive_noise(_: Any) -> Any:
     def changed(key: jax.Array, sums: Any, scale: Saddle, size: Any, exact: bool) -> Saddle:
         def player(key: jax.Array, s: Any, plain: Any) -> Any:
             flat, as_tree = ravel_pytree(plain)
-            return as_tree((flat + s.std * normal(key, flat)) / size)
+            return as_tree((flat + s.stddev * normal(key, flat)) / size)
 
         return Saddle(*(None if s is None else player(k, s, x) for k, s, x in zip(
             jax.random.split(key), scale, sums.floats, strict=True)))

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 
 from benchmarks import group_attack, mutant_places
 from jaxminimax import Saddle, ftrl, group_oco, sgda
-from jaxminimax.accounting import _curves, _people
+from jaxminimax.accounting import curve
 from jaxminimax.base import identity
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.gradients import clipping, ghost, summation, weights
-from jaxminimax.gradients.ghost import _factors, _tied, _uses
+from jaxminimax.gradients import clipping, summation, weights
+from jaxminimax.gradients.ghost import convolution, factors, tables, treatment
 from jaxminimax.mechanism import (
     Poisson,
     Query,
@@ -35,18 +35,16 @@ from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
 from jaxminimax.problems import _regression
 from jaxminimax.releases import (
-    core,
-    correlated,
-    counts,
     differences,
     groups,
     losses,
     noising,
-    noisy_operator,
+    opening,
     proximal,
-    samples,
+    reading,
     solutions,
     stream,
+    sums,
 )
 from jaxminimax.releases.watch import watched
 from jaxminimax.tables import files
@@ -58,30 +56,30 @@ AIMS: dict[str, tuple[Any, str]] = {
     "integer noise of both players": (noising, "integer_noise"),
     "integer Laplace noise": (noising, "floored_laplace"),
     "sum over all groups": (groups, "release"),
-    "noise of counts": (counts, "floored_normal"),
+    "noise of counts": (sums, "floored_normal"),
     "difference": (differences, "release_difference"),
     "index": (losses, "chosen"),
     "margin of the noise": (noising, "ROUNDING_MARGIN"),
     "dither": (noising, "dither"),
     "noise on a sum": (noising, "add_noise_and_normalise"),
     "node": (stream, "_node"),
-    "what correlated noise is made of": (correlated, "floored_normal"),
-    "keys of a release": (core, "keys_of_release"),
-    "key and sample": (samples, "sample_of_release"),
-    "words of operators": (core, "operators_words"),
-    "stream of keys": (core, "stream"),
+    "what correlated noise is made of": (noising, "floored_normal"),
+    "keys of a release": (opening, "keys_of_release"),
+    "key and sample": (reading, "sample_of_release"),
+    "words of operators": (opening, "operator_key_data"),
+    "stream of keys": (opening, "stream"),
     "numbers of a round": (mutant_places.Twice, "number"),
     "parts of a round": (mutant_places.Two, "parts"),
     # samples
-    "sample": (samples, "draw"),
+    "sample": (reading, "draw"),
     "size of a sample": (poisson, "drawn_size"),
     "law of sizes": (poisson, "thresholds"),
     "slots of a sample": (poisson, "some"),
     "sample that fits": (poisson, "_fits"),
     "new rows": (distinct, "firsts"),
-    "part": (samples, "part_of"),
+    "part": (reading, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
-    "words of samples sent ahead": (core, "words_ahead"),
+    "words of samples sent ahead": (opening, "words_ahead"),
     # tables
     "name of a person": (identity, "_name"),
     "rows of persons": (table_records, "rows_of_people"),
@@ -92,12 +90,12 @@ AIMS: dict[str, tuple[Any, str]] = {
     "joint norm": (weights, "joint_ratio"),
     "count": (summation.Summation, "within"),
     "clipped sum": (clipping.ClippedSum, "sums"),
-    "gram": (_factors, "_gram"),
-    "norms of matrices": (ghost.Factors, "stand_in"),
-    "norms of tied tables": (_tied, "union_norms"),
-    "pixels of a window": (_uses, "patches"),
+    "gram": (factors, "_gram"),
+    "norms of matrices": (treatment.Factors, "stand_in"),
+    "norms of tied tables": (tables, "union_norms"),
+    "pixels of a window": (convolution, "patches"),
     "rows of a slice": (summation, "fresh"),
-    "records by themselves": (summation.apart, "each"),
+    "records by themselves": (summation, "each"),
     "clipped losses": (losses, "_clipped"),
     "clipped scores": (losses, "_clipped_parts"),
     "product with a record": (_regression, "product_with"),
@@ -105,7 +103,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "length of a solution": (solutions, "solution_length"),
     # algorithms
     "update": (sgda, "update"),
-    "release": (noisy_operator, "release"),
+    "release": (sums, "release"),
     "single loss": (group_oco, "release_loss"),
     "round on a stream": (ftrl, "observe_record"),
     # the accountant
@@ -114,8 +112,8 @@ AIMS: dict[str, tuple[Any, str]] = {
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "spent_part"),
     "multiplier": (Query, "multiplier"),
-    "shift": (_curves, "shift"),
-    "delta": (_people, "named_epsilon"),
+    "shift": (curve, "shift"),
+    "delta": (curve, "named_epsilon"),
 }
 
 
@@ -275,7 +273,7 @@ def of_block_0(keys: Any) -> Any:
     """Correlated noise is made of the same numbers over and over."""
     def changed(key: Any, kind: Any, number: Any) -> Any:
         return keys(key, kind, 0 if kind in (
-            core.Kind.INNOVATION, core.Kind.MEAN_INNOVATION) else number)
+            opening.Kind.INNOVATION, opening.Kind.MEAN_INNOVATION) else number)
 
     return changed
 
@@ -292,7 +290,7 @@ def of_the_noises_words(sample_of_release: Any) -> Any:
         keys = SampleKeys(fold_in(key, noising._NOISE), key)
         with mock.patch.object(poisson, "fold_in", lambda key, number: (
                 key if number == poisson._SIZE else fold_in(key, number))):
-            return key, samples.draw(keys, mechanism.query, spent % mechanism.times)
+            return key, reading.draw(keys, mechanism.query, spent % mechanism.times)
 
     return changed
 
@@ -300,7 +298,7 @@ def of_the_noises_words(sample_of_release: Any) -> Any:
 def of_the_noises_key(_: Any) -> Any:
     """Operators draw from the words that the noise is made of."""
     return lambda key, kind, number: jax.random.key_data(
-        core.keys_of_release(key, kind, number).noise)[:2]
+        opening.keys_of_release(key, kind, number).noise)[:2]
 
 
 def loss_of_round_0(release_loss: Any) -> Any:

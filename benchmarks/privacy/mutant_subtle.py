@@ -21,7 +21,7 @@ from benchmarks.mutant_detectors import FULL, KEY, Finding, query
 from jaxminimax import Saddle, mechanism
 from jaxminimax.gradients import clipping
 from jaxminimax.mechanism.grid import charged_multiplier
-from jaxminimax.releases import losses, noising, samples, stream, sums
+from jaxminimax.releases import losses, noising, reading, stream, sums
 
 RELEASES = 121  # more than two of fifty releases each
 
@@ -105,7 +105,7 @@ def taps_side_by_side(patches: Any) -> Any:
 
 
 def charge_in_50_digits(z: float, smallest: float, parameters: int, absent: bool) -> Decimal:
-    """The charged multiplier by the formula of `mechanism.grid`, in decimal arithmetic."""
+    """The charged multiplier by the formula of `mechanism._grid`, in decimal arithmetic."""
     with localcontext() as context:
         context.prec = 50
         # a clip norm has more than 2^17 and at most 2^18 units; more of them from 2^24 numbers on
@@ -146,7 +146,7 @@ def samples_alike() -> Finding:
     made = mechanism.Repeat(query=query(mechanism.Poisson(rate=0.5), 200), times=RELEASES)
 
     def members(spent: jax.Array) -> jax.Array:
-        sample = samples.sample_of_release(KEY, made, spent)[1]
+        sample = reading.sample_of_release(KEY, made, spent)[1]
         return jnp.zeros(200, bool).at[sample.rows].max(sample.valid)
 
     return _pairs_alike(np.asarray(jax.jit(jax.vmap(members))(jnp.arange(RELEASES))))
@@ -194,7 +194,7 @@ def often_drawn() -> Finding:
     made = mechanism.Repeat(query=query(mechanism.Poisson(rate=rate), n), times=1)
 
     def size(key: jax.Array) -> jax.Array:
-        return jnp.sum(samples.sample_of_release(key, made, jnp.int32(0))[1].valid)
+        return jnp.sum(reading.sample_of_release(key, made, jnp.int32(0))[1].valid)
 
     total = int(jnp.sum(jax.jit(jax.vmap(size))(jax.random.split(KEY, count))))
     return Finding((total - count * n * rate) / math.sqrt(count * n * rate * (1 - rate)), 5.0)

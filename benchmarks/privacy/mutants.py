@@ -33,7 +33,7 @@ from benchmarks import report
 from benchmarks.mutant_detectors import Finding
 from benchmarks.mutant_plants import replace
 from jaxminimax import gda, proximal, recursive_sgda
-from jaxminimax.accounting import _calibrate, _curves
+from jaxminimax.accounting import calibration, curve
 from jaxminimax.mechanism import poisson
 
 RESULT = pathlib.Path(__file__).parents[1] / "results" / "mutants.md"
@@ -59,8 +59,8 @@ class Mutant(NamedTuple):
 
 def _forget() -> None:
     """Empties every cache that an answer of the mutant could stay in."""
-    _calibrate._CACHE.clear()
-    for cached in (_curves.named_epsilon, _curves._delta, poisson.thresholds, poisson._slots):
+    calibration._CACHE.clear()
+    for cached in (curve.named_epsilon, curve._described_delta, poisson.thresholds, poisson._slots):
         cached.cache_clear()
 
 

@@ -23,7 +23,7 @@ from scipy import special, stats
 import jaxminimax as jmm
 from benchmarks import formulas, report
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge, _curves, _epsilon, _search
+from jaxminimax.accounting import answers, calibration, curve
 from jaxminimax.mechanism import with_noise
 from jaxminimax.mechanism.costs import Charge
 
@@ -57,13 +57,13 @@ class Case:
 
 def charges(mechanism: Any) -> tuple[Charge, ...]:
     """The costs with samplers and noise that follow their laws, but for the rates."""
-    costs = _charge.charges(mechanism, "replace_one")
+    costs = curve.charges(mechanism, "replace_one")
     return tuple(cost.described() for cost in costs)
 
 
 def ideal_epsilon(mechanism: Any, delta: float) -> float:
     """Epsilon of `charges`."""
-    return _epsilon.worst(charges(mechanism), delta, "replace_one")[0]
+    return answers.worst(charges(mechanism), delta, "replace_one")[0]
 
 
 def factor(mechanism: Any, epsilon: float, delta: float) -> float:
@@ -73,11 +73,11 @@ def factor(mechanism: Any, epsilon: float, delta: float) -> float:
 
     def guess(scale: float) -> float:
         louder = charges(with_noise(mechanism, scale))
-        return max(_curves.named_epsilon(cost, delta, "replace_one", rough=True)[0]
+        return max(curve.named_epsilon(cost, delta, "replace_one", rough=True)[0]
                    for cost in louder)
 
     slow = any(cost.losses for cost in charges(mechanism))
-    return _search.find(at, epsilon, guess if slow else None)
+    return calibration.find(at, epsilon, guess if slow else None)
 
 
 def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement: bool = False,
@@ -113,7 +113,7 @@ def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement:
 
 def gaussian(ratio: float, delta: float) -> float:
     """Exact epsilon of a Gaussian with this noise over sensitivity."""
-    return _curves.gaussian_epsilon(1 / ratio, delta)
+    return curve.gaussian_epsilon(1 / ratio, delta)
 
 
 def repeat(z: Saddle, n: int, sampling: Any, times: int) -> jmm.Repeat:

@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks import report
 from jaxminimax import Saddle, clipped_sum, saddle_operator
-from jaxminimax.gradients import ghost
+from jaxminimax.gradients.ghost import planning
 
 RECORDS = 6
 TABLE = 20  # rows
@@ -323,7 +323,7 @@ def examine(model: Model) -> Found:
             float(np.max((_lengths(jax.tree.map(jnp.subtract, a, b))
                           - 4 * _lengths(jax.tree.map(jnp.subtract, b, d))) / c))
             for a, b, d, c in zip(*found, moved, clip, strict=True)))
-    plan = ghost.plan(model.loss, model.z, jax.tree.map(lambda a: a[0], model.records),
+    plan = planning.plan(model.loss, model.z, jax.tree.map(lambda a: a[0], model.records),
                       Saddle(True, True))
     assert plan is not None
     return Found(difference, longest, tuple(t.kind for t in plan.treatments if t is not None))

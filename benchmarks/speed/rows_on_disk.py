@@ -30,7 +30,7 @@ import numpy as np
 import jaxminimax as jmm
 from benchmarks import report
 from jaxminimax import Saddle
-from jaxminimax.releases.samples import sample_of_release
+from jaxminimax.releases.reading import sample_of_release
 
 HIDDEN = 256
 PROBLEM = {"linear": jmm.problems.linear_scorer,

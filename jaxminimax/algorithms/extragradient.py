@@ -43,7 +43,7 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.description import check_noise
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 
 @pytree_dataclass

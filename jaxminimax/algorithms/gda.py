@@ -34,7 +34,7 @@ from jaxminimax.algorithms.plan import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, Query, Repeat
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 
 @pytree_dataclass

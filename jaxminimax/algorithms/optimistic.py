@@ -50,7 +50,7 @@ from jaxminimax.algorithms.plan import Plan, Target, beside_trivial, release_var
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 GAMES = ("monotone", "bilinear", "strongly_monotone")
 

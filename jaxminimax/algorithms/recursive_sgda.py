@@ -53,7 +53,7 @@ from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Repeat, batch_size
 from jaxminimax.mechanism.description import check_noise
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 
 
 @pytree_dataclass

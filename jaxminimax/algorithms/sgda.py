@@ -40,7 +40,7 @@ from jaxminimax.algorithms.plan import Plan, Target, beside_trivial
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
-from jaxminimax.releases.noisy_operator import noisy_operator_and_clip
+from jaxminimax.releases.sums import noisy_operator_and_clip
 
 
 @pytree_dataclass

@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Entry, Ledger, RunMark, statement
+from jaxminimax.accounting import Ledger, statement
+from jaxminimax.accounting.books import RunMark
+from jaxminimax.accounting.ledger import Entry
 from jaxminimax.base import arguments, checks, own_files
 from jaxminimax.base.types import (
     Algorithm,
@@ -37,7 +39,7 @@ from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import core
+from jaxminimax.releases import opening
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
@@ -232,7 +234,7 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
-            "key scheme": core.SCHEME} | (
+            "key scheme": opening.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
 

@@ -24,7 +24,7 @@ from jaxminimax.mechanism.sampling import joined
 from jaxminimax.placement import sharding
 from jaxminimax.placement.host_data import HostData, Sent, Window
 from jaxminimax.placement.host_shards import HostShards
-from jaxminimax.releases.samples import described, samples_ahead
+from jaxminimax.releases.reading import described, samples_ahead
 
 _BYTES = 2**26  # of the rows that are sent together, unless told otherwise
 

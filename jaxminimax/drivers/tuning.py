@@ -15,12 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.accounting import (
-    Target,
-    TuningStatement,
-    calibrate_search,
-    tuning_statement,
-)
+from jaxminimax.accounting import TuningStatement
+from jaxminimax.accounting.stating import tuning_statement
+from jaxminimax.accounting.tuning import Target, calibrate_search
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle, rows_each, unit_of

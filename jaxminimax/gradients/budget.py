@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
-from jaxminimax.gradients import ghost
+from jaxminimax.gradients.ghost import planning
 from jaxminimax.mechanism.grid import BLOCK
 
 BUDGET = 2**30  # bytes, where none is said
@@ -103,7 +103,7 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree) -> Need:
                 whole=True)
 
 
-def of_plan(plan: ghost.Plan, wanted: PyTree, one: PyTree) -> Need:
+def of_plan(plan: planning.Plan, wanted: PyTree, one: PyTree) -> Need:
     """With what a plan keeps of each example; arguments as in `of_gradients`."""
     # rows that are multiplied to matrices, such as the pixels that a convolution reads
     made = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
@@ -114,7 +114,7 @@ def of_plan(plan: ghost.Plan, wanted: PyTree, one: PyTree) -> Need:
     return Need(2 * (kept(plan) + live) + met + bytes_of(one), 6 * bytes_of(wanted))
 
 
-def kept(plan: ghost.Plan) -> int:
+def kept(plan: planning.Plan) -> int:
     """Bytes of the gradients of an example as a plan keeps them."""
     return sum(t.numbers * _wide(t.dtype) for t in plan.treatments if t is not None)
 

@@ -186,7 +186,7 @@ class Charge(NamedTuple):
         the coins given a falling family. By Harris' inequality and Strassen's theorem, S is then a
         subset f(H, V) of a set H of independent coins of rate q, V a coin independent of H. Given U
         and V the releases are mixtures over H, displaced by |f(H, V)| D at most, which is |H| D at
-        most: the pair for k records dominates them, see `accounting._pairs`, and divergences are
+        most: the pair for k records dominates them, see `accounting.pairs`, and divergences are
         jointly convex over U and V. QED
 
         Samples of a fixed size need no more than a chain: their bound compares the sum of one set

@@ -124,7 +124,7 @@ class Answered(Description):
     @property
     @abc.abstractmethod
     def draws(self) -> str:
-        """A name for the `core.Kind` of keys that its releases draw from.
+        """A name for the `opening.Kind` of keys that its releases draw from.
 
         Descriptions with one name differ by `place`. Subclasses share their class's keys, so they
         share its name.

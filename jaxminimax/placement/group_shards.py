@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients import apart
+from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.placement.shard_sums import add_up
@@ -111,7 +111,7 @@ def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data
         p, size = jax.tree.leaves(mine)[0].shape[:2]
         row = jnp.broadcast_to(first[0] + jnp.arange(size, dtype=jnp.int32), (p, size))
         rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], row, beside)
-        return apart.each_of_groups(function, w, rows)
+        return summation.each_of_groups(function, w, rows)
 
     everywhere = PartitionSpec()
     return jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=rows_spec(True),

@@ -279,7 +279,7 @@ jax.tree_util.register_pytree_node(HostData, _refuse, lambda _, rows: HostData(r
 
 
 class Sent(NamedTuple):
-    """Samples of k releases that were drawn ahead, by `releases.samples.samples_ahead` alone.
+    """Samples of k releases that were drawn ahead, by `releases.reading.samples_ahead` alone.
 
     Attributes:
       rows: numbers of the data's rows, int32 `[k, c]`; of JAX's arrays or NumPy's, as all.
@@ -308,7 +308,7 @@ def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,
     sends the rows holds the key. It is a sum, so shards add up what they have.
 
     Args:
-      words: `core.words_ahead` of the release, uint32 `[2]`.
+      words: `opening.words_ahead` of the release, uint32 `[2]`.
       rows: int32 `[c]`, in any order.
       there: bool `[c]`; None for all.
       high: int32 `[c]`; None: 0.

@@ -2,25 +2,19 @@
 
 The loss of one example is traced and searched, bodies of scans included, for the places where a
 parameter, or a static slice of it, meets something in a product, a convolution or an embedding
-(`_parameter_uses`, `_uses`). A zero is added to what comes out there (`_tapping`), and the
+(`search`, `uses`, `convolution`). A zero is added to what comes out there (`trace`), and the
 derivative by that zero, together with what the parameter met, says all about its gradient
-(`_factors`). One pass over the batch gives both for all parameters of both players; norms and
-clipped sums are made of them, also where a table is looked up and multiplied (`_tied`). Parameters
+(`factors`). One pass over the batch gives both for all parameters of both players; norms and
+clipped sums are made of them, also where a table is looked up and multiplied (`tables`). Parameters
 whose use is not understood, and those whose matrix is no larger than its factors, get their
 per-example gradient; one that meets records in functions of it gets it by way of their matrices
-(`_folds`, `_derived`).
+(`search.derived`). `treatment` decides, and `planning` does all of it.
 
 Source: Goodfellow, "Efficient per-example gradient computations", arXiv:1510.01799, for the norms
 of rank one; Li, Tramer, Liang and Hashimoto, "Large language models can be strong differentially
 private learners", ICLR 2022, for those with shared positions; Bu, Wang, Zha and Karypis,
 "Differentially private optimization on large model at small cost", ICML 2023, for the single pass.
 Departures: the structure is read off the traced loss instead of from layers, two players share the
-pass, rounding is bounded (`_factors`), and parameters may be used several times, in loops, in parts
+pass, rounding is bounded (`factors`), and parameters may be used several times, in loops, in parts
 and as several matrices.
 """
-
-from jaxminimax.gradients.ghost._plan import Plan as Plan
-from jaxminimax.gradients.ghost._plan import plan as plan
-from jaxminimax.gradients.ghost._treatment import Factors as Factors
-from jaxminimax.gradients.ghost._treatment import Silenced as Silenced
-from jaxminimax.gradients.ghost._treatment import is_kept as is_kept

@@ -1,0 +1,294 @@
+"""The plan of a loss: how each parameter's gradient is kept, found and added up."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.tree import materialise_rows
+from jaxminimax.base.types import PyTree, Saddle
+from jaxminimax.gradients import integer_sums, summation
+from jaxminimax.gradients.ghost.factors import (
+    outer,
+    outer_blocks,
+    silenced,
+    weighted_outer,
+)
+from jaxminimax.gradients.ghost.search import derived, find, pulled_back
+from jaxminimax.gradients.ghost.tables import (
+    rows_on_grid,
+    tied_silenced,
+    tied_silenced_total,
+    tied_total,
+    weighted_rows,
+)
+from jaxminimax.gradients.ghost.trace import Flat, Path, flatten, moved, run, tap
+from jaxminimax.gradients.ghost.treatment import (
+    Factors,
+    Part,
+    Silenced,
+    Treatment,
+    gathered,
+    treatment_of,
+)
+from jaxminimax.gradients.ghost.uses import Use, placed, seen, unseen
+from jaxminimax.gradients.integer_sums import Leaf, Words
+from jaxminimax.mechanism.grid import BLOCK
+
+_LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
+
+
+class Plan(NamedTuple):
+    """How to get the per-example gradients of a loss.
+
+    Attributes:
+      flat: the loss as steps.
+      treatments: of each leaf of w and then of v; None for those that are not wanted.
+      names: of the leaves.
+      leaves: numbers of leaves of w and v.
+    """
+
+    flat: Flat
+    treatments: tuple[Treatment | None, ...]
+    names: tuple[str, ...]
+    leaves: Saddle
+
+    @property
+    def gains(self) -> bool:
+        """Whether a large gradient is kept as less than a matrix, or a convolution is unrolled."""
+        large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
+        return self.convolves or any(
+            t.kind not in ("matrix", "function") for t in large for use in t.uses)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether a large convolution is unrolled: its gradients one by one are slow."""
+        return any(use.kind == "convolution" for t in self.treatments
+                   if t is not None and math.prod(t.shape) >= _LARGE for use in t.uses)
+
+    def of_one(self, z: Saddle, example: PyTree) -> list[Any]:
+        """The gradient of each leaf of w and v by the loss of one example, as it is kept."""
+        parameters = jax.tree.leaves(z)
+        known = {k: t for k, t in enumerate(self.treatments) if t is not None}
+        direct = {k: parameters[k] for k, t in known.items() if t.kind == "vmap"}
+        watched: dict[Path, set[int]] = {}
+        for treatment in known.values():
+            for use in treatment.uses:
+                for step, operand in use.operands:
+                    watched.setdefault(step, set()).add(operand)
+
+        def loss(taps: dict, direct: dict) -> tuple[jax.Array, dict]:
+            w_and_v = [direct.get(k, x) for k, x in enumerate(parameters)]
+            (value,), met = run(self.flat, [*w_and_v, *jax.tree.leaves(example)], taps, watched)
+            return value, met
+
+        taps = {use.step: tap(self.flat, use.step) for t in known.values() for use in t.uses}
+        (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct)
+
+        def factors(use: Use) -> tuple[jax.Array, jax.Array]:
+            return use.factors([met[at] for at in use.operands], d[use.step])
+
+        functions = {k: t for k, t in known.items() if t.kind == "function"}
+        g |= pulled_back(self.flat, functions, parameters, factors) if functions else {}
+
+        def kept(k: int) -> Any:
+            t = known.get(k)
+            if t is None or t.kind == "unused":
+                return None
+            return g[k] if k in g else gathered(t, factors)
+
+        return [kept(k) for k in range(len(parameters))]
+
+    def _given(self, example: PyTree) -> dict[tuple[int, int], jax.Array]:
+        """Factors x of rank one, by leaf and part, that are numbers of the example as they are."""
+        values = moved(self.flat, jax.tree.leaves(example))
+        found = {}
+        for k, t in enumerate(self.treatments):
+            for j, part in enumerate(() if t is None or t.kind != "rank one" else t.parts):
+                (use,) = part.uses
+                if use.folded:
+                    continue
+                (step, operand), *scalars = use.operands
+                slot = self.flat.steps[step[0]].operands[operand] if len(step) == 1 else None
+                if slot in values:
+                    zeros = tap(self.flat, use.step)
+                    found[k, j] = use.factors([values[slot], *(
+                        jnp.zeros(()) for _ in scalars)], zeros)[0]
+        return found
+
+    def gradients(self, z: Saddle, examples: PyTree, mask: jax.Array) -> Saddle:
+        """Per player, a list with the per-example gradients of each leaf by the loss.
+
+        One pass: `Factors`, or arrays `[b, ...]`; None for a leaf that is not used or not wanted.
+        All that was computed is held; what was only read need not be copied.
+        """
+        given = jax.vmap(self._given)(examples)
+
+        def filled(x: Any, k: int, of: Callable[[jax.Array, tuple[int, int]], Any]) -> Any:
+            return x._replace(x=tuple(of(a, (k, j)) for j, a in enumerate(x.x))) if isinstance(
+                x, Factors) else x
+
+        def computed() -> list[Any]:
+            every = summation.each(self.of_one, z, examples)
+            return [filled(x, k, lambda a, at: None if at in given else a)
+                    for k, x in enumerate(every)]
+
+        every = [filled(x, k, lambda a, at: given.get(at, a))
+                 for k, x in enumerate(materialise_rows(computed, mask))]
+        return Saddle(every[: self.leaves.w], every[self.leaves.w:])
+
+    def _parts(self, leaf: int) -> tuple[Part, ...]:
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        return treatment.parts
+
+    def silenced(self, leaf: int, factors: Factors, weight: jax.Array,
+                 stand_in: tuple[jax.Array, ...]) -> Silenced:
+        """Factors of weight_i g_i, finite, the one with fewer numbers last; not for rows."""
+        if factors.are_tied:
+            return Silenced(*tied_silenced(*factors, weight, stand_in[0]))
+
+        def pair(part: Part, norm: jax.Array, x: jax.Array,
+                 d: jax.Array) -> tuple[jax.Array, jax.Array]:
+            if _turned(part):  # the weight goes to the factor with fewer numbers
+                x, d = d, x
+            return part.of_groups(lambda x, d: silenced(x, d, weight, norm), 1)(x, d)
+
+        found = [pair(*row) for row in zip(self._parts(leaf), stand_in, *factors, strict=True)]
+        return Silenced(*map(tuple, zip(*found, strict=True)))
+
+    def _shaped(self, leaf: int, found: Sequence[PyTree]) -> PyTree:
+        """From the shapes of `silenced` factors' products to the leaf's."""
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        parts = treatment.parts
+        found = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if _turned(part) else x
+                 for part, x in zip(parts, found, strict=True)]
+        return jax.tree.map(lambda *a: placed(
+            [(part.view, x) for part, x in zip(parts, a, strict=True)], treatment.shape), *found)
+
+    def _products(self, leaf: int, factors: Silenced) -> list[jax.Array]:
+        return [part.of_groups(outer)(x, d)
+                for part, x, d in zip(self._parts(leaf), *factors, strict=True)]
+
+    def _grids(self, leaf: int, grid: Leaf) -> list[Leaf]:
+        """The grid of each part: of a whole parameter the dither's numbers are in any order."""
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        return [grid if treatment.whole else grid._replace(dither=seen(part.view, grid.dither))
+                for part in treatment.parts]
+
+    def both(self, leaf: int, factors: Silenced, grid: Leaf) -> tuple[jax.Array, Words]:
+        """The sum of `silenced` factors, one piece a record and one block, and that on a grid."""
+        totals = self._products(leaf, factors)
+        return self._shaped(leaf, totals), self._shaped(leaf, [
+            part.block(x) for part, x in zip(self._grids(leaf, grid), totals, strict=True)])
+
+    def on_grid(self, leaf: int, factors: Silenced, grid: Leaf) -> Words:
+        """The sum of `silenced` factors on a grid; the dither's numbers are those of the matrix."""
+        def block(total: jax.Array, scale: jax.Array, dither: jax.Array) -> Words:
+            return Leaf(scale, dither, grid.wide).block(total)
+
+        if factors.are_tied:
+            (table,), (x, rows), (d, c) = self._parts(leaf), *factors
+            return jax.tree.map(lambda a: unseen(table.view, a), outer_blocks(
+                x, d, block, (grid.scale, grid.dither), integer_sums.plus, BLOCK, rows, c))
+
+        def one(x: jax.Array, d: jax.Array, dither: jax.Array) -> Words:
+            return outer_blocks(x, d, block, (grid.scale, dither), integer_sums.plus, BLOCK)
+
+        return self._shaped(leaf, [
+            one(x, d, its.dither) if part.groups == 1 else jax.vmap(one, (1, 1, 0))(
+                x, d, its.dither.reshape(part.groups, -1))
+            for part, its, x, d in zip(self._parts(leaf), self._grids(leaf, grid), *factors,
+                                       strict=True)])
+
+    def rows_on_grid(self, leaf: int, factors: Factors, weight: jax.Array, grid: Leaf) -> Words:
+        """`total` of a leaf that is looked up, on a grid."""
+        (table,) = self._parts(leaf)
+        count, o = table.shape
+
+        def rounded(x: jax.Array, rows: jax.Array) -> jax.Array:
+            return integer_sums.rounded(x, grid.scale, grid.dither.reshape(count, o).at[rows].get(
+                mode="clip"))
+
+        found = rows_on_grid(factors.x[0], factors.d[0], weight, rounded, grid.of,
+                             integer_sums.plus, count)
+        return jax.tree.map(lambda a: unseen(table.view, a), found)
+
+    def silenced_total(self, leaf: int, factors: Silenced,
+                       clip: jax.typing.ArrayLike) -> jax.Array:
+        """The sum of `silenced` factors."""
+        if factors.are_tied:
+            return unseen(self._parts(leaf)[0].view, tied_silenced_total(*factors, clip))
+        return self._shaped(leaf, self._products(leaf, factors))
+
+    def total(self, leaf: int, factors: Factors, weight: jax.Array,
+              stand_in: tuple[jax.Array, ...], clip: jax.typing.ArrayLike) -> jax.Array:
+        """sum_i weight_i g_i of a leaf that is kept as factors, in its shape."""
+        treatment = self.treatments[leaf]
+        assert treatment is not None
+        if treatment.kind == "rows":
+            (table,) = treatment.parts
+            return unseen(table.view, weighted_rows(factors.x[0], factors.d[0], weight,
+                                                    table.shape[0], clip))
+
+        if treatment.kind == "tied":
+            return unseen(treatment.parts[0].view, tied_total(*factors, weight, stand_in[0], clip))
+
+        def total(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
+            return part.of_groups(lambda x, d: weighted_outer(x, d, weight, norm))(x, d)
+
+        return placed([(row[0].view, total(*row)) for row in zip(
+            treatment.parts, stand_in, *factors, strict=True)], treatment.shape)
+
+    def __str__(self) -> str:
+        rows = [(name, str(list(t.shape)), f"{t.numbers:,}", f"{t.bytes:,}", str(t))
+                for name, t in zip(self.names, self.treatments, strict=True) if t is not None]
+        rows.insert(0, ("parameter", "shape", "numbers kept an example", "bytes", "how"))
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        return "\n".join("  ".join([*(cell.ljust(n) for cell, n in zip(row, widths, strict=False)),
+                                    row[-1]]) for row in rows)
+
+
+def _turned(part: Part) -> bool:
+    return part.shape[1] > part.shape[0]
+
+
+def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example: PyTree,
+         wanted: Saddle) -> Plan | None:
+    """Traces the loss of one example and decides how each parameter is treated, by shapes alone.
+
+    Args:
+      loss: `(w, v, example) -> []`.
+      z: the point; arrays.
+      example: one example, or its shapes and dtypes.
+      wanted: per player, whether its gradient is wanted.
+
+    Returns:
+      None for a loss that can be traced once only: a derivative rule of its own closes over values
+      of the trace.
+    """
+    traced = jax.make_jaxpr(loss)(z.w, z.v, example)
+    flat = flatten(traced)
+    sizes = Saddle(*(len(jax.tree.leaves(x)) for x in z))
+    named: Sequence[Any] = jax.tree_util.tree_flatten_with_path(z)[0]
+    players = [wanted.w] * sizes.w + [wanted.v] * sizes.v
+    found = find(flat, {k for k, want in enumerate(players) if want}, len(players))
+    made = {k: treatment_of(found[k], named[k][1]) for k in found}
+    made |= derived(flat, {k: named[k][1] for k, t in made.items() if t.kind == "vmap"},
+                    len(players))
+    treatments = tuple(made.get(k) for k in range(len(named)))
+    names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
+    whole = Plan(flat, treatments, names, sizes)
+    if any(step.name.startswith("custom") for step in flat.every_step):
+        try:
+            again = jax.make_jaxpr(whole.of_one)(z, example)
+        except jax.errors.UnexpectedTracerError:
+            return None
+        known = {id(x) for x in traced.consts}
+        if any(isinstance(x, jax.core.Tracer) and id(x) not in known for x in again.consts):
+            return None
+    return whole

@@ -1,0 +1,373 @@
+"""Where a loss uses its parameters.
+
+Casts, rearrangements and static slices of a parameter are followed to where it is used, and so is a
+product or quotient with a scalar a: the derivative by P of what is done with a P is a times that by
+a P, whatever a depends on; should it depend on P, then P is used elsewhere too, and that is looked
+at there. (Elementwise masks are not followed: they cannot be moved over to d.) The same holds for a
+sum P + Q and a product P M with what depends on no record (`uses.folded`), such as W + A B of low
+rank: every term and factor is followed by itself. What is behind `stop_gradient` is no use.
+Parameters that are not understood like that may be by way of a function of them (`derived`).
+
+A scan is looked into. A matrix that all its L iterations share meets the rows of all of them, L t:
+they add to the same entries. Of a parameter that is scanned over, iteration l sees slice l, so its
+matrices are further groups, L G, and each meets t rows. What is carried from one iteration to the
+next, or leaves the body, is not understood.
+
+Some parameters meet a record only through functions of them, W = h(P): weight norm, standardised
+kernels, a matrix over its own norm, masks: steps whose operands depend on no record are h. The
+slots that they leave for the others, W_1, ..., W_m, are used like parameters. If all of these uses
+are understood, then for each record
+
+    dL/dP = sum_j (dh_j/dP)^T vec(sum_t x_t d_t^T),
+
+with the matrix of W_j made of its factors, once for all iterations of a loop and all pixels of a
+convolution. That is a gradient as `jax.vmap` gives it, held as an array of the size of P: its norm
+and its part of the sum are read off the same numbers, whatever h is.
+
+One array of the size of each W_j is made for each example, on the way; `budget.of_plan` counts it.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.tree import at_least_float32
+from jaxminimax.gradients.ghost import convolution
+from jaxminimax.gradients.ghost.trace import Flat, Loop, Path, Step, run
+from jaxminimax.gradients.ghost.treatment import Treatment, gathered, treatment_of
+from jaxminimax.gradients.ghost.uses import (
+    PICKED,
+    Operand,
+    Use,
+    View,
+    folded,
+    grouped,
+    lifted,
+    lookup,
+    product,
+)
+
+KINDS = {"dot_general": product, "conv_general_dilated": convolution.use, "gather": lookup,
+         "dynamic_slice": lookup}
+Found = dict[Any, list[Use] | str]
+Scales = tuple[tuple[Operand, bool], ...]  # scalars, and whether they divide
+
+
+class Place(NamedTuple):
+    """A term of what stands in a slot: a parameter, as it is seen there.
+
+    Attributes:
+      name: of the parameter, or of a product with it that is followed.
+      view: from it to the term.
+      scales: what the term is multiplied by.
+    """
+
+    name: Hashable
+    view: View
+    scales: Scales
+
+
+class _Fold(NamedTuple):
+    """A product of a parameter with what depends on no record."""
+
+    name: Hashable
+    of: Place
+    at: Path
+    step: Step
+    me: int
+
+
+def _rearranged(step: Step, view: View) -> View | None:
+    """The view of the result, where a step only rearranges, cuts or casts the parameter."""
+    before, after, how = step.avals[0].shape, step.out.shape, step.params
+    if step.name in ("convert_element_type", "copy", "copy_p"):
+        floats = (jnp.issubdtype(x.dtype, jnp.floating) for x in (step.avals[0], step.out))
+        return view if all(floats) else None
+    if step.name == "transpose":
+        return (*view, ("transpose", tuple(how["permutation"]), before))
+    if step.name == "slice":
+        cut = (how["start_indices"], how["limit_indices"], how["strides"] or (1,) * len(before))
+        return (*view, ("slice", tuple(map(tuple, cut)), before))
+    plain = {"reshape": how.get("dimensions") is None, "squeeze": True, "expand_dims": True,
+             "broadcast_in_dim": math.prod(before) == math.prod(after)}
+    return (*view, ("reshape", after, before)) if plain.get(step.name, False) else None
+
+
+def _pieces(step: Step, view: View) -> list[View]:
+    """The view of each result that is read, where a step cuts the parameter in pieces."""
+    before, axis, sizes = step.avals[0].shape, step.params["axis"], step.params["sizes"]
+    ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+
+    def cut(i: int) -> tuple[tuple[int, ...], ...]:
+        first, last = (tuple(end if j == axis else n for j, n in enumerate(others)) for end, others
+                       in ((ends[i], (0,) * len(before)), (ends[i + 1], before)))
+        return first, last, (1,) * len(before)
+
+    return [(*view, ("slice", cut(i), before)) for i in step.read]
+
+
+def _scaled_by(at: Path, step: Step, me: int) -> Scales | None:
+    """The scalar that a step multiplies or divides the parameter by, None for any other step.
+
+    A parameter that is a scalar itself is not followed.
+    """
+    if step.name != "mul" and (step.name, me) != ("div", 0):
+        return None
+    if step.avals[1 - me].ndim or not step.avals[me].ndim:
+        return None
+    return (((at, 1 - me), step.name == "div"),)
+
+
+def _with_scales(use: Use, scales: Scales) -> Use:
+    """The same use of the parameter before it is scaled: its d is scaled instead."""
+    if not scales:
+        return use
+
+    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        count = len(use.operands)
+        x, d = use.factors(met[:count], d)
+        d = d.astype(at_least_float32(d.dtype))
+        for (_, divides), a in zip(scales, met[count:], strict=True):
+            d = d / a.astype(d.dtype) if divides else d * a.astype(d.dtype)
+        return x, d
+
+    return use._replace(operands=(*use.operands, *(at for at, _ in scales)), factors=factors)
+
+
+def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Use | str:
+    """The use of a parameter that a use of the loop's operand is.
+
+    Args:
+      use: in the body, of what is there in one iteration.
+      number: of the loop.
+      loop: the loop.
+      scanned: whether each iteration sees a slice of the operand.
+      view: of the operand.
+    """
+    length, inner, t, (k, o) = loop.length, use.groups, use.rows, use.shape
+    if use.kind == "lookup" and (scanned or view):
+        return PICKED
+    groups, rows = (length * inner, t) if scanned else (inner, length * t)
+    if scanned:
+        apart = (length, *grouped(inner, k, o))
+        view = (*view, *lifted(use.view, length), ("reshape", grouped(groups, k, o), apart))
+    else:
+        view = (*view, *use.view)
+
+    def together(a: jax.Array) -> jax.Array:
+        if not scanned and inner > 1:
+            a = jnp.moveaxis(a, 0, 1)
+        return a.reshape(*grouped(groups, rows), *a.shape[a.ndim - (a.ndim > 2):])
+
+    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, d = jax.vmap(use.factors)(met, d)
+        return together(x), together(d)
+
+    return use._replace(
+        step=(number, *use.step), operands=tuple(((number, *at), k) for at, k in use.operands),
+        view=view, groups=groups, rows=rows, factors=factors)
+
+
+def _looked_into(number: int, step: Step, loop: Loop, places: dict[int, list[Place]],
+                 free: set[int]) -> list[tuple[Hashable, list[Use] | str]]:
+    """The uses of what is seen in `places` by the operands of a loop, name by name."""
+    found: list[tuple[Hashable, list[Use] | str]] = []
+    inside: dict[int, list[Place]] = {}
+    last = loop.constants + loop.carry
+    within = {slot for me, (slot, outer) in enumerate(zip(
+        loop.body.inputs, step.operands, strict=True))
+        if outer in free and not loop.constants <= me < last}
+    for me, slot in enumerate(step.operands):
+        if slot in places and loop.constants <= me < last:
+            found += [(place.name, "carried through a loop") for place in places[slot]]
+        elif slot in places:
+            inside[loop.body.inputs[me]] = [Place(me, (), ())]
+    for me, uses in search(loop.body, inside, within, "handed out of a loop").items():
+        for name, view, scales in places[step.operands[me]]:
+            more = uses if isinstance(uses, str) else [
+                _in_loop(use, number, loop, me >= last, view) for use in uses]
+            unknown = more if isinstance(more, str) else next(
+                (use for use in more if isinstance(use, str)), None)
+            found.append((name, unknown if unknown is not None else [
+                _with_scales(use, scales) for use in more if isinstance(use, Use)]))
+    return found
+
+
+def _added(step: Step, me: int, free: set[int]) -> bool:
+    """Whether a step adds to the parameter, entry by entry, what depends on no record."""
+    return (step.name in ("add", "add_any", "sub") and (step.name, me) != ("sub", 1)
+            and step.operands[1 - me] in free and step.avals[0].shape == step.avals[1].shape)
+
+
+def search(flat: Flat, places: dict[int, list[Place]], free: set[int], leaving: str) -> Found:
+    """The uses of what is seen in the slots `places`, or why they are not known.
+
+    Args:
+      flat: the steps.
+      places: of the inputs.
+      free: inputs that depend on no record.
+      leaving: why what is given out is not known.
+    """
+    found: Found = {place.name: [] for these in places.values() for place in these}
+    places = {slot: list(these) for slot, these in places.items()}
+    free = free | set(flat.constants)
+    folds: list[_Fold] = []
+
+    def add(name: Hashable, more: list[Use] | str) -> None:
+        uses = found[name]
+        if not isinstance(uses, str):
+            found[name] = more if isinstance(more, str) else [*uses, *more]
+
+    def used(place: Place, at: Path, step: Step, me: int) -> None:
+        use = KINDS[step.name](at, step, me, place.view)
+        add(place.name, use if isinstance(use, str) else [_with_scales(use, place.scales)])
+
+    def follow(place: Place, at: Path, step: Step, me: int) -> list[Place]:
+        """What each result sees of it; nothing where it is used, which is noted."""
+        if step.name == "split":
+            return [place._replace(view=view) for view in _pieces(step, place.view)]
+        further = _rearranged(step, place.view) if me == 0 else None
+        scale = _scaled_by(at, step, me)
+        if further is not None:
+            return [place._replace(view=further)]
+        if scale is not None:
+            return [place._replace(scales=(*place.scales, *scale))]
+        if _added(step, me, free):
+            return [place]
+        if step.name == "dot_general" and step.operands[1 - me] in free:
+            folds.append(_Fold(("fold", at, len(folds)), place, at, step, me))
+            found[folds[-1].name] = []
+            return [Place(folds[-1].name, (), ())]
+        if step.name in KINDS:
+            used(place, at, step, me)
+        elif step.name != "stop_gradient":
+            add(place.name, f"used by {step.name}")
+        return []
+
+    for number, step in enumerate(flat.steps):
+        if all(slot in free for slot in step.operands):
+            free.update(step.results)
+        if not step.results:
+            continue
+        if step.loop is not None and any(slot in places for slot in step.operands):
+            for name, more in _looked_into(number, step, step.loop, places, free):
+                add(name, more)
+            continue
+        for me, slot in enumerate(step.operands):
+            for place in places.get(slot, ()):
+                if not isinstance(found[place.name], str):
+                    onwards = follow(place, (number,), step, me)
+                    for result, seen in zip(step.results, onwards, strict=False):
+                        places.setdefault(result, []).append(seen)
+    for slot in flat.outputs:
+        for place in places.get(slot, ()):
+            add(place.name, leaving)
+    for fold in reversed(folds):
+        uses, place = found.pop(fold.name), fold.of
+        of_it = [None] if isinstance(uses, str) else [
+            folded(use, fold.at, fold.step, fold.me, place.view) for use in uses]
+        if None in of_it:
+            used(place, fold.at, fold.step, fold.me)
+        else:
+            add(place.name, [_with_scales(use, place.scales) for use in of_it if use is not None])
+    return found
+
+
+def find(flat: Flat, wanted: set[int], parameters: int) -> dict[int, list[Use] | str]:
+    """The uses of each wanted input, or why they are not known.
+
+    Args:
+      flat: the steps of the loss.
+      wanted: numbers of the inputs to look for.
+      parameters: how many inputs are parameters; the others are the record's.
+    """
+    return search(flat, {flat.inputs[leaf]: [Place(leaf, (), ())] for leaf in wanted},
+                   set(flat.inputs[:parameters]), "the loss itself")
+
+
+class _Split(NamedTuple):
+    """A loss, cut where records come in.
+
+    Attributes:
+      before: the steps that depend on no record.
+      after: all steps, of which those are without results.
+      free: slots that depend on no record.
+      edge: those that meet records: the leaves they are made of, and shape and dtype; None for
+        one that the loss gives out.
+    """
+
+    before: tuple
+    after: tuple
+    free: set[int]
+    edge: dict[int, tuple[frozenset[int], Any]]
+
+
+def _split(flat: Flat, leaves: set[int], parameters: int) -> _Split:
+    free = set(flat.inputs[:parameters]) | set(flat.constants)
+    made: dict[int, frozenset[int]] = {flat.inputs[k]: frozenset({k}) for k in leaves}
+    before, after = [], []
+    edge: dict[int, tuple[frozenset[int], Any]] = {}
+    for step in flat.steps:
+        if all(slot in free for slot in step.operands):
+            free.update(step.results)
+            of = frozenset[int]().union(*(made.get(slot, ()) for slot in step.operands))
+            made.update((slot, of) for slot in step.results if of)
+            before.append(step)
+            after.append(step._replace(results=(), loop=None))
+            continue
+        after.append(step)
+        edge.update((slot, (made[slot], aval)) for slot, aval in zip(
+            step.operands, step.avals, strict=True) if slot in made)
+    edge.update((slot, (made[slot], None)) for slot in flat.outputs if slot in made)
+    return _Split(tuple(before), tuple(after), free, edge)
+
+
+def derived(flat: Flat, leaves: Mapping[int, Any], parameters: int) -> dict[int, Treatment]:
+    """The treatments of those leaves that meet records only in functions that are understood.
+
+    Args:
+      flat: the steps of the loss.
+      leaves: shapes and dtypes, by the numbers of the inputs.
+      parameters: how many inputs are parameters.
+    """
+    split = _split(flat, set(leaves), parameters)
+    uses = search(flat._replace(steps=split.after), {
+        slot: [Place(slot, (), ())] for slot in split.edge}, split.free, "the loss itself")
+    found = {}
+    for k, leaf in leaves.items():
+        edge = [(slot, aval) for slot, (of, aval) in split.edge.items() if k in of and (
+            aval is None or jnp.issubdtype(aval.dtype, jnp.inexact))]
+        through = [(slot, treatment_of(uses[slot], leaf if aval is None else aval))
+                   for slot, aval in edge]
+        if through and all(t.kind != "vmap" for _, t in through):
+            found[k] = Treatment("function", (), "", leaf.shape, leaf.dtype, tuple(
+                (slot, t._replace(kind="matrix") if t.parts else t) for slot, t in through))
+    return found
+
+
+def pulled_back(flat: Flat, treatments: Mapping[int, Treatment], parameters: Sequence[jax.Array],
+                factors: Callable[[Use], tuple[jax.Array, jax.Array]]) -> dict[int, jax.Array]:
+    """The gradients of one example by leaves that are treated as in `derived`.
+
+    Args:
+      flat: the steps of the loss.
+      treatments: by the numbers of the leaves.
+      parameters: all of them.
+      factors: of a use.
+    """
+    through = {slot: t for treatment in treatments.values() for slot, t in treatment.through
+               if t.parts}
+    split = _split(flat, set(treatments), len(parameters))
+    before = Flat(tuple(step for step in split.before if step.results),
+                  flat.inputs[: len(parameters)], flat.constants, tuple(through))
+
+    def h(leaves: dict[int, jax.Array]) -> list[jax.Array]:
+        return run(before, [leaves.get(k, x) for k, x in enumerate(parameters)], {}, {})[0]
+
+    values, back = jax.vjp(h, {k: parameters[k] for k in treatments})
+    (found,) = back([gathered(t, factors).astype(value.dtype)
+                     for t, value in zip(through.values(), values, strict=True)])
+    return found

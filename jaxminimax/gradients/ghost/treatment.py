@@ -1,0 +1,294 @@
+"""How the gradient of one parameter is kept: as it is, or as factors, and which."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base.tree import EXACT, at_least_float32
+from jaxminimax.gradients.ghost.factors import balanced, norms
+from jaxminimax.gradients.ghost.tables import merged, tied_norms, tied_numbers
+from jaxminimax.gradients.ghost.uses import Use, View, entries, is_partial, placed
+
+
+class Part(NamedTuple):
+    """Entries of a parameter that are used together, as G matrices; no two parts share an entry.
+
+    Attributes:
+      uses: all of them see the same entries.
+      turned: for each use, whether its x and d change places.
+    """
+
+    uses: tuple[Use, ...]
+    turned: tuple[bool, ...]
+
+    @property
+    def view(self) -> View:
+        """From the parameter to the matrices."""
+        return self.uses[0].view
+
+    @property
+    def groups(self) -> int:
+        """Number of matrices."""
+        return self.uses[0].groups
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a matrix."""
+        return self.uses[0].shape
+
+    @property
+    def rows(self) -> int:
+        """Of factors that each matrix's gradient is the sum of."""
+        return sum(use.rows for use in self.uses)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is used in a product or a convolution, and not looked up only."""
+        return any(use.kind != "lookup" for use in self.uses)
+
+    @property
+    def numbers(self) -> int:
+        """Of the factors and their Gram products, for each example."""
+        grams = 2 * self.rows**2 if self.rows > 1 else 0
+        return self.groups * (self.rows * sum(self.shape) + grams)
+
+    def of_groups(self, f: Callable, axis: int = 0) -> Callable:
+        """`f` of arrays `[b, ...]` for each of several groups, `[b, G, ...]`; one more result axis.
+
+        Groups are different entries of the parameter: nothing is added up across them.
+        """
+        return f if self.groups == 1 else jax.vmap(f, 1, axis)
+
+
+class Treatment(NamedTuple):
+    """How the gradient of one parameter is kept.
+
+    Attributes:
+      kind: "unused", "rank one", "Gram", "rows", "tied", "matrix", "function" or "vmap".
+      parts: of the parameter; empty for "vmap" and "function".
+      reason: why "vmap".
+      shape: of the parameter.
+      dtype: of the parameter.
+      through: slots of functions of it, and how their gradients are kept: "matrix" or "unused".
+    """
+
+    kind: str
+    parts: tuple[Part, ...]
+    reason: str
+    shape: tuple[int, ...]
+    dtype: Any
+    through: tuple[tuple[int, "Treatment"], ...] = ()
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Of all parts, and of functions of it."""
+        return (*(use for part in self.parts for use in part.uses),
+                *(use for _, t in self.through for use in t.uses))
+
+    @property
+    def numbers(self) -> int:
+        """What is kept for each example."""
+        if self.kind in ("matrix", "function", "vmap"):
+            return math.prod(self.shape)
+        if self.kind == "rows":
+            return self.parts[0].rows * (1 + self.parts[0].shape[1])
+        if self.kind == "tied":
+            return tied_numbers(*self.pieces, *self.parts[0].shape)
+        return sum(part.numbers for part in self.parts)
+
+    @property
+    def pieces(self) -> tuple[int, int]:
+        """Rows of products, and of lookups."""
+        looked = sum(use.rows for use in self.uses if use.kind == "lookup")
+        return sum(use.rows for use in self.uses) - looked, looked
+
+    @property
+    def bytes(self) -> int:
+        """What is kept for each example."""
+        return self.numbers * at_least_float32(self.dtype).itemsize
+
+    @property
+    def whole(self) -> bool:
+        """Whether one part is the whole parameter."""
+        return len(self.parts) == 1 and not is_partial(self.parts[0].view)
+
+    def __str__(self) -> str:
+        rows, groups = (max((getattr(part, name) for part in self.parts), default=0)
+                        for name in ("rows", "groups"))
+        rows_each = f"{rows} rows" + f" for each of {groups} matrices" * (groups > 1)
+        words = {
+            "unused": "not used or not differentiated, so its gradient is 0",
+            "rank one": "rank one, |x| |d|" + f", for each of {groups} matrices" * (groups > 1),
+            "Gram": f"Gram products of {rows_each}",
+            "rows": "the row that is looked up" if rows == 1 else f"{rows} rows that are looked up",
+            "tied": "Gram products of {} rows and of {} that are looked up".format(*self.pieces),
+            "matrix": f"per-example gradient, from {rows_each}",
+            "function": "per-example gradient, by way of a function of it",
+            "vmap": f"per-example gradient, vmap because {self.reason}",
+        }
+        return words[self.kind] + f", {len(self.parts)} parts of it" * (len(self.parts) > 1)
+
+
+class Factors(NamedTuple):
+    """A batch of gradients of one parameter as sum_t x_t d_t^T, or as rows of a table.
+
+    Attributes:
+      x: of each part `[b, t, k]`, `[b, G, t, k]` for several matrices, or the numbers of the rows
+        `[b, t]`; of a tied table both, `[b, t, k]` and `[b, s]`.
+      d: of each part `[b, t, o]` or `[b, G, t, o]`; of a tied table `[b, t, o]` and `[b, s, o]`.
+    """
+
+    x: tuple[jax.Array, ...]
+    d: tuple[jax.Array, ...]
+
+    @property
+    def are_rows(self) -> bool:
+        """Whether they are rows of a table."""
+        return self.x[0].ndim == 2
+
+    @property
+    def are_tied(self) -> bool:
+        """Whether they are products and rows of one table."""
+        return len(self.x) == 2 and self.x[1].ndim == 2
+
+    def stand_in(self) -> tuple[jax.Array, ...]:
+        """Numbers of each part, `[b, ...]`, with the norms of the gradients: one for a matrix."""
+        if self.are_rows:
+            return self.d
+        if self.are_tied:
+            return (tied_norms(self.x, self.d),)
+
+        def norm(x: jax.Array, d: jax.Array) -> jax.Array:
+            if x.ndim == 3:
+                return norms(x, d)
+            apart = norms(x.reshape(-1, *x.shape[-2:]), d.reshape(-1, *d.shape[-2:]))
+            return apart.reshape(x.shape[:2])
+
+        return tuple(map(norm, self.x, self.d))
+
+
+class Silenced(NamedTuple):
+    """`Factors` of weighted gradients that are finite, the one with fewer numbers last."""
+
+    x: tuple[jax.Array, ...]
+    d: tuple[jax.Array, ...]
+
+    @property
+    def are_pieces(self) -> bool:
+        """Whether a record's gradient of some matrix is the sum of several products."""
+        return self.are_tied or any(x.shape[-2] > 1 for x in self.x)
+
+    @property
+    def are_tied(self) -> bool:
+        """As of `Factors`."""
+        return len(self.x) == 2 and self.x[1].ndim == 2
+
+
+def is_kept(x: Any) -> bool:
+    """Whether `x` is a gradient that is kept as factors."""
+    return isinstance(x, Factors | Silenced)
+
+
+def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | str:
+    """Uses of the same entries together, or why there are no such parts.
+
+    Parts that share an entry are refused: w[0:2] and w[1:3] add to w[1], and its norm is not that
+    of two parts next to each other.
+    """
+    if len({(use.view, use.groups, use.shape) for use in uses}) == 1:
+        return (Part(tuple(uses), (False,) * len(uses)),)
+    owner = np.full(math.prod(shape), -1, np.int32)
+    made: list[tuple[np.ndarray, Part]] = []
+    for use in uses:
+        mine = entries(use.view, shape)
+        owners = np.unique(owner[mine])
+        if not mine.size:
+            continue
+        if len(owners) == 1 and owners[0] < 0:
+            owner[mine] = len(made)
+            made.append((mine, Part((use,), (False,))))
+            continue
+        first, part = made[owners[-1]]
+        if len(owners) > 1 or mine.size != first.size:
+            return "used in parts that overlap"
+        same = np.array_equal(first, mine)
+        if not same and not np.array_equal(first, np.swapaxes(mine, -1, -2)):
+            return "used as matrices of different rows"
+        made[owners[-1]] = first, Part((*part.uses, use), (*part.turned, not same))
+    return tuple(part for _, part in made)
+
+
+def treatment_of(found: list[Use] | str, leaf: jax.Array) -> Treatment:
+    """What is done about a parameter of these uses, by shapes alone."""
+    shape, dtype = leaf.shape, leaf.dtype
+
+    def fall_back(reason: str) -> Treatment:
+        return Treatment("vmap", (), reason, shape, dtype)
+
+    if isinstance(found, str):
+        return fall_back(found)
+    if not found or not math.prod(shape):
+        return Treatment("unused", (), "", shape, dtype)
+    kinds = {use.kind == "lookup" for use in found}
+    parts = _parts(sorted(found, key=lambda use: use.kind != "lookup"), shape)
+    if isinstance(parts, str):
+        return fall_back(parts)
+    if not parts:  # slices without a single entry
+        return Treatment("unused", (), "", shape, dtype)
+    if len(kinds) > 1 and len(parts) > 1:
+        return fall_back("looked up, and multiplied in parts")
+    if kinds == {True}:
+        (table,) = parts
+        if table.rows >= table.shape[0]:
+            return fall_back(f"{table.rows} lookups of {table.shape[0]} "
+                             + ("matrices picked by number" if len(shape) > 2 else "rows"))
+        return Treatment("rows", parts, "", shape, dtype)
+    few, one = (Treatment(kind, parts, "", shape, dtype) for kind in (
+        "tied" if len(kinds) > 1 else "Gram", "rank one"))
+    if len(kinds) == 1 and all(part.rows == 1 for part in parts):
+        return one
+    pays = few.numbers * len(kinds) < math.prod(shape)
+    return few if pays else few._replace(kind="matrix")
+
+
+def gathered(treatment: Treatment,
+             factors: Callable[[Use], tuple[jax.Array, jax.Array]]) -> Any:
+    """What is kept of one example's gradient: factors, or the gradient itself."""
+    looked = [factors(use) for use in treatment.uses if use.kind == "lookup"]
+    if looked:
+        rows, c = (jnp.concatenate(a) for a in zip(*looked, strict=True))
+        c = merged(rows, c, treatment.parts[0].shape[0])
+    if treatment.kind == "rows":
+        return Factors((rows,), (c,))
+
+    def joined(part: Part) -> tuple[jax.Array, jax.Array]:
+        pairs = [factors(use)[:: -1 if turn else 1] for use, turn
+                 in zip(part.uses, part.turned, strict=True) if use.kind != "lookup"]
+        x, d = (jnp.concatenate(a, -2) if len(a) > 1 else a[0] for a in zip(*pairs, strict=True))
+        return x, d
+
+    pairs = [joined(part) for part in treatment.parts if part.multiplies]
+    if treatment.kind == "tied":
+        x, d = balanced(*pairs[0])
+        return Factors((x, rows), (d, c))
+    if treatment.kind != "matrix":
+        pairs = [balanced(x, d) if x.shape[-2] > 1 else (x, d) for x, d in pairs]
+        return Factors(*map(tuple, zip(*pairs, strict=True)))
+
+    def matrix(x: jax.Array, d: jax.Array) -> jax.Array:
+        dtype = at_least_float32(jnp.result_type(x, d))
+        # XLA's CPU compiler is fast at products along the last axis only; the barrier keeps them so
+        x = jax.lax.optimization_barrier(jnp.swapaxes(x.astype(dtype), -1, -2))
+        return jnp.einsum("...kt,...to->...ko", x, d.astype(dtype), precision=EXACT)
+
+    made = [matrix(x, d) for x, d in pairs]
+    if looked and not made:
+        made = [jnp.zeros(treatment.parts[0].shape, c.dtype)]
+    if looked:
+        made[0] = made[0].at[rows].add(c.astype(made[0].dtype), mode="drop")
+    return placed([(part.view, a) for part, a in zip(treatment.parts, made, strict=True)],
+                  treatment.shape)

@@ -1,0 +1,249 @@
+"""What a use of a parameter contributes to its gradient.
+
+A product, a convolution or an embedding of a parameter P adds sum_t x_t d_t^T to its gradient, with
+x what the parameter met there and d the derivative of the loss by what came out: rank one for a
+vector x, and one term more for each further row (a position, a pixel, a head) that meets the same
+P. A product with G batch axes, and a convolution in G groups, is that G times: matrices P_1, ...,
+P_G of different entries, of which each meets rows of its own. Which rows and columns those are is
+read off the shapes alone.
+
+A view says which entries of a parameter are met and in which order: it is a list of rearrangements
+and static slices that leads from the parameter to the matrices `[k, o]`, or `[G, k, o]`, that are
+used. No entry is seen twice through one view.
+
+Products of a parameter with what depends on no record, as in x (W + A B), are `folded`. Where the
+loss uses P M, with P `[k, r]` and M `[r, o]`, its derivative by P M is sum_t x_t d_t^T, and by P it
+is sum_t x_t (M d_t)^T: rows x as they are and d of r numbers, where P M has o. For M P the rows are
+M^T x_t. No matrix `[k, o]` is made. M is taken as a constant; if it depends on parameters, P or
+others, they are followed by themselves. M d_t is computed before anything is held, so norm and sum
+see the same numbers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base.tree import EXACT, at_least_float32
+
+if TYPE_CHECKING:
+    from jaxminimax.gradients.ghost.trace import Step
+
+# (kind, numbers, shape before); the numbers of a slice are starts, limits and strides
+View = tuple[tuple[str, tuple, tuple[int, ...]], ...]
+
+
+def seen(view: View, x: Any) -> Any:
+    """The entries of `x` that are seen, for JAX and NumPy arrays."""
+    for kind, how, _ in view:
+        if kind == "slice":
+            x = x[tuple(slice(*ends) for ends in zip(*how, strict=True))]
+        else:
+            x = x.reshape(how) if kind == "reshape" else x.transpose(how)
+    return x
+
+
+def unseen(view: View, x: jax.Array) -> jax.Array:
+    """The inverse of `seen`, for a view of all entries."""
+    for kind, how, shape in reversed(view):
+        x = x.reshape(shape) if kind == "reshape" else x.transpose(np.argsort(how))
+    return x
+
+
+def is_partial(view: View) -> bool:
+    """Whether it may leave entries out."""
+    return any(kind == "slice" for kind, _, _ in view)
+
+
+def lifted(view: View, count: int) -> View:
+    """The view of each of `count` parameters that are stacked along a new first axis."""
+    def more(kind: str, how: tuple) -> tuple:
+        if kind == "slice":
+            return tuple((first, *rest) for first, rest in zip((0, count, 1), how, strict=True))
+        return (count, *how) if kind == "reshape" else (0, *(i + 1 for i in how))
+
+    return tuple((kind, more(kind, how), (count, *shape)) for kind, how, shape in view)
+
+
+def _put(view: View, into: jax.Array, x: jax.Array) -> jax.Array:
+    """`into` with what is seen of it replaced by `x`."""
+    if not view:
+        return x
+    (kind, how, _), rest = view[0], view[1:]
+    x = _put(rest, seen(view[:1], into), x)
+    if kind != "slice":
+        return unseen(view[:1], x)
+    starts, _, strides = how
+    if all(stride == 1 for stride in strides):
+        return jax.lax.dynamic_update_slice(into, x, starts)
+    return into.at[tuple(slice(*ends) for ends in zip(*how, strict=True))].set(x)
+
+
+def placed(parts: Sequence[tuple[View, jax.Array]], shape: tuple[int, ...]) -> jax.Array:
+    """The array `shape` of which different parts are seen through different views, 0 elsewhere."""
+    if len(parts) == 1 and not is_partial(parts[0][0]):
+        return unseen(*parts[0])
+    made = jnp.zeros(shape, jnp.result_type(*(x for _, x in parts)))
+    for view, x in parts:
+        made = _put(view, made, x.astype(made.dtype))
+    return made
+
+
+def entries(view: View, shape: tuple[int, ...]) -> np.ndarray:
+    """The number of each entry that is seen of a parameter of that shape."""
+    return seen(view, np.arange(math.prod(shape)).reshape(shape))
+
+
+Path = tuple[int, ...]  # of a step: its number, in the body of the scan before it if there is one
+Operand = tuple[Path, int]
+
+
+class Use(NamedTuple):
+    """One place where a loss uses a parameter.
+
+    Attributes:
+      step: where.
+      operands: what is met there: what the parameter met, and what it is multiplied by.
+      kind: "product", "convolution" or "lookup".
+      view: from the parameter to the matrices `[G, k, o]` that are used; `[k, o]` if G = 1.
+      groups: G.
+      rows: t, how many rows x meet each matrix.
+      shape: (k, o).
+      factors: `(operands, derivative) -> (x [G, t, k], d [G, t, o])`, without the first axis if
+        G = 1; for a lookup `(rows [t], d [t, o])`.
+      folded: whether it is multiplied by more than scalars (`uses`).
+    """
+
+    step: Path
+    operands: tuple[Operand, ...]
+    kind: str
+    view: View
+    groups: int
+    rows: int
+    shape: tuple[int, int]
+    factors: Callable[[Sequence[jax.Array], jax.Array], tuple[jax.Array, jax.Array]]
+    folded: bool = False
+
+
+def grouped(groups: int, *shape: int) -> tuple[int, ...]:
+    """`shape` with an axis of groups before it, if there are several."""
+    return shape if groups == 1 else (groups, *shape)
+
+
+def as_matrices(view: View, aval: Any, order: tuple[int, ...], shape: tuple[int, ...]) -> View:
+    """The view of an array with its axes in another order and then another shape."""
+    turned = tuple(aval.shape[i] for i in order)
+    return (*view, ("transpose", order, aval.shape), ("reshape", shape, turned))
+
+
+def is_complex(step: "Step") -> bool:
+    """Whether a step reads or makes complex numbers."""
+    return any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (*step.avals, step.out))
+
+
+def product(at: Path, step: "Step", me: int, view: View) -> Use | str:
+    """The use of operand `me` of a `dot_general`, or why there is none; `view` leads to it."""
+    if is_complex(step):
+        return "complex numbers"
+    contracted, batch = step.params["dimension_numbers"]
+    mine, its = contracted[me], contracted[1 - me]
+    p, x = step.avals[me], step.avals[1 - me]
+    free = tuple(i for i in range(p.ndim) if i not in (*mine, *batch[me]))
+    its_free = tuple(i for i in range(x.ndim) if i not in (*its, *batch[1 - me]))
+    groups, k, o = (math.prod(p.shape[i] for i in axes) for axes in (batch[me], mine, free))
+    t = math.prod(x.shape[i] for i in its_free)
+    if not t * groups:
+        return "a product of nothing"
+
+    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = met[0].transpose((*batch[1 - me], *its_free, *its)).reshape(grouped(groups, t, k))
+        if me == 1:
+            return x, d.reshape(grouped(groups, t, o))
+        return x, jnp.swapaxes(d.reshape(grouped(groups, o, t)), -1, -2)
+
+    view = as_matrices(view, p, (*batch[me], *mine, *free), grouped(groups, k, o))
+    return Use(at, ((at, 1 - me),), "product", view, groups, t, (k, o), factors)
+
+
+def _int32(rows: jax.Array) -> jax.Array:
+    """Row numbers of any integer type; those beyond int32 end at its largest number."""
+    limits = jnp.iinfo(rows.dtype)
+    low, high = max(-(2**31), int(limits.min)), min(2**31 - 1, int(limits.max))
+    return jnp.clip(rows, low, high).astype(jnp.int32)
+
+
+def lookup(at: Path, step: "Step", me: int, view: View) -> Use | str:
+    """The use of a table of which rows are picked by number, or why there is none."""
+    p, how = step.avals[me], step.params
+    rest = tuple(p.shape[1:])
+    n, o = p.shape[0] if p.ndim else 0, math.prod(rest)
+    if me != 0 or view or p.ndim < 2 or tuple(how["slice_sizes"]) != (1, *rest):
+        return PICKED
+    t, clip = 1, True
+    if step.name == "gather":
+        axes, mode = how["dimension_numbers"], how["mode"]
+        where = tuple(range(step.out.ndim - len(rest), step.out.ndim))
+        if (axes.collapsed_slice_dims != (0,) or axes.start_index_map != (0,)
+                or axes.operand_batching_dims or axes.offset_dims != where):
+            return PICKED
+        t = math.prod(step.out.shape[: step.out.ndim - len(rest)])
+        clip = mode == jax.lax.GatherScatterMode.CLIP
+
+    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = _int32(met[0].reshape(t))
+        # a row that is not there is read as NaN or a neighbour, and has no derivative
+        inside = (rows >= 0) & (rows < n)
+        rows = jnp.clip(rows, 0, n - 1) if clip else jnp.where(inside, rows, n)
+        return rows, d.reshape(t, o)
+
+    view = (("reshape", (n, o), p.shape),)
+    return Use(at, ((at, 1),), "lookup", view, 1, t, (n, o), factors)
+
+
+PICKED = "entries picked by number"
+
+
+def folded(use: Use, at: Path, step: "Step", me: int, view: View) -> Use | None:
+    """The use of a parameter that a use of its product is; None if it is none of one matrix.
+
+    Args:
+      use: of the product.
+      at: where the product is made.
+      step: the product, `dot_general`.
+      me: which operand of it the parameter is.
+      view: from the parameter to that operand.
+    """
+    contracted, batch = step.params["dimension_numbers"]
+    p, m = step.avals[me], step.avals[1 - me]
+    mine, its = contracted[me], contracted[1 - me]
+    free = tuple(i for i in range(p.ndim) if i not in mine)
+    its_free = tuple(i for i in range(m.ndim) if i not in its)
+    k, o = (math.prod(a.shape[i] for i in axes) for a, axes in ((p, free), (m, its_free)))
+    r = math.prod(p.shape[i] for i in mine)
+    if batch[0] or use.groups > 1 or use.kind == "lookup" or not k * o * r:
+        return None
+    if jnp.issubdtype(step.out.dtype, jnp.complexfloating) or sorted(use.shape) != sorted((k, o)):
+        return None
+    number = np.arange(k * o).reshape((k, o) if me == 0 else (o, k))
+    number = number if me == 0 else number.T
+    its_entries = entries(use.view, step.out.shape)
+    along = np.array_equal(its_entries, number)  # whether x goes along the parameter's own axes
+    if not along and not np.array_equal(its_entries, number.T):
+        return None
+
+    def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, d = use.factors(met[:-1], d)
+        matrix = met[-1].transpose((*its_free, *its)).reshape(o, r)
+
+        def by(a: jax.Array) -> jax.Array:
+            wide = at_least_float32(jnp.result_type(a, matrix))
+            return jnp.matmul(a.astype(wide), matrix.astype(wide), precision=EXACT)
+
+        return (x, by(d)) if along else (by(x), d)
+
+    order, shape = ((*free, *mine), (k, r)) if along else ((*mine, *free), (r, k))
+    return use._replace(operands=(*use.operands, (at, 1 - me)), shape=shape, factors=factors,
+                        view=as_matrices(view, p, order, shape), folded=True)
