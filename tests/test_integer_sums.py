@@ -16,6 +16,7 @@ from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 from jaxminimax.gradients.integer_sums import Grid, Words
 from jaxminimax.gradients.summation import Rounding
+from jaxminimax.mechanism import grid
 from jaxminimax.mechanism.grid import BLOCK, charged_multiplier, grid_bits
 from jaxminimax.releases import noising
 

@@ -93,7 +93,8 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
     size: Any
     if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
         query, made = hyper.query, algorithm.mechanism(hyper)
-        parts = (mechanism.resolvent.on_part(query, k // made.times) for k in range(mechanism.releases(made)))
+        parts = (mechanism.resolvent.on_part(query, k // made.times)
+                 for k in range(mechanism.releases(made)))
         lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(part)) for part in parts]
         step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
