@@ -31,7 +31,7 @@ import numpy as np
 import optax
 
 import jaxminimax as jmm
-from benchmarks import demo_gan
+from benchmarks.examples import demo_gan
 from jaxminimax import Saddle
 
 quick = os.environ.get("JAXMINIMAX_QUICK") == "1"

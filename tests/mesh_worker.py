@@ -52,7 +52,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxminimax as jmm
-from benchmarks import scaling
+from benchmarks.speed import scaling
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import summation

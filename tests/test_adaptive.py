@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import adaptive, adaptive_attack
+from benchmarks.privacy.attacks import adaptive as adaptive_attack
+from benchmarks.utility import adaptive
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism.query import count_grid, count_multiplier

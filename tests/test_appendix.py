@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import data_files, demo_gan, demo_mdp, example_dro, examples, set_images
+from benchmarks.data_sets import files as data_files
+from benchmarks.data_sets import images as set_images
+from benchmarks.examples import __main__ as examples
+from benchmarks.examples import demo_gan, demo_mdp
+from benchmarks.examples import dro as example_dro
 from jaxminimax import Saddle
 
 P = jmm.problems

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import calibration
+from benchmarks.privacy import calibration
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibration as search
 from jaxminimax.accounting import curve, subsampling

@@ -182,10 +182,11 @@ def test_files_and_commands_that_are_named_exist(page):
     known = "|".join(map(re.escape, FOLDERS))
     for name in re.findall(rf"`((?:{known})/[\w./-]*)`", prose(text)):
         assert (ROOT / name).exists(), name
-    programs = {p.stem: p.read_text() for p in ROOT.glob("benchmarks/*/*.py")}
+    programs = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__"):
+                p.read_text() for p in ROOT.glob("benchmarks/**/*.py")}
     sources = "".join(programs.values())
-    for module, flags in re.findall(r"python -m benchmarks\.(\w+)([^`|\n]*)", text):
-        assert "__main__" in programs.get(module, ""), f"benchmarks.{module}"
+    for module, flags in re.findall(r"python -m (benchmarks(?:\.\w+)+)([^`|\n]*)", text):
+        assert "__main__" in programs.get(module, ""), module
         for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", flags):
             assert f'"{flag}"' in sources, f"benchmarks.{module} {flag}"
 

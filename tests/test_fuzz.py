@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import fuzz, fuzz_cases
+from benchmarks.privacy import fuzz, fuzz_cases
 from jaxminimax.mechanism import Description
 from jaxminimax.mechanism.repeat import OneRelease
 

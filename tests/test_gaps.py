@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import gaps
+from benchmarks.utility import gaps
 from jaxminimax import Saddle, metrics, problems
 
 

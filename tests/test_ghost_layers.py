@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from benchmarks import random_models
+from benchmarks.privacy import random_models
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.base import programs
 from jaxminimax.gradients.ghost import planning

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.narrow import Narrow
+from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply

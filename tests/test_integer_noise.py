@@ -15,7 +15,7 @@ import pytest
 from conftest import QUICK
 from scipy import special, stats
 
-from benchmarks import noise_law
+from benchmarks.privacy import noise_law
 from jaxminimax import noise as law
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.tree import in_float64

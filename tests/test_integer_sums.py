@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import mutant_subtle
+from benchmarks.privacy.mutants import subtle as mutant_subtle
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve
 from jaxminimax.gradients import integer_sums

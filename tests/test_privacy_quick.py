@@ -24,8 +24,7 @@ import pytest
 from test_doors import DOORS, ROWS, SIZES, Door, N, W
 
 import jaxminimax as jmm
-from benchmarks import mutant_detectors as detectors
-from benchmarks import mutant_subtle as subtle
+from benchmarks.privacy.mutants import detectors, subtle
 from jaxminimax import Saddle
 from jaxminimax.mechanism.factorisation import coefficients
 from jaxminimax.mechanism.resolvent import noise_unit

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import evaluations, rate_cases, rate_games, rates
-from benchmarks.rate_cases import CASES
+from benchmarks.common import evaluations
+from benchmarks.utility.rates import __main__ as rates
+from benchmarks.utility.rates import cases as rate_cases
+from benchmarks.utility.rates import games as rate_games
+from benchmarks.utility.rates.cases import CASES
 from jaxminimax import FixedSize, Full, Poisson, Query, Saddle, extragradient, proximal
 from jaxminimax.mechanism import Resolvent
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks.rate_cases import solution_cost
+from benchmarks.utility.rates.cases import solution_cost
 from jaxminimax import (
     FixedSize,
     Full,

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks.narrow import Narrow
+from benchmarks.privacy.narrow import Narrow
 from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat
 from jaxminimax.mechanism import overflow_probability
 from jaxminimax.mechanism.groups import in_group

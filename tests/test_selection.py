@@ -14,7 +14,7 @@ from mpmath import mpf
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import selection_bounds
+from benchmarks.privacy import selection_bounds
 from jaxminimax import GroupLosses, active_groups, noise, problems
 from jaxminimax.accounting import renyi
 from jaxminimax.accounting import selection as blocks

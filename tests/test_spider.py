@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import variance, variance_auc, variance_tables
+from benchmarks.utility.variance import __main__ as variance
+from benchmarks.utility.variance import auc as variance_auc
+from benchmarks.utility.variance import tables as variance_tables
 from jaxminimax import Saddle, sgda, spider
 from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.differences import distance, release_difference, release_in_window

@@ -12,7 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import lower_bounds
+from benchmarks.privacy import lower_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, subsampling
 from jaxminimax.mechanism import overflow_probability

@@ -34,7 +34,7 @@ from jaxminimax.algorithms import averaging
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.descent import started, stepped
 from jaxminimax.algorithms.group_sgd import check_same_groups, gradient_step
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (

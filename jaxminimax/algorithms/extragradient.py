@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size

@@ -33,10 +33,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms import averaging, planning
 from jaxminimax.algorithms.averaging import UNIFORM
 from jaxminimax.algorithms.descent import stepped
-from jaxminimax.algorithms.plan import Plan, Target, beside_trivial
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import TreeSums, sums_for
@@ -174,7 +174,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     return Plan(dataclasses.replace(hyper, step=step), regret, regret >= trivial, (
         "The average regret for convex losses of follow-the-regularised-leader on noisy sums, "
         "Kairouz et al. (2021), with the deviation of their noise.",
-        beside_trivial(regret, trivial),
+        planning.beside_trivial(regret, trivial),
         "The noise is that of a replaced record, twice the published sensitivity."), trivial)
 
 

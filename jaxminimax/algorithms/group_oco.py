@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.algorithms import averaging, ftrl, schedules
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Parallel, RecordLosses, TreeSums, sums_for

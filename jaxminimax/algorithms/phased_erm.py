@@ -41,7 +41,7 @@ import jax.numpy as jnp
 
 from jaxminimax.algorithms import schedules
 from jaxminimax.algorithms.descent import projected
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import GroupSolution

@@ -45,7 +45,7 @@ import jax.numpy as jnp
 from jaxminimax.algorithms import averaging
 from jaxminimax.algorithms.averaging import UNIFORM
 from jaxminimax.algorithms.descent import projected
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent

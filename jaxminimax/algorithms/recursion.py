@@ -46,7 +46,8 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from jaxminimax.algorithms.plan import Target, beside_trivial
+from jaxminimax.algorithms import planning
+from jaxminimax.algorithms.planning import Target
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson
 
@@ -245,7 +246,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         count = int(rounds)
     why = ["The strong gap, for saddle points, by Theorems 5, 12, 18 and 21 of Bassily, Guzman and "
            "Menart (2023), with the constants of their induction worked out anew.",
-           beside_trivial(gap(count), bound * diameter)]
+           planning.beside_trivial(gap(count), bound * diameter)]
     if public.slack is None:
         why.append("It is for losses of which nothing is clipped: L bounds the norm of every "
                    "record's operator, public terms included.")

@@ -44,7 +44,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.algorithms.descent import projected
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass

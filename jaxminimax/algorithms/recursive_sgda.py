@@ -46,7 +46,7 @@ import optax
 
 from jaxminimax.algorithms import averaging
 from jaxminimax.algorithms.descent import projected
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree

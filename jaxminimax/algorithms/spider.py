@@ -44,10 +44,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms import averaging, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.descent import started, stepped
-from jaxminimax.algorithms.plan import Plan, Target, release_variance
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Query, Windows
@@ -159,7 +159,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)
     plain = Hyper(query=Windows(anchor=query, difference=difference, length=1),
                   step=Saddle(step, step), iterations=iterations)
-    spread = release_variance(target.noise(plain).query.anchor, dim)  # V
+    spread = planning.release_variance(target.noise(plain).query.anchor, dim)  # V
     rho = step * smooth * math.sqrt(spread) / bound
     if not rho < 0.25:
         raise ValueError(

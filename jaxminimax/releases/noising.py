@@ -2,7 +2,7 @@
 
     (I + X) g / m,    g = sigma / 2^L,    X = floor(2^L G),    sigma = clip norm * noise multiplier
 
-for every number of a release, with one unit g for each player (`mechanism._grid`). I and X are
+for every number of a release, with one unit g for each player (`mechanism.grid`). I and X are
 integers and their sum is exact; whatever rounding follows is post-processing. The standard
 deviation is the one product of the numbers that the accountant reads, a part in four million louder
 for what float32 descriptions lose: the noise multiplier, the product, its own product with
