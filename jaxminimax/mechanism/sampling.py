@@ -353,8 +353,3 @@ def consecutive_rows(number: jax.Array, batch: int) -> tuple[jax.Array, jax.Arra
 def _two_words(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     return ((rows & np.uint64(2**31 - 1)).astype(jnp.int32),
             (rows >> np.uint64(31)).astype(jnp.int32))
-
-
-def joined(low: np.ndarray, high: np.ndarray | None) -> np.ndarray:
-    """The numbers of two words, int64; of one, as they are."""
-    return low if high is None else low + (high.astype(np.int64) << 31)

@@ -296,6 +296,11 @@ class Sent(NamedTuple):
     marks: Any
 
 
+def joined(low: np.ndarray, high: np.ndarray | None) -> np.ndarray:
+    """The numbers of two words, int64; of one, as they are."""
+    return low if high is None else low + (high.astype(np.int64) << 31)
+
+
 def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,
          high: jax.Array | None = None) -> jax.Array:
     """sum_i E(high_i, row_i) over the rows that are there, each word mod 2^32; uint32 `[2]`.
