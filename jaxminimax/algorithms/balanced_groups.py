@@ -43,7 +43,8 @@ from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.group_sgd import averaged, check_same_groups, uniform
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Mechanism, Repeat, Sequence
+from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.releases.groups import release_weighted_gradient
 from jaxminimax.releases.losses import release_group_losses
 

@@ -39,16 +39,9 @@ from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    Disjoint,
-    FixedSize,
-    Full,
-    Query,
-    Repeat,
-    batch_size,
-    check_noise,
-    concrete,
-)
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 

@@ -38,7 +38,9 @@ from jaxminimax.algorithms.averaging import UNIFORM
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import PrefixSums, TreeSums, concrete, sums_for
+from jaxminimax.mechanism import TreeSums, sums_for
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.releases.stream import release_leaf
 
 

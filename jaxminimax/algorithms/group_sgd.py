@@ -45,10 +45,10 @@ from jaxminimax.mechanism import (
     Poisson,
     Repeat,
     Sequence,
-    check_noise,
-    concrete,
     group_batch_sizes,
 )
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.groups import release_group_gradient
 from jaxminimax.releases.losses import release_group_losses
 

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from jaxminimax.algorithms import descent
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import Query, batch_size, check_noise, concrete
+from jaxminimax.mechanism import Query, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 
 _COUNTS = ("population", "dim", "iterations")
 

@@ -47,7 +47,8 @@ from jaxminimax.algorithms.averaging import UNIFORM
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, check
+from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
+from jaxminimax.mechanism.description import check
 from jaxminimax.mechanism.resolvent import inner_steps
 from jaxminimax.releases.proximal import release_resolvent
 

@@ -50,16 +50,8 @@ from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    Disjoint,
-    FixedSize,
-    Full,
-    Poisson,
-    Query,
-    Repeat,
-    batch_size,
-    check_noise,
-)
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Repeat, batch_size
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 
