@@ -23,17 +23,16 @@ from jaxminimax.gradients.ghost import convolution, factors, tables, treatment
 from jaxminimax.mechanism import (
     Poisson,
     Query,
-    SampleKeys,
     Windows,
-    _grid,
     costs,
     distinct,
     factorisation,
+    grid,
     phase_sizes,
     poisson,
     rows_read,
 )
-from jaxminimax.mechanism import correlated as correlated_sums
+from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
 from jaxminimax.problems import _vi
 from jaxminimax.releases import (
@@ -110,8 +109,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "round on a stream": (ftrl, "observe_record"),
     # the accountant
     "charge": (costs, "price"),
-    "rounding of a distance": (_grid, "_rounding"),
-    "length of a column": (correlated_sums, "norms"),
+    "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "spent_part"),
     "multiplier": (Query, "multiplier"),
