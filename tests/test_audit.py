@@ -12,11 +12,14 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import audit as benchmark
-from benchmarks import group_attack, mutant_plants, stream_attack, wide_attack
+from benchmarks.privacy import audit as benchmark
+from benchmarks.privacy.attacks import group as group_attack
+from benchmarks.privacy.attacks import stream as stream_attack
+from benchmarks.privacy.attacks import wide as wide_attack
+from benchmarks.privacy.mutants import plants as mutant_plants
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
-from jaxminimax.mechanism import with_noise_of_all
+from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import update_and_releases
 
@@ -281,7 +284,7 @@ def with_noise(described, z):
     ("recursive", Full(), 3),
 ], ids=str)
 def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
-    """What is measured is what is charged; `benchmarks.mutants` has bugs of all mechanisms."""
+    """What is measured is what is charged; `benchmarks.privacy.mutants` has bugs of every kind."""
     module = benchmark.modules()[name]
     hyper = benchmark.hyper_of(module, benchmark.Case(sampling, rounds))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))

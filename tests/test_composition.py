@@ -21,7 +21,7 @@ from jaxminimax.accounting import (
     subsampling,
     tilt,
 )
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
 

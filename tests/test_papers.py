@@ -13,8 +13,8 @@ import pytest
 from scipy import special
 
 import jaxminimax as jmm
-from benchmarks import formulas, papers_noise
-from benchmarks.papers_noise import gaussian, ideal_epsilon, pair, repeat
+from benchmarks.privacy import formulas, papers_noise
+from benchmarks.privacy.papers_noise import gaussian, ideal_epsilon, pair, repeat
 from jaxminimax import Saddle
 from jaxminimax.accounting import composition, curve, subsampling, tilt
 

@@ -12,10 +12,11 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import lower_bounds
+from benchmarks.privacy import lower_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, gaussian, subsampling
-from jaxminimax.mechanism import Charge, PrivacyLoss, overflow_probability
+from jaxminimax.mechanism import overflow_probability
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from jaxminimax.mechanism.sampling import SampleKeys, draw
 
 pytestmark = pytest.mark.usefixtures("real_noise")

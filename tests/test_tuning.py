@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import tuning_attack
+from benchmarks.privacy.attacks import tuning as tuning_attack
 from jaxminimax import Saddle
 from jaxminimax.accounting import tuning as accountant
 from jaxminimax.base.random_bits import fold_in, random_words

@@ -1,6 +1,6 @@
 """The papers' noise formulas against the accountant: what they claim, and what they give.
 
-    python -m benchmarks.papers_noise [--json FILE] [--quick]
+    python -m benchmarks.privacy.papers_noise [--json FILE] [--quick]
 
 A row is one formula at one setting. `true` is the accountant's upper bound for the mechanism that
 the paper's listing runs, with samplers taken as exact: both players, every release, draws with or
@@ -21,11 +21,13 @@ from dp_accounting.pld import pld_pmf
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import formulas, report
+from benchmarks.common import report
+from benchmarks.privacy import formulas
 from jaxminimax import Saddle
 from jaxminimax.accounting import answers, calibration, curve
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
-from jaxminimax.mechanism import Charge, with_noise
+from jaxminimax.mechanism import with_noise
+from jaxminimax.mechanism.costs import Charge
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -277,7 +279,7 @@ def row(case: Case) -> dict[str, Any]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.papers_noise", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.papers_noise", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
     p.add_argument("--quick", action="store_true", help="fewer and smaller settings")

@@ -1,6 +1,6 @@
 """How much of the charge of `Selection` an adversary attains who chooses all scores, adaptively.
 
-`benchmarks.lower_bounds` prints the table beside those of other releases.
+`benchmarks.privacy.lower_bounds` prints the table beside those of other releases.
 """
 
 import itertools

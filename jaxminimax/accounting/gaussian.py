@@ -33,7 +33,7 @@ _LEAST = 1e-306
 _FARTHEST = 39.0  # deviations, beyond which a Gaussian has less than that
 
 
-def _mills(x: np.ndarray) -> np.ndarray:
+def _mills(x: np.ndarray | float) -> np.ndarray:
     return math.sqrt(math.pi / 2) * scipy.special.erfcx(x / math.sqrt(2))
 
 

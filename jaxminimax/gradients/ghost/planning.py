@@ -35,7 +35,7 @@ from jaxminimax.gradients.ghost.treatment import (
 )
 from jaxminimax.gradients.ghost.uses import Use, placed, seen, unseen
 from jaxminimax.gradients.integer_sums import Leaf, Words
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 _LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 
