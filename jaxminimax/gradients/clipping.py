@@ -277,7 +277,7 @@ class ClippedSum:
             needs["ghost"] = budget.of_plan(plan, wanted, one)
             settled |= rows(needs["ghost"]) >= (1 if plan.convolves else size)
         if not settled:
-            needs["vmap"] = budget.of_gradients(self.operator, z, wanted, one)
+            needs["vmap"] = budget.of_gradients(self.operator, z, wanted, one, plan)
         best = min(needs, key=lambda name: needs[name].moved(size, rows(needs[name])))
         held = rows(needs[best])
         if not held:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxminimax.base import programs
 from jaxminimax.base.tree import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import integer_sums, summation
@@ -44,12 +45,14 @@ class Plan(NamedTuple):
     """How to get the per-example gradients of a loss.
 
     Attributes:
-      flat: the loss as steps.
+      traced: the loss of one example.
+      flat: the same as steps.
       treatments: of each leaf of w and then of v; None for those that are not wanted.
       names: of the leaves.
       leaves: numbers of leaves of w and v.
     """
 
+    traced: Any
     flat: Flat
     treatments: tuple[Treatment | None, ...]
     names: tuple[str, ...]
@@ -282,8 +285,8 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
                     len(players))
     treatments = tuple(made.get(k) for k in range(len(named)))
     names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
-    whole = Plan(flat, treatments, names, sizes)
-    if any(step.name.startswith("custom") for step in flat.every_step):
+    whole = Plan(traced, flat, treatments, names, sizes)
+    if any([x.primitive.name.startswith("custom") for x in programs.equations(traced)]):
         try:
             again = jax.make_jaxpr(whole.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:
