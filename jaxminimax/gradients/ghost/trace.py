@@ -138,6 +138,7 @@ def flatten(closed: "core.ClosedJaxpr") -> Flat:
     """The steps of a traced function."""
     from jax.extend import core
 
+    literal: Any = core.Literal
     steps: list[Step] = []
     constants: dict[int, Any] = {}
     new_slot = itertools.count().__next__
@@ -152,7 +153,7 @@ def flatten(closed: "core.ClosedJaxpr") -> Flat:
         place = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*held, *inputs], strict=True))
 
         def slots(variables: Sequence[Any]) -> list[int]:
-            return [constant(np.asarray(x.val, x.aval.dtype)) if isinstance(x, core.Literal)
+            return [constant(np.asarray(x.val, x.aval.dtype)) if isinstance(x, literal)
                     else place[x] for x in variables]
 
         for equation in jaxpr.eqns:
