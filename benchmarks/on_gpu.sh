@@ -26,12 +26,12 @@ for part in "${parts[@]}"; do
   printf '== %s\n' "$part"
   case "$part" in
     tests) python -m pytest -q -m 'gpu and not slow' ;;
-    throughput) python -m benchmarks.throughput "${quick[@]}" --cores 0 \
+    throughput) python -m benchmarks.speed.throughput "${quick[@]}" --cores 0 \
         --json "$folder/throughput.json" --markdown "$folder/throughput.md" \
         --plot "$folder/throughput.png" ;;
-    device) python -m benchmarks.device "${quick[@]}" --json "$folder/device.json" ;;
-    noise) python -m benchmarks.noise_law "${draws[@]}" --json "$folder/noise_law.json" ;;
-    table2) python -m benchmarks.table2 --datasets mnist --methods mlp \
+    device) python -m benchmarks.speed.device "${quick[@]}" --json "$folder/device.json" ;;
+    noise) python -m benchmarks.privacy.noise_law "${draws[@]}" --json "$folder/noise_law.json" ;;
+    table2) python -m benchmarks.published.table2 --datasets mnist --methods mlp \
         --readings honest --delta 1e-6 "${column[@]}" --json "$folder/table2_mnist_mlp.json" ;;
     *) printf 'no part %q: tests, throughput, device, noise or table2\n' "$part" >&2; exit 2 ;;
   esac

@@ -8,35 +8,23 @@ import warnings
 from typing import Any
 
 from jaxminimax import accounting, options, plan_command
-from jaxminimax.accounting import (
-    _answers,
-    _charge,
-    _curves,
-    _epsilon,
-    _limits,
-    _odometer,
-    _people,
-    _plain,
-    _profile,
-    _statement,
-)
-from jaxminimax.accounting._record import NO_GUARANTEE
+from jaxminimax.accounting import answers, curve, filters, profiles, statements, stating
+from jaxminimax.accounting.statements import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import (
     GroupLosses,
-    Mechanism,
     Query,
     RecordLosses,
     Repeat,
     Resolvent,
     Selection,
     Sequence,
-    check_noise,
     leaves,
-    noise_unit,
     releases,
 )
+from jaxminimax.mechanism.description import Mechanism, check_noise
+from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.tables import command as tables
 
 
@@ -81,7 +69,7 @@ def _together(parts: list[Mechanism]) -> Mechanism:
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
     """What so many releases of each part are."""
-    stopped = (_charge.spent_part(part, spent) for part in parts)
+    stopped = (curve.spent_part(part, spent) for part in parts)
     return _together([part for part in stopped if part is not None])
 
 
@@ -99,21 +87,21 @@ def profiled(args: argparse.Namespace) -> tuple[accounting.Profile, float | None
     return made, at
 
 
-def explain(args: argparse.Namespace) -> tuple[_statement.Statement, str]:
+def explain(args: argparse.Namespace) -> tuple[statements.Statement, str]:
     """The statement that `explain` prints, and the same in plain words."""
     options.check_options(args)
     parts = _given(args)
     allowed = releases(parts[0])
     whole = _together(parts)
-    said = _statement.state_of(whole, lambda spent: _stopped(parts, spent), args.delta,
-                               neighbours=args.neighbours, allowed=allowed,
-                               spent=allowed if args.spent is None else min(args.spent, allowed),
-                               unit=args.unit, people=args.people,
-                               beside=lambda spent: sum(min(spent, releases(part))
-                                                        for part in parts[1:]))
-    brief = _answers.briefly(whole, args.delta, neighbours=args.neighbours, people=args.people)
-    said = dataclasses.replace(said, answers=brief.answers(_profile.STATED))
-    return said, _plain.in_plain_words(said, brief)
+    said = stating.state_of(whole, lambda spent: _stopped(parts, spent), args.delta,
+                            neighbours=args.neighbours, allowed=allowed,
+                            spent=allowed if args.spent is None else min(args.spent, allowed),
+                            unit=args.unit, people=args.people,
+                            beside=lambda spent: sum(min(spent, releases(part))
+                                                     for part in parts[1:]))
+    brief = profiles.briefly(whole, args.delta, neighbours=args.neighbours, people=args.people)
+    said = dataclasses.replace(said, answers=brief.answers(profiles.STATED))
+    return said, stating.in_plain_words(said, brief)
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
@@ -121,18 +109,18 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     options.check_options(args)
     made = _calibrated(args) if args.command == "calibrate" else _given(args)
     whole, how = _together(made), (args.neighbours, args.people)
-    _epsilon.check_delta(args.delta)
-    _epsilon.warn_of(args.delta, whole)
-    found = _people.dearest(whole, args.delta, *how)
+    answers.check_delta(args.delta)
+    answers.warn_of(args.delta, whole)
+    found = curve.dearest(whole, args.delta, *how)
     proven, shorter, looking = None, None, None
     if found.epsilon == float("inf"):
-        proven = _limits.proven_up_to(whole, args.delta, *how)
+        proven = answers.proven_up_to(whole, args.delta, *how)
     if args.command == "epsilon" and args.spent is not None:
         allowed = releases(made[0])
         if args.spent < allowed:
-            looking, _ = _odometer.odometer(lambda spent: _stopped(made, spent), allowed,
-                                            args.spent, args.delta, *how)
-        shorter = _people.dearest(_stopped(made, args.spent), args.delta, *how).epsilon
+            looking, _ = filters.odometer(lambda spent: _stopped(made, spent), allowed,
+                                          args.spent, args.delta, *how)
+        shorter = curve.dearest(_stopped(made, args.spent), args.delta, *how).epsilon
     return {
         **_noise(args, whole),
         "epsilon": found.epsilon,
@@ -141,8 +129,8 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         "epsilon_spent_if_fixed": shorter,
         "delta": args.delta,
         **_how(args, whole),
-        "accountant": _statement.accountant_name(found.bound),
-        "event": str(_curves.event(found.cost)),
+        "accountant": stating.accountant_name(found.bound),
+        "event": str(curve.event(found.cost)),
     }
 
 
@@ -176,7 +164,7 @@ def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
         "displacement": noise_unit(query) if isinstance(query, Resolvent) else None,
-        "effective_noise_multiplier": _charge.multiplier(main),
+        "effective_noise_multiplier": curve.multiplier(main),
         "losses_noise_multiplier": losses[0].multiplier() if losses else None,
         "losses_noise": losses[0].unit if losses else None,
     }
@@ -185,7 +173,7 @@ def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
 def _how(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
     """Relation, people and sampling, as fields of a record."""
     return {"neighbours": args.neighbours, "people": args.people,
-            "sampling": " ".join(map(_statement.describe, leaves(whole)))}
+            "sampling": " ".join(map(stating.describe, leaves(whole)))}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -219,7 +207,7 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     said, lines = delta_answer(args) if args.command == "delta" else answer(args), []
     for name, value in said.items():
         if name == "epsilon" and value == float("inf"):
-            value = _limits.in_words(said["proven_up_to"], args.delta)
+            value = answers.limit_in_words(said["proven_up_to"], args.delta)
         elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):

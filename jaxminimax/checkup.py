@@ -17,18 +17,29 @@ import numpy as np
 
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks
-from jaxminimax.base.types import Problem, PyTree, Saddle, SaddleOperator, rows_each
+from jaxminimax.base.types import (
+    Labels,
+    People,
+    Problem,
+    PyTree,
+    Saddle,
+    SaddleOperator,
+    rows_each,
+)
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
-from jaxminimax.mechanism import Full, leaves, with_noise_of_all
-from jaxminimax.mechanism import check as check_description
+from jaxminimax.mechanism import Full, leaves
+from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
+from jaxminimax.mechanism.description import check as check_description
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
-from jaxminimax.releases import labels, operator_keys, own_record, watch
+from jaxminimax.releases import operator_rng, record_isolation, watch
 
 _BYTES = 2**28  # of synthetic data, beyond which no round is timed
 _LOOKED = 4096  # records that `look` evaluates
+_LABELS = 2**20  # labels that are counted
+_AT_ONCE = 2**12  # records of the host that are read together for them
 _LOSS = 0.01  # share of the noise, charged for rounding of absent numbers, above which to warn
 
 
@@ -150,7 +161,7 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
     axes = 1 + grouped
     z = arguments.point(z)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # refuses settings that are not defined
-    own_record.check_operator(problem, z, rows, axes)
+    record_isolation.check_operator(problem, z, rows, axes)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), rows)
     (main, *_) = leaves(described)
     query, *others = _queries(described)
@@ -159,7 +170,7 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
                     clips.get("v"))
     batch, read = _batch(query, n)
     drawn = getattr(problem, "random", False)
-    summed = clipped_sum(operator_keys.operator_of(problem) if drawn else problem.operator, wanted)
+    summed = clipped_sum(operator_rng.operator_of(problem) if drawn else problem.operator, wanted)
     batch_of = jax.tree.map(lambda x: jax.ShapeDtypeStruct((max(2, read), *x.shape), x.dtype),
                             (record, jax.ShapeDtypeStruct((2,), jnp.uint32)) if drawn else record)
     cost: dict[str, Any] = {"bytes of gradients": summed.kept_bytes(z, batch_of),
@@ -342,6 +353,48 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
                        "clipped": float(np.mean(known > c)) if known.size else None,
                        "median norm": float(np.median(known)) if known.size else None}
     if getattr(problem, "labels", None) is not None and not isinstance(data, Sharded):
-        wrong, count = labels.outside(problem.labels, data)
+        wrong, count = labels_outside(problem.labels, data)
         found["labels outside of the set"] = wrong / count if count else None
     return found
+
+
+def labels_outside(labels: Labels, data: PyTree) -> tuple[int, int]:
+    """How many labels are none of the documented ones, and how many were counted; not private.
+
+    A label coded otherwise ({1, 2} where {0, 1} is wanted) trains a model of something else. No run
+    is refused for that, at whatever share of wrong labels: whoever knows all records but one may
+    choose the set so that the others are just below that share, and a refusal would tell of the
+    last one, (epsilon, delta)-private for no delta below 1, without being charged. So `check`
+    names the set, and `check(..., look=True)`, which is not private, counts.
+
+    Args:
+      labels: of the problem.
+      data: leaves `[n, ...]`, `People` or rows on the host; not on a mesh, and not traced.
+    """
+    if isinstance(data, HostData):
+        return _labels_outside_host(labels, data)
+    rows, present = data if isinstance(data, People) else (data, None)
+    column = (jax.tree.leaves(rows) or [np.zeros(0)])[labels.leaf]
+    if np.ndim(column) != 1 + (present is not None):
+        return 0, 0  # of other shapes than documented, which the operator refuses
+    step = max(1, len(column) // _LABELS)
+    wrong = ~np.isin(np.asarray(column[::step]), labels.values)
+    if present is None:
+        return int(np.sum(wrong)), wrong.size
+    counted = np.asarray(present[::step])
+    return int(np.sum(wrong & counted)), int(np.sum(counted))
+
+
+def _labels_outside_host(labels: Labels, data: HostData) -> tuple[int, int]:
+    """The same, a chunk at a time."""
+    people = isinstance(data.record, People)
+    leaves = jax.tree.leaves(data.record.rows if people else data.record)
+    leaf, count, wrong = labels.leaf % len(leaves), 0, 0
+    if len(leaves[leaf].shape) != people:
+        return 0, 0
+    numbers = np.arange(0, data.count, max(1, data.count // _LABELS))
+    for rows in np.array_split(numbers, -(-numbers.size // _AT_ONCE)):
+        present = data.leaf(len(leaves), rows) if people else np.ones(rows.shape, bool)
+        count += int(np.sum(present))
+        wrong += int(np.sum(present & ~np.isin(data.leaf(leaf, rows), labels.values)))
+    return wrong, count

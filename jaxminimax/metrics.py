@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.releases import operator_keys
+from jaxminimax.releases import operator_rng
 
 
 def __dir__() -> list[str]:
@@ -132,7 +132,7 @@ def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
         >>> jmm.metrics.mean_operator(game, Saddle(jnp.zeros(1), jnp.zeros(1)), data).w.tolist()
         [-1.0]
     """
-    operator_keys.refuse(problem, "The mean operator")
+    operator_rng.refuse(problem, "The mean operator")
     each = jax.vmap(problem.operator, (None, 0))(z, data)
     mean = jax.tree.map(lambda x: jnp.mean(x, 0), each)
     return mean if problem.public is None else jax.tree.map(jnp.add, mean, problem.public(z))
@@ -254,7 +254,7 @@ def group_risks(problem: GroupProblem, w: PyTree, data: PyTree,
         >>> jmm.metrics.group_risks(problem, jnp.zeros(1), data, sizes).tolist()
         [0.5, 0.0]
     """
-    operator_keys.refuse(problem, "A group's risk")
+    operator_rng.refuse(problem, "A group's risk")
     each = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(w, data)
     return _group_means(each, sizes)
 

@@ -8,11 +8,11 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from jaxminimax.accounting import _charge
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import (
+    NEIGHBOURS,
     PARAMETERS,
     CorrelatedSums,
     Difference,
@@ -23,13 +23,13 @@ from jaxminimax.mechanism import (
     GroupLosses,
     GroupSolution,
     Poisson,
-    PrefixSums,
     Query,
     Resolvent,
     TreeSums,
     Windows,
     budget_split,
 )
+from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.mechanism.resolvent import ASSUMES
 
 WHOLE = ("gda", "recursive", "recursive_sgda")  # these read all records of a part by default
@@ -143,7 +143,7 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
         add("--parameters", type=int, default=PARAMETERS, metavar="D",
             help="most numbers of a release, which the grid is charged for "
                  f"(default: {PARAMETERS})")
-        add("--neighbours", choices=_charge.NEIGHBOURS, default="replace_one",
+        add("--neighbours", choices=NEIGHBOURS, default="replace_one",
             help="what neighbouring data sets differ by: one record is replaced by another, or is "
                  "present or counts as absent (default: replace_one, the stronger one)")
         add("--json", action="store_true", help="print JSON only")

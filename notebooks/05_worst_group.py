@@ -45,13 +45,15 @@ import numpy as np
 sys.path.extend([".", ".."])  # benchmarks are in the root of the repository
 
 import jaxminimax as jmm
-from benchmarks import group_methods, group_tasks, report
+from benchmarks.common import report
+from benchmarks.utility.worst_group import methods as group_methods
+from benchmarks.utility.worst_group import tasks as group_tasks
 from jaxminimax import Saddle
 from jaxminimax.tables import defaults, groups
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
 delta = 1e-6
-results = pathlib.Path(report.__file__).parents[1] / "results" / "worst_group.json"
+results = pathlib.Path(report.__file__).parents[1] / "utility/results/worst_group.json"
 rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
 
 
@@ -63,8 +65,8 @@ held_out = {(r["case"], r["method"], r["epsilon"]):
 # ## Groups with labels
 #
 # Worst-group accuracy on held-out records, mean over seeds ± standard error, from
-# `benchmarks/results/worst_group.json`. The methods: the average record; balanced groups; balanced,
-# then minimax; and `group_sgd`, whose release is the gradient of one drawn group.
+# `benchmarks/utility/results/worst_group.json`. The methods: the average record; balanced groups;
+# balanced, then minimax; and `group_sgd`, whose release is the gradient of one drawn group.
 
 # %%
 methods = ("average", "balanced", "balanced, then minimax", "group_sgd")

@@ -30,8 +30,8 @@ import numpy as np
 sys.path.extend([".", ".."])  # benchmarks are in the root of the repository
 
 import jaxminimax as jmm
-from benchmarks import audit as audits
-from benchmarks import lower_bounds, papers_noise
+from benchmarks.privacy import audit as audits
+from benchmarks.privacy import lower_bounds, papers_noise
 from jaxminimax import Saddle
 from jaxminimax.audit import audit
 
@@ -204,7 +204,7 @@ plt.show()
 # accountant for what the paper's listing runs, and a lower bound attained by an explicit pair of
 # neighbours. A lower bound above the claim refutes a formula as printed (often a constant that was
 # left open, read as 1, or a range of ε that was not stated); far to the left of the claim, noise is
-# wasted. The full table is `python -m benchmarks.papers_noise`.
+# wasted. The full table is `python -m benchmarks.privacy.papers_noise`.
 
 # %%
 printed = list(papers_noise.dpgda(True))[:3] if quick else [

@@ -29,7 +29,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.placement import gather_rows, group_shards
-from jaxminimax.releases import noising, proximal, samples
+from jaxminimax.releases import noising, proximal, reading
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
 from jaxminimax.releases.proximal import release_resolvent
@@ -238,7 +238,7 @@ def streams(found):
         jmm.placement.shard(kinds, meshed(2)))
     found["bits"] = all(np.asarray(x).tobytes() == y[[2, 0]].tobytes()
                         for x, y in zip(sent, kinds, strict=True))
-    each = jax.jit(jax.vmap(lambda i: samples.record_at(rows, (i,))))
+    each = jax.jit(jax.vmap(lambda i: reading.record_at(rows, (i,))))
     found["records"] = apart(data, each(jnp.arange(N))[0])
     found["beyond"] = each(jnp.array([-1, N, N + 4]))[1].tolist()
 

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks.narrow import Narrow
+from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.drivers import long_runs
 from jaxminimax.placement import shard_sums

@@ -52,13 +52,13 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxminimax as jmm
-from benchmarks import scaling
+from benchmarks.speed import scaling
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.placement import shard_sums
-from jaxminimax.releases import noising, operator_keys, sums
+from jaxminimax.releases import noising, operator_rng, sums
 
 # --- one process ---
 
@@ -187,8 +187,8 @@ def keys_of_rows(found):
     with rows_at_once(2):
         found["drawn in passes"] = apart(one, answers(settings, rows, problem))
     # were keys those of places in a shard of 26 rows, it would show
-    attach = operator_keys.with_words
-    with mock.patch.object(operator_keys, "with_words",
+    attach = operator_rng.with_key_data
+    with mock.patch.object(operator_rng, "with_key_data",
                            lambda x, rows, words: attach(x, rows % 26, words)):
         forget()
         found["bug keys of places"] = apart(one, answers(settings, rows, problem))

@@ -13,8 +13,8 @@ from dp_accounting import pld, rdp
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge, _curves
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.accounting import curve
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 RO, AR = "replace_one", "add_or_remove_one"
@@ -189,7 +189,7 @@ def test_a_capacity_costs_nothing():
 def test_rounding_in_long_compositions_never_undercuts_the_exact_value(times, mu, delta):
     cost = poisson(1.0, 2 * math.sqrt(times) / mu, times=times)
     exact = dpa.get_epsilon_gaussian(1 / mu, delta)
-    assert exact * (1 - 1e-9) <= _curves.epsilon_of(cost, delta, RO) <= exact * (1 + 3e-4)
+    assert exact * (1 - 1e-9) <= curve.epsilon_of(cost, delta, RO) <= exact * (1 + 3e-4)
 
 
 # ---- calibration -----------------------------------------------------------------------------
@@ -528,8 +528,8 @@ def test_tripwire_pld_has_no_event_for_two_players_on_one_sample():
 
 
 def test_the_event_holds_python_floats_only():
-    (cost,) = _charge.charges(repeat(np.float32(1.5), 3, sampling=jmm.Poisson(rate=0.01)), RO)
-    event = _curves.event(cost)
+    (cost,) = curve.charges(repeat(np.float32(1.5), 3, sampling=jmm.Poisson(rate=0.01)), RO)
+    event = curve.event(cost)
     assert type(event.event.event.noise_multiplier) is float
     assert type(event.event.sampling_probability) is float
     assert isinstance(jax.tree.leaves(repeat(1.0, 1))[0], float)

@@ -11,11 +11,12 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import adaptive, adaptive_attack
+from benchmarks.privacy.attacks import adaptive as adaptive_attack
+from benchmarks.utility import adaptive
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
 from jaxminimax.gradients import weights
-from jaxminimax.mechanism import count_grid, count_multiplier
-from jaxminimax.releases import counts
+from jaxminimax.mechanism.query import count_grid, count_multiplier
+from jaxminimax.releases import sums
 
 N = 300
 CLIP = Saddle(0.1, 100.0)
@@ -104,7 +105,7 @@ def test_units_of_a_count_are_exact_and_no_finer_than_its_noise(rows):
         if bits < 22 and z >= 1 and rows < 2**29:
             assert 2**bits / float(z) < 1.001 * (units + 1)
     assert int(count_grid(jnp.float32(1e7), 100)[0]) == 0  # no integer noise is so loud: NaN
-    assert np.isnan(counts.followed(jax.random.key(0), query(Saddle(1e9, 1e9)), CLIP,
+    assert np.isnan(sums.next_clip(jax.random.key(0), query(Saddle(1e9, 1e9)), CLIP,
                                     Saddle(jnp.int32(1), jnp.int32(1))).w)
 
 
@@ -115,7 +116,7 @@ def test_clip_norms_have_the_noise_that_is_described(sampling):
     described = query(sampling=sampling)
     m, z = jmm.mechanism.batch_size(described), float(count_multiplier(described))
     keys = jax.random.split(jax.random.key(1), 4000)
-    found = jax.jit(lambda: jax.lax.map(lambda k: counts.followed(
+    found = jax.jit(lambda: jax.lax.map(lambda k: sums.next_clip(
         k, described, CLIP, Saddle(jnp.int32(20), jnp.int32(-8))), keys))()
     logs = [np.log(np.float64(x) / c) for x, c in zip(found, CLIP, strict=True)]
     scores = []

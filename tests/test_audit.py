@@ -12,11 +12,14 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import audit as benchmark
-from benchmarks import group_attack, mutant_plants, stream_attack, wide_attack
+from benchmarks.privacy import audit as benchmark
+from benchmarks.privacy.attacks import group as group_attack
+from benchmarks.privacy.attacks import stream as stream_attack
+from benchmarks.privacy.attacks import wide as wide_attack
+from benchmarks.privacy.mutants import plants as mutant_plants
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
-from jaxminimax.accounting._curves import gaussian_epsilon
-from jaxminimax.mechanism import with_noise_of_all
+from jaxminimax.accounting.curve import gaussian_epsilon
+from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import update_and_releases
 
@@ -222,7 +225,7 @@ def test_the_distance_of_gaussians_is_in_its_bounds_as_often_as_stated():
     rng = np.random.default_rng(5)
     mix, move = rng.normal(size=(4, 4)), rng.normal(size=4)
     true = math.sqrt(move @ np.linalg.solve(mix @ mix.T, move))
-    found = np.array([audit._signal.gaussian_signal(rng.normal(size=(300, 4)) @ mix.T, move, 0.9)
+    found = np.array([audit.bounds.gaussian_signal(rng.normal(size=(300, 4)) @ mix.T, move, 0.9)
                       for _ in range(1000)])
     middle, low, high = found.T
     for wrong in (low > true, high < true):
@@ -232,7 +235,7 @@ def test_the_distance_of_gaussians_is_in_its_bounds_as_often_as_stated():
 
 def test_the_distance_over_a_laplace_scale_is_in_its_bounds():
     rng = np.random.default_rng(6)
-    found = np.array([audit._signal.laplace_signal(rng.laplace(scale=2.0, size=(400, 1)),
+    found = np.array([audit.bounds.laplace_signal(rng.laplace(scale=2.0, size=(400, 1)),
                                                    np.array([3.0]), 0.9) for _ in range(1000)])
     middle, low, high = found.T
     assert np.mean(low > 1.5) < 0.1 + 0.05  # the median is estimated too
@@ -243,17 +246,17 @@ def test_the_distance_over_a_laplace_scale_is_in_its_bounds():
 def test_a_number_without_noise_is_an_infinite_signal_and_one_that_tells_nothing_is_none():
     noise = np.random.default_rng(7).normal(size=(500, 2))
     silent = noise * [1.0, 0.0]
-    assert audit._signal.gaussian_signal(silent, np.array([1.0, 1.0]), 0.99)[1] == math.inf
-    plain = audit._signal.gaussian_signal(noise[:, :1], np.array([1.0]), 0.99)
-    found = audit._signal.gaussian_signal(silent, np.array([1.0, 0.0]), 0.99)
+    assert audit.bounds.gaussian_signal(silent, np.array([1.0, 1.0]), 0.99)[1] == math.inf
+    plain = audit.bounds.gaussian_signal(noise[:, :1], np.array([1.0]), 0.99)
+    found = audit.bounds.gaussian_signal(silent, np.array([1.0, 0.0]), 0.99)
     np.testing.assert_allclose(found, plain, rtol=1e-9)
     with pytest.raises(ValueError, match="runs must be at least"):
-        audit._signal.gaussian_signal(noise[:15], np.array([1.0, 1.0]), 0.99)
+        audit.bounds.gaussian_signal(noise[:15], np.array([1.0, 1.0]), 0.99)
 
 
 def test_noise_that_numbers_have_in_common_is_seen_and_no_other():
     rng = np.random.default_rng(8)
-    shared = audit._signal.shared_noise
+    shared = audit.bounds.shared_noise
     for _ in range(100):
         noise, there = rng.normal(size=(1000, 12)), rng.uniform(size=(1000, 3)) < 0.2
         assert shared(noise, there, 0.999) == 0
@@ -281,7 +284,7 @@ def with_noise(described, z):
     ("recursive", Full(), 3),
 ], ids=str)
 def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
-    """What is measured is what is charged; `benchmarks.mutants` has bugs of all mechanisms."""
+    """What is measured is what is charged; `benchmarks.privacy.mutants` has bugs of every kind."""
     module = benchmark.modules()[name]
     hyper = benchmark.hyper_of(module, benchmark.Case(sampling, rounds))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))

@@ -8,7 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks import auc, auc_runs, report, settings
+from benchmarks.auc import __main__ as auc
+from benchmarks.auc import runs as auc_runs
+from benchmarks.common import report, settings
 
 ROW = ["dataset", "algorithm", "scorer", "epsilon", "delta", "auc_mean", "auc_std",
        "auc_nonprivate", "noise_multiplier", "seconds"]

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import fair, fair_methods, fair_tasks
+from benchmarks.utility.fair import __main__ as fair
+from benchmarks.utility.fair import methods as fair_methods
+from benchmarks.utility.fair import tasks as fair_tasks
 
 
 def people(n=400, seed=0):

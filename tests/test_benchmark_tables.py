@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from benchmarks import table_sets, tables
+from benchmarks.utility import table_sets, tables
 
 
 def test_plain_descent_learns_without_much_noise():

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import bounds, stability
+from benchmarks.published import bounds
+from benchmarks.utility import stability
 
 RNG = np.random.default_rng(0)
 

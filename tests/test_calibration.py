@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import calibration
+from benchmarks.privacy import calibration
 from jaxminimax import Saddle
-from jaxminimax.accounting import _curves, _search, subsampling
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.accounting import calibration as search
+from jaxminimax.accounting import curve, subsampling
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 EPSILONS, DELTAS, TIMES = (1e-3, 0.1, 1.0, 20.0), (1e-4, 1e-10), (1, 1000, 10**6)
@@ -65,10 +66,10 @@ def test_the_bracket_holds_the_root_and_the_search_ends_on_its_private_side(star
     def value(scale):
         return (7.0 / scale) ** power
 
-    low, high = _search.bracket(value, 1.0, start, 1.002)
+    low, high = search.bracket(value, 1.0, start, 1.002)
     assert low < high
     assert value(high) <= 1 < value(low)
-    root = _search.secant(value, low, high, 1.0, 2e-4)
+    root = search.secant(value, low, high, 1.0, 2e-4)
     assert 7.0 <= root <= 7.0 * (1 + 2e-4 * max(1, 1 / power))
 
 
@@ -76,9 +77,9 @@ def test_an_infinite_value_is_left_behind():
     def value(scale):
         return math.inf if scale < 3 else 10 / scale
 
-    low, high = _search.bracket(value, 1.0, 0.01, 1.1)
+    low, high = search.bracket(value, 1.0, 0.01, 1.1)
     assert value(high) <= 1 < value(low)
-    assert _search.secant(value, low, high, 1.0, 1e-4) == pytest.approx(10, rel=1e-3)
+    assert search.secant(value, low, high, 1.0, 1e-4) == pytest.approx(10, rel=1e-3)
 
 
 # ---- what makes it quick ---------------------------------------------------------------------
@@ -109,7 +110,7 @@ def test_less_noise_costs_more_and_is_never_infinite():
     values = []
     for z in (2.0, 1.0, 0.7, 0.5):
         cost = Charge(losses=((PrivacyLoss("replacement", z, 1 / 256, 256, 16), 64),))
-        values.append(_curves.epsilon_of(cost, 1e-5, "replace_one"))
+        values.append(curve.epsilon_of(cost, 1e-5, "replace_one"))
     assert all(a < b < math.inf for a, b in itertools.pairwise(values))
     assert values == pytest.approx([4.8729, 30.156, 71.39, 154.7], rel=5e-3)
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import compare, compare_noise, rate_cases
+from benchmarks.utility import compare, compare_noise
+from benchmarks.utility.rates import cases as rate_cases
 from jaxminimax import Saddle
 
-RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/results/compare.json"
+RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/utility/results/compare.json"
 
 
 @pytest.mark.slow

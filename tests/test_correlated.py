@@ -13,19 +13,13 @@ from scipy.linalg import toeplitz
 import jaxminimax as jmm
 from jaxminimax import Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.mechanism import (
-    FRACTION,
-    TOGETHER,
-    CorrelatedSums,
-    TreeSums,
-    coefficients,
-    grid_bits,
-)
+from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism import factorisation as described
-from jaxminimax.mechanism.correlated import norms, sums_for
 from jaxminimax.mechanism.description import charges as described_charges
+from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients, norms, sums_for
+from jaxminimax.mechanism.grid import grid_bits
 from jaxminimax.noise import floored_normal
-from jaxminimax.releases import core, correlated, noising
+from jaxminimax.releases import noising, opening
 from jaxminimax.releases.stream import release_leaf
 
 LINES = Problem(operator=lambda z, x: Saddle(x, ()), project=lambda z: z)
@@ -42,9 +36,9 @@ def increments(releases, bands, size, z=1.5, exact=True, key=KEY):
     """The noise of that many releases, `[releases, size]`, and its unit."""
     like = Saddle(jnp.zeros(size, jnp.float32), ())
     scale = noising.scales(Saddle(2.0, 2.0), Saddle(z, z), size)
-    made = jax.jit(lambda t: correlated.noise(
-        key, core.Kind.INNOVATION, t, bands, like, scale, exact).w)
-    return np.stack([made(jnp.int32(t)) for t in range(releases)]), float(scale.w.unit)
+    made = jax.jit(lambda t: noising.correlated_noise(
+        key, opening.Kind.INNOVATION, t, bands, like, scale, exact).w)
+    return np.stack([made(jnp.int32(t)) for t in range(releases)]), float(scale.w.step)
 
 
 # --- the factorisation ---
@@ -119,13 +113,15 @@ def test_integers_are_what_the_argument_says(bands):
     size, z, releases = 6, 1.5, 70
     noise, _ = increments(releases, bands, size, z)
     rows, a = min(TOGETHER, bands), coefficients(bands).astype(np.int64)
-    draw = jax.jit(lambda j: floored_normal(
-        core.keys_of_release(KEY, core.Kind.INNOVATION, j).noise, rows * size, grid_bits(z, size)))
+    def keys(j):
+        return opening.keys_of_release(KEY, opening.Kind.INNOVATION, j)
+
+    draw = jax.jit(lambda j: floored_normal(keys(j).noise, rows * size, grid_bits(z, size)))
     zeta = np.concatenate([np.asarray(draw(jnp.uint32(j))).reshape(rows, size)
                            for j in range(-(-releases // rows))]).astype(np.int64)
     for t in (0, 1, 3, 31, 32, 33, 64, 69):
         lags = np.arange(1, min(bands, t + 1))
-        dither = random_words(core.keys_of_release(KEY, core.Kind.INNOVATION, t).sample, (size,))
+        dither = random_words(keys(t).sample, (size,))
         sums = (np.asarray(dither) >> (32 - FRACTION)).astype(np.int64) + (a[lags].sum() >> 1)
         sums = sums + (a[lags, None] * zeta[t - lags]).sum(0)
         np.testing.assert_array_equal(noise[t], zeta[t] + (sums >> FRACTION))
@@ -427,7 +423,7 @@ def test_a_pass_has_the_same_bits_on_the_host_and_its_noise_is_the_correlated_on
     for t in range(4):
         loud, quiet = (release(jnp.int32(t), z) for z in (PASSES.noise_multiplier,
                                                           Saddle(0.0, 0.0)))
-        noise = correlated.noise(KEY, core.Kind.MEAN_INNOVATION, jnp.int32(t), 3, start, scale,
-                                 True)
+        noise = noising.correlated_noise(KEY, opening.Kind.MEAN_INNOVATION, jnp.int32(t), 3, start,
+                                         scale, True)
         for a, b, x, s in zip(loud, quiet, noise, scale, strict=True):
-            np.testing.assert_allclose(5 * (a - b), x * s.unit, atol=1e-3)
+            np.testing.assert_allclose(5 * (a - b), x * s.step, atol=1e-3)

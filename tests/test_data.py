@@ -11,16 +11,13 @@ import pandas as pd
 import pytest
 from statsmodels.datasets import randhie
 
-from benchmarks import (
-    data,
-    data_files,
-    features,
-    set_adult,
-    set_csv,
-    set_ijcnn1,
-    set_images,
-    set_randhie,
-)
+from benchmarks.data_sets import adult as set_adult
+from benchmarks.data_sets import csv_files as set_csv
+from benchmarks.data_sets import data, features
+from benchmarks.data_sets import files as data_files
+from benchmarks.data_sets import ijcnn1 as set_ijcnn1
+from benchmarks.data_sets import images as set_images
+from benchmarks.data_sets import randhie as set_randhie
 
 FILES = {"ijcnn1": set_ijcnn1.FILES, "adult": set_adult.FILES, **set_images.FILES}
 

@@ -14,14 +14,13 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.releases import core, samples
+from jaxminimax.releases import opening, reading
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.releases.noisy_operator import noisy_operator
 from jaxminimax.releases.proximal import release_resolvent
 from jaxminimax.releases.solutions import release_group_solution
 from jaxminimax.releases.stream import next_pair, release_leaf
-from jaxminimax.releases.sums import release
+from jaxminimax.releases.sums import noisy_operator, release
 
 KEY, ZERO = jax.random.key(3), jnp.int32(0)
 N, SIZES = 8, (4, 6)
@@ -164,7 +163,7 @@ def test_other_rows_than_described_are_refused(door):
 
 def test_a_place_has_a_number_for_each_axis_that_there_is():
     with pytest.raises(ValueError, match="named by 2"):
-        samples.record_at(jnp.zeros(5), (ZERO, ZERO))
+        reading.record_at(jnp.zeros(5), (ZERO, ZERO))
     with pytest.raises(ValueError, match="groups of up to"):
         next_pair(jnp.zeros(2, jnp.int32), ZERO, SIZES, ROWS)
 
@@ -180,8 +179,8 @@ def streams_of(function, *args):
         found.append(stream)
         return made(key, stream, number)
 
-    made = core._of_release
-    with mock.patch.object(core, "_of_release", noted):
+    made = opening._of_release
+    with mock.patch.object(opening, "_of_release", noted):
         jax.eval_shape(function, *args)
     return found
 
@@ -235,8 +234,8 @@ def test_no_two_uses_of_a_runs_key_have_the_same_key(generator):
     made = words(jax.random.split(key, 300))
     made += words(jax.vmap(lambda i: jax.random.fold_in(key, i))(
         jnp.asarray([*range(300, 400), 0x6D6763, 0x647261, 2**31 - 1], jnp.uint32)))
-    for kind in core.Kind:
-        keys = jax.vmap(lambda k, kind=kind: core.keys_of_release(key, kind, k))(numbers)
+    for kind in opening.Kind:
+        keys = jax.vmap(lambda k, kind=kind: opening.keys_of_release(key, kind, k))(numbers)
         of_release = jax.vmap(lambda k, kind=kind: fold_in(
             key, k + jnp.uint32(2**31), kind))(numbers)
         made += words(of_release) + words(keys.sample) + words(keys.noise)
@@ -250,7 +249,7 @@ def test_a_release_of_the_first_kind_has_the_keys_that_fold_in_makes():
     for number, generator in itertools.product((0, 5, 2**31 - 1), ("threefry2x32", "rbg")):
         key = jax.random.key(7, impl=generator)
         own = jax.random.fold_in(key, jnp.uint32(2**31 + number))
-        found = core.keys_of_release(key, core.Kind.MEAN, jnp.int32(number))
+        found = opening.keys_of_release(key, opening.Kind.MEAN, jnp.int32(number))
         assert words(jnp.stack(list(found))) == words(
             jnp.stack([jax.random.fold_in(own, i) for i in (0, 1)]))
 

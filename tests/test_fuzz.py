@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import fuzz, fuzz_cases
-from jaxminimax.mechanism import Description, OneRelease
+from benchmarks.privacy import fuzz, fuzz_cases
+from jaxminimax.mechanism import Description
+from jaxminimax.mechanism.repeat import OneRelease
 
 
 def test_random_and_hostile_cases_are_answered_soundly_or_refused(tmp_path, capsys):

@@ -12,8 +12,8 @@ import jaxminimax as jmm
 from jaxminimax import Saddle, problems
 from jaxminimax.algorithms import descent
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, moved, stepped
-from jaxminimax.algorithms.plan import release_variance
-from jaxminimax.audit import _rounds
+from jaxminimax.algorithms.planning import release_variance
+from jaxminimax.audit import pairs
 
 ALGORITHMS = (jmm.sgda, jmm.optimistic, jmm.extragradient)
 PAYOFF = np.random.default_rng(0).uniform(-1, 1, size=(1, 3, 4))
@@ -147,5 +147,5 @@ def test_what_is_no_geometry_or_no_start_is_refused(geometry, start, message):
 
 def test_attacks_look_at_released_operators_through_euclidean_steps():
     made = hyper(jmm.sgda, ENTROPIC)
-    assert _rounds.straightened(made) == hyper(jmm.sgda, EUCLIDEAN)
+    assert pairs.straightened(made) == hyper(jmm.sgda, EUCLIDEAN)
     assert descent.GEOMETRIES == ("euclidean", "entropy")

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from benchmarks import random_models
+from benchmarks.privacy import random_models
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.base import programs
 from jaxminimax.gradients.ghost import planning
 from jaxminimax.gradients.integer_sums import Grid, is_words
 from jaxminimax.gradients.summation import Rounding
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 SIZE = 4
 

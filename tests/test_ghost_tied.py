@@ -12,7 +12,7 @@ from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients.ghost import factors, planning
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.gradients.summation import Rounding
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 TABLE, WIDTH, ROWS, LOOKUPS = 60, 8, 2, 3
 

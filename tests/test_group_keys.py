@@ -12,10 +12,10 @@ import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Repeat, Saddle
 from jaxminimax.base.random_bits import threefry
 from jaxminimax.problems import ball, worst_group
-from jaxminimax.releases import core, operator_keys
+from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.releases.samples import sampled_of_group
+from jaxminimax.releases.reading import sampled_of_group
 
 SIZES, D, KEY, SPENT = (5, 9), 3, jax.random.key(4), 2
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(2, 9, D)))
@@ -37,7 +37,7 @@ def of(loss, strategy="vmap", **values):
 @jax.jit
 def words_of(kind):
     """Of every record, `[p, n_max, 2]`, by the definition."""
-    base = core.operators_words(KEY, kind, SPENT)
+    base = opening.operator_key_data(KEY, kind, SPENT)
     return jnp.stack([jnp.stack(threefry(base, jnp.full(9, i, jnp.uint32), jnp.arange(
         9, dtype=jnp.uint32)), -1) for i in range(2)])
 
@@ -46,7 +46,7 @@ def words_of(kind):
 def values(kind):
     """Every record's gradient `[p, n_max, D]`, clipped at 1, and its loss in [0, 1]."""
     def one(x, words):
-        loss, g = jax.value_and_grad(loud)(W, x, core.key_of(words))
+        loss, g = jax.value_and_grad(loud)(W, x, opening.key_of(words))
         return g / jnp.maximum(1, jnp.linalg.norm(g)), jnp.clip(loss, 0, 1)
 
     return jax.vmap(jax.vmap(one))(DATA, words_of(kind))
@@ -67,7 +67,7 @@ def losses(z=0.0, **more):
 
 
 def test_every_record_of_every_group_has_a_key_of_its_own():
-    every = operator_keys.with_words_of_groups(DATA, core.operators_words(KEY, 1, SPENT))[1]
+    every = operator_rng.with_key_data_of_groups(DATA, opening.operator_key_data(KEY, 1, SPENT))[1]
     np.testing.assert_array_equal(every, words_of(1))
     assert len({tuple(x) for x in np.asarray(every).reshape(-1, 2)}) == 18
 
@@ -76,9 +76,9 @@ def test_every_record_of_every_group_has_a_key_of_its_own():
 @pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.5),
                                       jmm.FixedSize(batch=3, replacement=True)], ids=str)
 def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
-    each, _ = values(core.Kind.GROUP_GRADIENT)
+    each, _ = values(opening.Kind.GROUP_GRADIENT)
     made = gradients(sampling)
-    own = core.keys_of_release(KEY, core.Kind.GROUP_GRADIENT, SPENT)
+    own = opening.keys_of_release(KEY, opening.Kind.GROUP_GRADIENT, SPENT)
     sample = jax.jit(lambda: sampled_of_group(own, KEY, made.query, jnp.int32(1), DATA)[0])()
     rows = np.arange(9) if sample.rows is None else np.asarray(sample.rows)
     rows = rows if sample.valid is None else rows[np.asarray(sample.valid)]
@@ -90,7 +90,7 @@ def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
 
 @pytest.mark.slow  # four programs
 def test_the_other_doors_of_groups_have_the_same_keys():
-    each, _ = values(core.Kind.MEAN)
+    each, _ = values(opening.Kind.MEAN)
     v = jnp.array([0.7, 0.3])
     g = opened(release_weighted_gradient, gradients(groups="all"), of(loud), v)
     np.testing.assert_allclose(g, 0.7 * each[0, :5].mean(0) + 0.3 * each[1].mean(0), rtol=1e-6)
@@ -99,21 +99,21 @@ def test_the_other_doors_of_groups_have_the_same_keys():
         return [x[:n].mean() for x, n in zip(values(kind)[1], SIZES, strict=True)]
 
     found = opened(release_group_losses, losses(), of(loud))
-    np.testing.assert_allclose(found, means(core.Kind.GROUP_LOSSES), rtol=1e-5)
+    np.testing.assert_allclose(found, means(opening.Kind.GROUP_LOSSES), rtol=1e-5)
     index = jmm.mechanism.Selection(bound=1.0, sizes=SIZES, noise_multiplier=0.0, times=4)
-    assert opened(release_group_index, index, of(loud)) == np.argmax(means(core.Kind.SELECTION))
+    assert opened(release_group_index, index, of(loud)) == np.argmax(means(opening.Kind.SELECTION))
     one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=0.0, times=4)
     place = jnp.int32(1), jnp.int32(6)
     loss = opened(release_loss, one, of(loud), place)
-    np.testing.assert_allclose(loss, values(core.Kind.RECORD_LOSS)[1][1, 6], rtol=1e-5)
+    np.testing.assert_allclose(loss, values(opening.Kind.RECORD_LOSS)[1][1, 6], rtol=1e-5)
 
 
 def test_releases_of_every_kind_have_keys_of_their_own():
-    words = [np.asarray(core.operators_words(KEY, kind, number)) for kind in core.Kind
+    words = [np.asarray(opening.operator_key_data(KEY, kind, number)) for kind in opening.Kind
              for number in range(3)]
-    others = [np.asarray(jax.random.key_data(k)) for kind in core.Kind for number in range(3)
-              for k in (*core.keys_of_release(KEY, kind, number),
-                        core.public_key(KEY, kind, number))]
+    others = [np.asarray(jax.random.key_data(k)) for kind in opening.Kind for number in range(3)
+              for k in (*opening.keys_of_release(KEY, kind, number),
+                        opening.public_key(KEY, kind, number))]
     assert len({tuple(x) for x in (*words, *others)}) == len(words) + len(others)
 
 

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks.narrow import Narrow
+from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.placement import shard_sums
 from jaxminimax.placement.host_data import Window
 from jaxminimax.placement.sharding import arrays
-from jaxminimax.releases.samples import sample_of_release
+from jaxminimax.releases.reading import sample_of_release
 
 N, D = 200, 3
 PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))

@@ -23,12 +23,13 @@ from scipy.signal import fftconvolve
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.__main__ import main
-from jaxminimax.accounting import RunMark, _books, _curves, _fixed_order, _odometer, _pairs
-from jaxminimax.accounting._charge import charges
-from jaxminimax.accounting._epsilon import worst
-from jaxminimax.accounting._filters import Basic, Plan, total
-from jaxminimax.accounting._renyi_filter import Renyi, best_order
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.accounting import books, curve, filters, renyi
+from jaxminimax.accounting import pairs as dominating
+from jaxminimax.accounting.answers import worst
+from jaxminimax.accounting.books import RunMark
+from jaxminimax.accounting.curve import charges
+from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
 ROOT = pathlib.Path(__file__).parents[1]
@@ -73,7 +74,7 @@ def test_poisson_divergences_match_quadrature(rate, z, order):
         x = np.linspace(-2 * order - 14 * z, 2 * order + 14 * z, 400_001)
         exact = max(math.log(integrate.simpson(np.exp(order * p(x) + (1 - order) * q(x)), x=x))
                     for p, q in both) / (order - 1)
-        made, failure = _fixed_order.of_losses(PrivacyLoss("poisson", z, rate), 1, order,
+        made, failure = renyi.of_losses(PrivacyLoss("poisson", z, rate), 1, order,
                                                neighbours)
         assert exact * (1 - 1e-9) <= made <= exact * (1 + 1e-5)
         assert failure == 0
@@ -84,11 +85,11 @@ def test_laplace_and_pure_divergences_match_their_integrals():
     z, order = 1.5, 4.0
     p, q = stats.laplace.logpdf(x, 1, z), stats.laplace.logpdf(x, 0, z)
     exact = math.log(integrate.simpson(np.exp(order * p + (1 - order) * q), x=x)) / (order - 1)
-    made, _ = _fixed_order.of_losses(PrivacyLoss("laplace", z), 1, order, RO)
+    made, _ = renyi.of_losses(PrivacyLoss("laplace", z), 1, order, RO)
     assert made == pytest.approx(exact, rel=1e-6)
-    assert made <= _fixed_order.pure(1 / z, order)
+    assert made <= renyi.pure(1 / z, order)
     for epsilon in (1e-8, 0.3, 40.0, 2000.0):
-        assert 0 < _fixed_order.pure(epsilon, 7.0) <= epsilon * (1 + 1e-9)
+        assert 0 < renyi.pure(epsilon, 7.0) <= epsilon * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kind", ["fixed", "replacement"])
@@ -97,11 +98,11 @@ def test_divergences_of_fixed_sizes_are_above_an_attack(kind):
     n, m, z, order = 1000, 50, 8.0, 4.0
     rate = m / n if kind == "fixed" else 1 / n
     loss = PrivacyLoss(kind, z, rate, n, m)
-    made, failure = _fixed_order.of_losses(loss, 1, order, RO)
-    attack, _ = _fixed_order.of_losses(PrivacyLoss("poisson", z / 2, m / n), 1, order, AR)
+    made, failure = renyi.of_losses(loss, 1, order, RO)
+    attack, _ = renyi.of_losses(PrivacyLoss("poisson", z / 2, m / n), 1, order, AR)
     assert 0 < failure <= 1e-18
     assert attack < made < 1.5 * attack
-    less, more = _fixed_order.of_losses(loss, 1, order, RO, 1e-9)
+    less, more = renyi.of_losses(loss, 1, order, RO, 1e-9)
     assert less < (1 + 1e-6) * made
     assert more <= 1e-9
 
@@ -109,16 +110,16 @@ def test_divergences_of_fixed_sizes_are_above_an_attack(kind):
 @pytest.mark.parametrize("neighbours", [RO, AR])
 def test_divergences_from_profiles_are_just_above_the_integral(neighbours):
     loss, order = PrivacyLoss("poisson", 2.0, 0.05), 5.0
-    exact, _ = _fixed_order.of_losses(loss, 1, order, neighbours)
-    pairs = _pairs.KINDS["poisson"](loss, 1, neighbours, 1)[0][0]
-    made = max(_fixed_order._of_pair(pair, order, 1e-22)[0] for pair in pairs)
+    exact, _ = renyi.of_losses(loss, 1, order, neighbours)
+    pairs = dominating.KINDS["poisson"](loss, 1, neighbours, 1)[0][0]
+    made = max(renyi._of_pair(pair, order, 1e-22)[0] for pair in pairs)
     assert exact * (1 - 1e-6) < made < 1.001 * exact
 
 
 def test_several_records_of_a_person_cost_at_least_as_much():
     for loss in (PrivacyLoss("poisson", 3.0, 0.05), PrivacyLoss("laplace", 3.0),
                  PrivacyLoss("fixed", 6.0, 0.05, 1000, 50)):
-        one, two, three = (_fixed_order.of_losses(loss, 7, 4.0, RO, 1e-18, k)[0]
+        one, two, three = (renyi.of_losses(loss, 7, 4.0, RO, 1e-18, k)[0]
                            for k in (1, 2, 3))
         assert 2 * one < two
         assert 1.3 * two < three
@@ -126,10 +127,10 @@ def test_several_records_of_a_person_cost_at_least_as_much():
 
 def test_an_unknown_loss_and_too_little_noise_are_refused():
     with pytest.raises(ValueError, match="filter='basic'"):
-        _fixed_order.of_losses(PrivacyLoss("new", 1.0), 1, 3.0, RO)
+        renyi.of_losses(PrivacyLoss("new", 1.0), 1, 3.0, RO)
     for z in (0.0, 1e-9):
         loss = PrivacyLoss("poisson", z, 0.1)
-        assert _fixed_order.of_losses(loss, 1, 3.0, RO)[0] == math.inf
+        assert renyi.of_losses(loss, 1, 3.0, RO)[0] == math.inf
 
 
 # ---- filters ---------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ def test_what_a_filter_lets_in_costs_no_more_by_exact_composition(make, epsilon,
 def test_a_filter_is_not_far_above_exact_composition():
     rule = Renyi.open(1.0, 1e-6, best_order(1.0, 1e-6, RO))
     one = rule.charge(steps(10.0, 1), "", 1.0, RO)["divergence"]
-    exact = _curves.gaussian_mu(1.0, 1e-6)
+    exact = curve.gaussian_mu(1.0, 1e-6)
     assert 0.9 < math.sqrt(rule.limits["divergence"] / one) * (2 / 10) / exact < 1
 
 
@@ -221,7 +222,7 @@ def test_the_best_adversary_who_chooses_and_stops_stays_below_the_claim(kind):
         one = 2 * rule.limits["divergence"] / rule.details["order"] / units  # of mu^2
         choices = [(k, math.sqrt(k * one)) for k in (1, 3, 12)]
     else:
-        choices = [(k, _curves.gaussian_mu(k * epsilon / units, delta / units)) for k in (1, 3, 12)]
+        choices = [(k, curve.gaussian_mu(k * epsilon / units, delta / units)) for k in (1, 3, 12)]
     attained = best([epsilon] * (units + 1), units, choices)
     assert attained <= delta
     assert attained > 0.2 * delta or kind == "basic"
@@ -246,7 +247,7 @@ def test_the_odometer_of_a_statement_holds_for_the_best_stop():
     mechanism = jmm.sgda.mechanism(hyper)
     mu = 2 * math.sqrt(charges(mechanism, RO)[0].gaussian / rounds)
     told = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta) for t in range(rounds)]
-    last = _odometer.odometer(mechanism.spent_part, rounds, rounds, delta, RO)[0]
+    last = filters.odometer(mechanism.spent_part, rounds, rounds, delta, RO)[0]
     looking = [said.epsilon_if_stopped_by_looking for said in told] + [last]
     fixed = [said.epsilon_spent_if_fixed for said in told] + [told[0].epsilon]
     release = [(1, mu)]
@@ -277,7 +278,7 @@ def test_sums_are_rounded_up():
 
 @pytest.mark.parametrize("allowed", [1, 2, 3, 50, 9373, 10**9])
 def test_milestones_share_one_delta_and_end_at_all_releases(allowed):
-    made = _odometer.milestones(allowed, 1e-6)
+    made = filters.milestones(allowed, 1e-6)
     ends, deltas = zip(*made, strict=True)
     assert math.fsum(deltas) <= 1e-6
     assert min(deltas) > 0
@@ -685,7 +686,7 @@ def test_a_ledger_has_one_name(path):
 def test_a_lock_that_is_held_and_a_folder_that_is_missing_are_told(path, tmp_path):
     ledger = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6)
     ledger._books._wait = 0.05
-    with (_books.Books(path).locked(), pytest.raises(ValueError, match="locked by another")):
+    with (books.Books(path).locked(), pytest.raises(ValueError, match="locked by another")):
         ledger.reserve(steps(60.0))
     with pytest.raises(ValueError, match="make it first"):
         jmm.accounting.Ledger(tmp_path / "none" / "a", epsilon=1.0, delta=1e-6)

@@ -7,8 +7,9 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _curves, _search, _tuning, _tuning_noise
-from jaxminimax.accounting._limits import limits
+from jaxminimax.accounting import calibration, curve
+from jaxminimax.accounting import tuning as searches
+from jaxminimax.accounting.answers import limits
 from jaxminimax.drivers import tuning
 
 
@@ -70,8 +71,8 @@ def test_every_search_ends_with_the_check_of_its_target():
 
     for guess in (None, jump):
         with pytest.raises(ValueError, match=r"epsilon = 5 cannot be met.* 3.33.*smaller"):
-            _search.find(jump, 5.0, guess)
-        assert 3.3 * (1 - 2e-3) < jump(_search.find(jump, 3.3, guess)) <= 3.3
+            calibration.find(jump, 5.0, guess)
+        assert 3.3 * (1 - 2e-3) < jump(calibration.find(jump, 3.3, guess)) <= 3.3
 
 
 @pytest.mark.parametrize("people", [1, 3])
@@ -81,7 +82,7 @@ def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
     found = limits(quiet, 1e-6, people=people)
     cost = quiet.charges("replace_one")[0]
     for epsilon, holds in ((found.epsilon * (1 - 1e-9), True), (found.epsilon, False)):
-        assert (_curves.delta_of(cost, epsilon, "replace_one", people) < 1e-6 * (1 - 1e-12)
+        assert (curve.delta_of(cost, epsilon, "replace_one", people) < 1e-6 * (1 - 1e-12)
                 ) == holds
     # (noise that costs nothing reaches both)
     assert jmm.epsilon(quiet, 1.01 * found.delta, people=people) < 1
@@ -91,14 +92,14 @@ def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_search_among_candidates_meets_its_target_or_refuses_it(apart):
     def searched(epsilon):
-        target = _tuning_noise.Target(epsilon, 1e-6, jmm.mechanism.Repetitions(), "replace_one")
+        target = searches.Target(epsilon, 1e-6, jmm.mechanism.Repetitions(), "replace_one")
         hyper = jmm.sgda.Hyper(query=repeat(jmm.Full(), 1).query, step=Saddle(0.1, 0.1),
                                iterations=10)
-        made, score = _tuning_noise.calibrate_search(
+        made, score = searches.calibrate_search(
             jmm.sgda, [hyper], tuning.score_mechanism((0.0, 1.0), 100_000), target, apart=apart,
             share=0.2)
-        run = _tuning_noise.one_run(jmm.sgda, made[0], score, apart)
-        return _tuning.epsilon_of_best(target.cost(run), 1e-6, jmm.mechanism.Repetitions(),
+        run = searches.one_run(jmm.sgda, made[0], score, apart)
+        return searches.epsilon_of_best(target.cost(run), 1e-6, jmm.mechanism.Repetitions(),
                                        "replace_one")
 
     assert 0.998 * 30 < searched(30.0) <= 30 * (1 + 1e-9)

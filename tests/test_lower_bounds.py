@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 import jaxminimax as jmm
-from benchmarks import lower_bounds
+from benchmarks.privacy import lower_bounds
 
 LIMIT = 1 + 1e-9  # the divergences are of post-processed outputs: only floats may round up
 

@@ -11,8 +11,11 @@ from scipy import stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _curves, _pairs, _people, subsampling
-from jaxminimax.mechanism import DITHER_FAILURE, PrivacyLoss, costs
+from jaxminimax.accounting import curve, subsampling
+from jaxminimax.accounting import pairs as dominating
+from jaxminimax.mechanism import costs
+from jaxminimax.mechanism.costs import PrivacyLoss
+from jaxminimax.mechanism.grid import DITHER_FAILURE
 
 RO = "replace_one"
 
@@ -75,7 +78,7 @@ def test_what_is_charged_for_bad_sets_covers_every_choice_of_bad_steps(people, m
                             strict=True):
             p, other = ([(w / whole, at[a]) for a, w in law.items()] for at in (one[0], two[0]))
             attained += divergence(p, other, eps, z) / dither
-        ((pair,), _), = _pairs.KINDS["poisson"](PrivacyLoss("poisson", z, q), 1, RO, people)
+        ((pair,), _), = dominating.KINDS["poisson"](PrivacyLoss("poisson", z, q), 1, RO, people)
         pairs = float(pair.right(np.array([eps]))[0])
         charged = costs._bad_sets.__wrapped__(people, q)
         assert attained <= pairs + charged + 1e-9
@@ -91,8 +94,8 @@ def test_failures_of_sets_that_are_not_in_a_sample_cost_nothing(z):
     made = repeat(jmm.Poisson(rate=0.01), 1000, z)
     (cost,) = made.charges(RO)
     for k in (68, 100):
-        found = _people.dearest(made, 1e-6, RO, k)
-        described = _curves.epsilon_of(cost.described(), 1e-6, RO, k)
+        found = curve.dearest(made, 1e-6, RO, k)
+        described = curve.epsilon_of(cost.described(), 1e-6, RO, k)
         assert described <= found.epsilon <= described * (1 + 1e-6)
         assert not found.lemma
     assert cost.failures(68) < 1e-22
@@ -122,12 +125,12 @@ def test_epsilon_grows_with_the_records_of_a_person(made):
 @pytest.mark.parametrize(("kind", "k"), [("small", 19), ("half", 6)])
 def test_the_lemma_counts_where_it_is_the_smaller(kind, k):
     made, delta = RUNS[kind], 1e-6
-    found = _people.dearest(made, delta, RO, k)
+    found = curve.dearest(made, delta, RO, k)
     (cost,) = made.charges(RO)
     assert found.lemma
-    assert found.epsilon < 0.9 * _curves.epsilon_of(cost, delta, RO, k)
+    assert found.epsilon < 0.9 * curve.epsilon_of(cost, delta, RO, k)
     e = found.epsilon / k
-    assert jmm.delta(made, e) * _people.factor(e, k) <= delta * (1 + 1e-3)
+    assert jmm.delta(made, e) * curve.factor(e, k) <= delta * (1 + 1e-3)
     assert jmm.delta(made, found.epsilon, people=k) <= delta * (1 + 1e-3)
     answer = jmm.accounting.calibrate_noise(made, 1.0, delta, people=k)
     assert 0.998 < jmm.epsilon(answer, delta, people=k) <= 1
@@ -137,13 +140,13 @@ def test_the_lemma_counts_where_it_is_the_smaller(kind, k):
 def test_the_factor_of_the_lemma_is_a_geometric_sum(epsilon):
     for k in (1, 2, 7, 100):
         exact = mp.fsum(mp.exp(j * mp.mpf(epsilon)) for j in range(k))
-        assert exact <= _people.factor(epsilon, k) <= exact * (1 + mp.mpf(10) ** -11)
-    assert _people.factor(1e-9, 2**31 - 1) == pytest.approx(1e9 * math.expm1(2.147483647), rel=1e-8)
+        assert exact <= curve.factor(epsilon, k) <= exact * (1 + mp.mpf(10) ** -11)
+    assert curve.factor(1e-9, 2**31 - 1) == pytest.approx(1e9 * math.expm1(2.147483647), rel=1e-8)
 
 
 def test_the_first_bound_counts_where_it_is_the_smaller():
     for kind in ("poisson", "full", "sizes"):
-        assert not _people.dearest(RUNS[kind], 1e-6, RO, 5).lemma
+        assert not curve.dearest(RUNS[kind], 1e-6, RO, 5).lemma
 
 
 def test_failures_are_the_largest_of_any_place():
@@ -152,7 +155,7 @@ def test_failures_are_the_largest_of_any_place():
         clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=100,
         parameters=parameters)) for times, z, parameters in ((1, 5.0, 10), (50, 50.0, 10**6)))
     whole = jmm.Parallel(parts=(near, far))
-    charged = _people.anywhere(whole.charges(RO))
+    charged = curve.anywhere(whole.charges(RO))
     worst = jmm.Parallel(parts=(far,)).charges(RO)[0]
     assert charged[0].gaussian == near.charges(RO)[0].gaussian > worst.gaussian
     assert all(cost.law_error == worst.law_error and cost.failure == worst.failure
@@ -216,5 +219,5 @@ def test_sums_of_powers_do_not_overflow_before_they_are_infinite():
     for k in (2, 3, 7):
         for epsilon in (0.0, 1e-9, 0.3, 40.0, 689.0 / (k - 1)):
             exact = sum(mp.exp(j * mp.mpf(epsilon)) for j in range(k))
-            assert exact <= _people.factor(epsilon, k) < exact * (1 + mp.mpf(1e-10))
-    assert _people.factor(700.0, 2) == math.inf
+            assert exact <= curve.factor(epsilon, k) < exact * (1 + mp.mpf(1e-10))
+    assert curve.factor(700.0, 2) == math.inf

@@ -9,12 +9,17 @@ import sys
 import conftest
 import pytest
 
-from benchmarks import device, noise_law, table2, throughput
+from benchmarks.privacy import noise_law
+from benchmarks.published.table2 import __main__ as table2
+from benchmarks.speed import device
+from benchmarks.speed.throughput import __main__ as throughput
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
-PARSERS = {"benchmarks.throughput": throughput.parser, "benchmarks.device": device.parser,
-           "benchmarks.noise_law": noise_law.parser, "benchmarks.table2": table2.parser}
+PARSERS = {"benchmarks.speed.throughput": throughput.parser,
+           "benchmarks.speed.device": device.parser,
+           "benchmarks.privacy.noise_law": noise_law.parser,
+           "benchmarks.published.table2": table2.parser}
 
 
 def started(folder, *parts, platform, python=None):
@@ -45,8 +50,8 @@ def test_every_command_of_the_script_is_understood(tmp_path, platform):
         if name in PARSERS:
             given = PARSERS[name]().parse_args(words)
             assert given.json.parent == tmp_path / "out"
-            assert getattr(given, "quick", False) == (platform == "cpu" and name != "benchmarks."
-                                                      "table2")
+            assert getattr(given, "quick", False) == (
+                platform == "cpu" and name != "benchmarks.published.table2")
 
 
 def test_an_unknown_part_is_refused(tmp_path):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_gan
 from jaxminimax import Saddle
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.releases import core, operator_keys
+from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.proximal import release_resolvent
-from jaxminimax.releases.samples import sample_of_release
+from jaxminimax.releases.reading import sample_of_release
 from jaxminimax.releases.stream import release_leaf
 
 N, D, KEY = 40, 3, jax.random.key(5)
@@ -46,8 +47,8 @@ def of(loss, strategy="vmap", **values):
 
 
 def words(rows=np.arange(N), release=0, key=KEY, group=0):
-    base = core.operators_words(key, core.Kind.MEAN, release)
-    return operator_keys.with_words((), jnp.asarray(rows), base, group)[1]
+    base = opening.operator_key_data(key, opening.Kind.MEAN, release)
+    return operator_rng.with_key_data((), jnp.asarray(rows), base, group)[1]
 
 
 # --- keys ---
@@ -57,8 +58,8 @@ def test_every_row_of_every_release_and_group_has_a_key_of_its_own():
     every = [words(release=k, group=i) for k in range(3) for i in range(2)]
     found = {tuple(x) for x in np.concatenate(every)}
     others = [jax.random.key_data(k) for r in range(3)
-              for k in (*core.keys_of_release(KEY, core.Kind.MEAN, r),
-                        core.public_key(KEY, core.Kind.MEAN, r))]
+              for k in (*opening.keys_of_release(KEY, opening.Kind.MEAN, r),
+                        opening.public_key(KEY, opening.Kind.MEAN, r))]
     assert len(found) == 6 * N
     assert not found & {tuple(np.asarray(x)) for x in others}
 
@@ -68,7 +69,7 @@ def test_a_key_belongs_to_the_row_and_not_to_its_place():
 
 
 def test_words_are_the_keys_that_folding_gives():
-    base = core.key_of(core.operators_words(KEY, core.Kind.MEAN, 0))
+    base = opening.key_of(opening.operator_key_data(KEY, opening.Kind.MEAN, 0))
     np.testing.assert_array_equal(words([9])[0], jax.random.key_data(jax.random.fold_in(base, 9)))
 
 
@@ -117,7 +118,7 @@ def test_the_norm_of_an_operator_that_draws_its_norm_is_clipped_in_every_strateg
     pairs, clip = (DATA, words()), Saddle(2.0, 1.0)
     sums = []
     for strategy in STRATEGIES:
-        total = clipped_sum(operator_keys.operator_of(of(loud, strategy)), clip)
+        total = clipped_sum(operator_rng.operator_of(of(loud, strategy)), clip)
         one = jax.jit(lambda x, total=total: jax.lax.map(
             lambda i: total(z, jax.tree.map(lambda a: a[i][None], x)), jnp.arange(N)))(pairs)
         for bound, g in zip(clip, one, strict=True):
@@ -168,12 +169,12 @@ def test_runs_from_the_host_and_resumed_ones_draw_the_same(tmp_path):
 @pytest.mark.slow
 def test_a_stream_draws_for_the_record_that_it_reads():
     sums = jmm.mechanism.TreeSums(clip=2.0, leaves=4, noise_multiplier=0.0)
-    base = core.operators_words(KEY, core.Kind.LEAF, 1)
+    base = opening.operator_key_data(KEY, opening.Kind.LEAF, 1)
     for place in ((5,), (2, 3)):  # of all records, and of a group
         data = DATA if len(place) == 1 else jax.tree.map(
             lambda x: x.reshape(4, 10, *x.shape[1:]), DATA)
         g = release_leaf(KEY, sums, 1, of(signs), START, data, tuple(map(jnp.int32, place)))
-        key = operator_keys.with_words((), jnp.array(place[-1:]), base, *place[:-1])[1][0]
+        key = operator_rng.with_key_data((), jnp.array(place[-1:]), base, *place[:-1])[1][0]
         drawn = jax.random.rademacher(jax.random.wrap_key_data(key), (2 * D,), float) / 8
         np.testing.assert_allclose(np.concatenate([g.w, -g.v]), drawn, rtol=1e-12)
 
@@ -187,7 +188,7 @@ def test_a_public_term_has_a_key_of_its_own_in_every_round():
         points = jmm.run(KEY, START, DATA, hyper(), jmm.sgda, p, lambda state: state.z.w)[1]
         moves.append(np.diff(np.concatenate([START.w[None], points]), axis=0))
     for release, gap in enumerate((moves[1] - moves[0]) / 0.1):
-        key = core.public_key(KEY, core.Kind.MEAN, release)
+        key = opening.public_key(KEY, opening.Kind.MEAN, release)
         np.testing.assert_allclose(gap, jax.random.normal(key, (D,)), rtol=1e-6)
 
 
@@ -220,16 +221,16 @@ def test_statistics_of_a_batch_stay_refused():
 
 @pytest.mark.slow
 def test_a_gan_with_fresh_points_draws_others_in_every_round():
-    problem = jmm.problems.wgan(lambda w, x: w @ x, lambda v, xi: v + xi,
-                                jmm.problems.FreshLatents(6, D), limit=2.0, norm="ball")
+    problem = demo_gan.wgan(lambda w, x: w @ x, lambda v, xi: v + xi,
+                            demo_gan.FreshLatents(6, D), limit=2.0, norm="ball")
     assert problem.random
     v = jnp.full(D, 0.3)
     one, other = (problem.public(Saddle(jnp.ones(D), v), jax.random.key(k)) for k in range(2))
     # points come with their mirrors, so their mean is 0: the operator is linear, and equal
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), one, other)
     np.testing.assert_allclose(one.w, -v, atol=1e-12)
-    bent = jmm.problems.wgan(lambda w, x: jnp.tanh(w @ x), lambda v, xi: v + xi,
-                             jmm.problems.FreshLatents(6, D))
+    bent = demo_gan.wgan(lambda w, x: jnp.tanh(w @ x), lambda v, xi: v + xi,
+                         demo_gan.FreshLatents(6, D))
     one, other = (bent.public(Saddle(jnp.ones(D), v), jax.random.key(k)) for k in range(2))
     assert np.abs(one.w - other.w).max() > 1e-3
     only = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
@@ -237,4 +238,4 @@ def test_a_gan_with_fresh_points_draws_others_in_every_round():
     done = jmm.run(KEY, START, DATA[0], settings, jmm.sgda, bent)
     assert np.isfinite(done.state.z.v).all()
     with pytest.raises(ValueError, match="even"):
-        jmm.problems.FreshLatents(5, 2)
+        demo_gan.FreshLatents(5, 2)

@@ -12,7 +12,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.placement.host_data import Window
-from jaxminimax.releases import groups, losses, own_record, proximal, solutions, stream
+from jaxminimax.releases import groups, losses, proximal, record_isolation, solutions, stream
 
 N, KEY, ZERO = 50, jax.random.key(0), jnp.int32(0)
 X = jnp.linspace(-1.0, 1.0, N)
@@ -136,11 +136,11 @@ def test_what_reads_its_own_record_is_let_through():
               lambda y: y * jnp.sum(public[0]),
               lambda y: jnp.sum(jax.vmap(lambda a: a - jax.lax.pmean(a, "own"),
                                          axis_name="own")(y * jnp.ones(3)))):
-        own_record.check(of(f), POINT, X)
+        record_isolation.check(of(f), POINT, X)
     assert np.isfinite(go(of(lambda y: y)))
     # the library's own rule, which looks at no record
     pair = Saddle(jnp.ones(1), jnp.ones(1))
-    own_record.check(ClippedOperator(lambda z, y: Saddle(y * z.w, z.v), 1.0), pair, X)
+    record_isolation.check(ClippedOperator(lambda z, y: Saddle(y * z.w, z.v), 1.0), pair, X)
 
 
 def test_an_axis_that_the_record_has_too_explains_the_length_but_not_the_data():
@@ -171,9 +171,9 @@ def test_rows_on_a_mesh_or_sent_ahead_are_counted_as_all_of_them():
                   valid=None, fits=jnp.ones(2, bool), marks=jnp.zeros((2, 2), jnp.uint32),
                   first=ZERO, population=N, described=())
     for data in (jmm.placement.shard(X, mesh), sent):
-        own_record.check(of(lambda y: y), POINT, data)
+        record_isolation.check(of(lambda y: y), POINT, data)
         with pytest.raises(ValueError, match="closes over"):
-            own_record.check(of(lambda y: y * jnp.sum(X + 1)), POINT, data)
+            record_isolation.check(of(lambda y: y * jnp.sum(X + 1)), POINT, data)
 
 
 def test_an_error_of_the_operators_own_stays_what_it_is():

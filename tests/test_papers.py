@@ -13,10 +13,10 @@ import pytest
 from scipy import special
 
 import jaxminimax as jmm
-from benchmarks import formulas, papers_noise
-from benchmarks.papers_noise import gaussian, ideal_epsilon, pair, repeat
+from benchmarks.privacy import formulas, papers_noise
+from benchmarks.privacy.papers_noise import gaussian, ideal_epsilon, pair, repeat
 from jaxminimax import Saddle
-from jaxminimax.accounting import _composed, _curves, _tilt, subsampling
+from jaxminimax.accounting import composition, curve, subsampling, tilt
 
 
 def fixed(z, n, batch, times, *, replacement=False):
@@ -37,13 +37,13 @@ def calibrated(mechanism, epsilon, delta):
 def at_grid(grid, mechanism, delta):
     """Epsilon on a reference's own grid, so that its digits can be compared."""
     (cost,) = papers_noise.charges(mechanism)
-    (releases,) = _curves._directions(cost, "replace_one", 1)
-    guess = _composed._Guess(releases, delta)
+    (releases,) = curve._directions(cost, "replace_one", 1)
+    guess = composition._Guess(releases, delta)
     t, epsilon = guess.tilt_for(delta), guess.epsilon(delta)
-    parts = [_tilt.uniform(pair, top, times, grid)
+    parts = [tilt.uniform(pair, top, times, grid)
              for (pair, times), top in zip(releases, guess.tops, strict=True)]
-    made = _tilt.Composed(parts, guess.parts, grid, t, epsilon, math.log(delta))
-    return _composed._root(made, lambda _: delta, epsilon)
+    made = tilt.Composed(parts, guess.parts, grid, t, epsilon, math.log(delta))
+    return composition._root(made, lambda _: delta, epsilon)
 
 
 def near(value, reference, rel=1e-3):

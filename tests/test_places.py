@@ -97,15 +97,15 @@ def test_a_place_that_would_be_another_one_is_refused(place):
 
 
 def test_streams_of_all_kinds_and_places_differ():
-    from jaxminimax.releases import core
+    from jaxminimax.releases import opening
 
-    found = [core.stream(kind, dataclasses.replace(repeat(), place=place))
-             for kind in core.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
+    found = [opening.stream(kind, dataclasses.replace(repeat(), place=place))
+             for kind in opening.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
     assert len(set(found)) == len(found)
     assert max(found) < 2**32
     assert found[0] == 0
-    for kind in core.Kind:  # as before there were places
-        assert core.stream(kind, repeat()) == int(kind)
+    for kind in opening.Kind:  # as before there were places
+        assert opening.stream(kind, repeat()) == int(kind)
 
 
 @pytest.mark.parametrize("several", [jmm.Sequence, jmm.Parallel])
@@ -127,7 +127,7 @@ def test_the_difference_of_two_parts_has_the_noise_of_both(several):
 
 @pytest.mark.parametrize("sampling", [jmm.Poisson(rate=0.5), jmm.FixedSize(batch=10)])
 def test_two_parts_read_samples_of_their_own(sampling):
-    from jaxminimax.releases.samples import sample_of_release
+    from jaxminimax.releases.reading import sample_of_release
 
     query = dataclasses.replace(QUERY, sampling=sampling, population=1000)
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
@@ -139,7 +139,7 @@ def test_two_parts_read_samples_of_their_own(sampling):
 
 def test_rows_sent_ahead_for_another_part_are_not_released():
     from jaxminimax.placement.host_data import Window
-    from jaxminimax.releases.samples import described, samples_ahead
+    from jaxminimax.releases.reading import described, samples_ahead
 
     query = dataclasses.replace(QUERY, sampling=jmm.FixedSize(batch=10))
     first, second = jmm.Sequence(parts=(repeat(query), repeat(query))).parts
@@ -461,12 +461,12 @@ def audited(algorithm):
 
 
 def test_an_audit_sees_noise_that_two_releases_share():
-    from jaxminimax.releases import core
+    from jaxminimax.releases import opening
 
     sound = audited(with_point(Two.point))
     assert sound.shared == 0
     assert not sound.violated
-    with mock.patch.object(core, "stream", lambda kind, described: int(kind)):
+    with mock.patch.object(opening, "stream", lambda kind, described: int(kind)):
         found = audited(with_point(Two.point))
     assert found.shared > 0.9
     assert found.violated

@@ -24,11 +24,12 @@ import pytest
 from test_doors import DOORS, ROWS, SIZES, Door, N, W
 
 import jaxminimax as jmm
-from benchmarks import mutant_detectors as detectors
-from benchmarks import mutant_subtle as subtle
+from benchmarks.privacy.mutants import detectors, subtle
 from jaxminimax import Saddle
-from jaxminimax.mechanism import coefficients, noise_unit, solution_length
-from jaxminimax.releases import samples
+from jaxminimax.mechanism.factorisation import coefficients
+from jaxminimax.mechanism.resolvent import noise_unit
+from jaxminimax.mechanism.solutions import solution_length
+from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
@@ -158,7 +159,7 @@ def test_samples_have_the_described_rate_and_are_independent():
     @jax.jit
     @jax.vmap
     def members(spent):
-        sample = samples.sample_of_release(KEYS[0], made, spent)[1]
+        sample = reading.sample_of_release(KEYS[0], made, spent)[1]
         return jnp.zeros(n, bool).at[sample.rows].max(sample.valid)
 
     inside = np.asarray(members(jnp.arange(count)))

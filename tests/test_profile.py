@@ -16,8 +16,8 @@ from scipy import integrate, optimize, special, stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _gaussian, _people, _renyi
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.accounting import curve, pairs, renyi
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 MAIN = (64 / 39992, 1.34254, 9373)  # rate, noise, releases
 real = pytest.mark.usefixtures("real_noise")
@@ -184,8 +184,8 @@ def test_what_is_out_of_range_is_refused(how, match):
 @pytest.mark.parametrize(("rate", "z", "k", "order"), [
     (0.01, 0.7, 2, 6.0), (0.3, 0.6, 1, 20.0), (0.2, 3.0, 4, 1.01), (1.0, 2.0, 3, 5.0)])
 def test_renyi_divergences_of_mixtures_are_their_integrals(rate, z, k, order):
-    at = int(np.searchsorted(_renyi.ORDERS, order))
-    order = _renyi.ORDERS[at]
+    at = int(np.searchsorted(renyi.ORDERS, order))
+    order = renyi.ORDERS[at]
     j = np.arange(k + 1)
     w = stats.binom.pmf(j, k, rate)
 
@@ -200,7 +200,7 @@ def test_renyi_divergences_of_mixtures_are_their_integrals(rate, z, k, order):
     total = sum(integrate.quad(integrand, *pair, epsabs=0, epsrel=1e-12)[0]
                 for pair in itertools.pairwise(ends))
     cost = Charge(losses=((PrivacyLoss("poisson", z, rate), 7),))
-    found = _renyi.divergences(cost, "replace_one", k)[at]
+    found = renyi.divergences(cost, "replace_one", k)[at]
     assert found == pytest.approx(7 * math.log(total) / (order - 1), rel=1e-6)
 
 
@@ -267,7 +267,7 @@ def test_gaussians_are_k_times_as_far_wherever_the_records_are():
 def test_where_records_may_be_apart_the_lemma_on_groups_is_charged(made):
     k, delta = 2, 1e-6
     assert not made.together()
-    found = _people.dearest(made, delta, "replace_one", k)
+    found = curve.dearest(made, delta, "replace_one", k)
     assert found.lemma
     e = found.epsilon / k
     assert jmm.delta(made, e) * (1 + math.exp(e)) <= delta * (1 + 1e-3)
@@ -284,7 +284,7 @@ def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
     for made in (poisson(0.01, 2.0, 50, 5000), jmm.Repeat(times=30, query=alike),
                  jmm.GroupLosses(bound=1.0, sizes=(9, 8), noise_multiplier=30.0, times=20)):
         assert made.together()
-        found = _people.dearest(made, 1e-6, "replace_one", 3)
+        found = curve.dearest(made, 1e-6, "replace_one", 3)
         apart = jmm.Parallel(parts=(made, made))
         assert not found.lemma
         assert jmm.epsilon(made, 1e-6) < found.epsilon <= jmm.epsilon(apart, 1e-6, people=3)
@@ -292,7 +292,7 @@ def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
 
 def test_a_new_description_says_nothing_of_several_records_and_gets_the_lemma():
     assert not jmm.mechanism.Description.together(poisson())
-    assert not jmm.mechanism.OneRelease.together(poisson().query, poisson())
+    assert not jmm.mechanism.repeat.OneRelease.together(poisson().query, poisson())
 
 
 # --- words, JSON and pictures ---
@@ -342,7 +342,7 @@ def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():
 def test_the_closest_gaussian_is_not_below_and_infinite_where_there_is_none():
     for mu in (1e-3, 0.3, 4.0):
         for e in (0.0, 0.1 * mu, 3 * mu):
-            delta = float(_gaussian.delta(mu, np.array(e)))
-            assert mu <= _gaussian.closest_mu(e, delta) <= mu * (1 + 1e-6)
-    assert _gaussian.closest_mu(1.0, 0.0) == 0.0
-    assert _gaussian.closest_mu(1.0, 1.0) == math.inf
+            delta = float(pairs.gaussian_delta(mu, np.array(e)))
+            assert mu <= pairs.closest_mu(e, delta) <= mu * (1 + 1e-6)
+    assert pairs.closest_mu(1.0, 0.0) == 0.0
+    assert pairs.closest_mu(1.0, 1.0) == math.inf

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxminimax.accounting import _curves, _pairs, subsampling
+from jaxminimax.accounting import curve, subsampling
+from jaxminimax.accounting import pairs as dominating
 from jaxminimax.base import masses
-from jaxminimax.mechanism import PrivacyLoss
+from jaxminimax.mechanism.costs import PrivacyLoss
 
 DIGITS = 60
 exactly = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -82,7 +83,7 @@ def holds(value, exact, digits=1e-6):
 
 def of_kind(loss, eps, people=1, neighbours="replace_one"):
     """The profiles of one release, one for each direction."""
-    ((pairs, times),) = _pairs.KINDS[loss.kind](loss, 1, neighbours, people)
+    ((pairs, times),) = dominating.KINDS[loss.kind](loss, 1, neighbours, people)
     assert times == 1
     return [mp.mpf(float(pair.right(np.array([eps]))[0])) for pair in pairs]
 
@@ -151,10 +152,10 @@ def test_laplace_and_one_selection(z, eps, people):
 def test_one_gaussian_and_its_epsilon(log_mu, log_delta):
     mu, delta = 10.0**log_mu, 10.0**log_delta
     with mp.workdps(80):
-        epsilon = _curves.gaussian_epsilon(mu, delta)
+        epsilon = curve.gaussian_epsilon(mu, delta)
         attained = normal(mp.mpf(mu), mp.mpf(epsilon))
         assert attained <= mp.mpf(delta)
-        assert mp.mpf(_curves._gaussian_delta(mu, epsilon)) >= attained
+        assert mp.mpf(curve._gaussian_delta(mu, epsilon)) >= attained
         assert epsilon <= 4e-12 or normal(
             mp.mpf(mu), mp.mpf(epsilon) * (1 - mp.mpf(2) ** -46) - 5e-12) > mp.mpf(delta)
 

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import (
-    features,
-    published,
-    published_auc,
-    published_claims,
-    published_report,
-    published_truth,
-    set_images,
-)
+from benchmarks.data_sets import features
+from benchmarks.data_sets import images as set_images
+from benchmarks.published import __main__ as published
+from benchmarks.published import auc as published_auc
+from benchmarks.published import claims as published_claims
+from benchmarks.published import page as published_report
+from benchmarks.published import truth as published_truth
 from jaxminimax import Saddle
 
 CELL = published_claims.CELLS[0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.narrow import Narrow
+from benchmarks.privacy.narrow import Narrow
 from jaxminimax import (
     Disjoint,
     FixedSize,

@@ -14,11 +14,13 @@ from mpmath import mpf
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import selection_bounds
+from benchmarks.privacy import selection_bounds
 from jaxminimax import GroupLosses, active_groups, noise, problems
-from jaxminimax.accounting import _fixed_order, _selection
+from jaxminimax.accounting import renyi
+from jaxminimax.accounting import selection as blocks
 from jaxminimax.audit import index_signal
-from jaxminimax.mechanism import PrivacyLoss, Selection
+from jaxminimax.mechanism import Selection
+from jaxminimax.mechanism.costs import PrivacyLoss
 from jaxminimax.noise import _chosen
 from jaxminimax.releases import losses as door
 from jaxminimax.releases.groups import release_group_gradient
@@ -229,16 +231,16 @@ def exact_one(t, epsilon):
 @pytest.mark.parametrize("t", [0.01, 0.5, 2.0, 30.0])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_one_release_is_the_worst_bit(t, share):
-    claimed = float(_selection.one_release(t, np.array([share * t]))[0])
+    claimed = float(blocks.one_release(t, np.array([share * t]))[0])
     assert exact_one(t, share * t) == pytest.approx(claimed, rel=1e-4)
     assert exact_one(t, share * t) <= claimed * (1 + 1e-9)
-    assert float(_selection.block(t, 1).profile(np.array([share * t]))[0]) >= claimed * (1 - 1e-12)
+    assert float(blocks.block(t, 1).profile(np.array([share * t]))[0]) >= claimed * (1 - 1e-12)
 
 
 def test_blocks_hold_the_reference_values():
     """t = 1/2 at epsilon = 0: a closed form, then dynamic programmes without a grid."""
     for times, exact in ((1, 0.124353), (2, 0.155080), (3, 0.185568)):
-        value = float(_selection.block(0.5, times).values[0])
+        value = float(blocks.block(0.5, times).values[0])
         assert exact - 1e-6 <= value <= exact * (1 + 2e-3)
 
 
@@ -254,7 +256,7 @@ def test_a_softmax_that_is_attacked_stays_below():
         one, two = special.softmax(s), special.softmax(moved)
         for epsilon in (0.0, 0.2 * t, 0.8 * t):
             attained = np.maximum(one - math.exp(epsilon) * two, 0.0).sum()
-            claimed = float(_selection.one_release(t, np.array([epsilon]))[0])
+            claimed = float(blocks.one_release(t, np.array([epsilon]))[0])
             assert attained <= claimed * (1 + 1e-9) + 1e-15
 
 
@@ -299,7 +301,7 @@ def test_any_order_among_other_releases_stays_below_the_composed_bound():
             v = coined(v) if step in places else selected(v)
         assert np.all(v[inside] <= bound[inside] * (1 + 1e-12)), places
     # the block's pair, composed with the coins as the accountant does it, is above all of them
-    block = _selection.block(t, times)
+    block = blocks.block(t, times)
 
     def profile(z):  # V at z, of the pair of the block
         back = -np.expm1(-np.maximum(z, 0)) + np.exp(-np.maximum(z, 0)) * block.profile(
@@ -314,11 +316,11 @@ def test_any_order_among_other_releases_stays_below_the_composed_bound():
 
 def test_the_profile_bounds_its_own_points_from_above():
     """Chords in e^epsilon: at the points the values, convex in between, 0 from the end on."""
-    block = _selection.block(0.3, 12)
+    block = blocks.block(0.3, 12)
     at = block.cell * np.arange(len(block.values))
     assert np.all(block.profile(at) >= block.values)
     np.testing.assert_allclose(block.profile(at), block.values, rtol=1e-9, atol=1e-300)
-    coarse = _selection.block(0.3, 12)._replace(cell=2 * block.cell, values=block.values[::2])
+    coarse = blocks.block(0.3, 12)._replace(cell=2 * block.cell, values=block.values[::2])
     assert np.all(coarse.profile(at) >= block.values * (1 - 1e-12))
     assert np.all(np.diff(block.values) <= 0)
     assert block.profile(np.array([block.largest, 99.0])).tolist() == [0.0, 0.0]
@@ -327,10 +329,10 @@ def test_the_profile_bounds_its_own_points_from_above():
 @pytest.mark.parametrize(("t", "times"), [(0.01, 3000), (0.5, 97), (3.0, 1), (200.0, 40),
                                           (0.2, 96)])
 def test_blocks_have_all_releases(t, times):
-    each, many, left = _selection.split(t, times)
+    each, many, left = blocks.split(t, times)
     assert each * many + left == times
     assert 0 <= left < each
-    assert sum(one.times * count for one, count in _selection.blocks(min(t, 1.0), min(times, 97))
+    assert sum(one.times * count for one, count in blocks.blocks(min(t, 1.0), min(times, 97))
                ) == min(times, 97)
 
 
@@ -511,7 +513,7 @@ def test_the_filter_charges_the_largest_divergence_of_the_family_at_its_order(t,
             low, high = (one, high) if log_mean(one) < log_mean(two) else (low, two)
         exact = log_mean(low)
     for times, people in ((1, 1), (50, 1), (50, 4)):
-        found, failure = _fixed_order.of_losses(
+        found, failure = renyi.of_losses(
             PrivacyLoss("selection", people / t), times, order, "replace_one", people=people)
         assert failure == 0
         assert times * exact <= found <= times * exact * (1 + 1e-6) + 1e-12

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import variance, variance_auc, variance_tables
+from benchmarks.utility.variance import __main__ as variance
+from benchmarks.utility.variance import auc as variance_auc
+from benchmarks.utility.variance import tables as variance_tables
 from jaxminimax import Saddle, sgda, spider
-from jaxminimax.releases import core, operator_keys
+from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.differences import distance, release_difference, release_in_window
-from jaxminimax.releases.samples import sample_of_release
+from jaxminimax.releases.reading import sample_of_release
 
 N, D, KEY = 12, 3, jax.random.key(5)
 ROWS = tuple(np.random.default_rng(3).normal(size=(2, N, D)))
@@ -151,8 +153,8 @@ def test_both_points_share_the_key_of_a_record():
         described = difference(0.5, sampling=sampling)
         chex.assert_trees_all_close(released(described, problem=random), released(described),
                                     rtol=1e-9, atol=1e-9)
-    words = operator_keys.with_words((), jnp.arange(N), core.operators_words(
-        KEY, core.Kind.MEAN, 0))[1]
+    words = operator_rng.with_key_data((), jnp.arange(N), opening.operator_key_data(
+        KEY, opening.Kind.MEAN, 0))[1]
     assert len(np.unique(np.asarray(words), axis=0)) == N
 
 

@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle
 from jaxminimax.base import own_files
 

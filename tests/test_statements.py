@@ -11,8 +11,8 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import _answers, _plain
-from jaxminimax.accounting._limits import limits
+from jaxminimax.accounting import profiles, stating
+from jaxminimax.accounting.answers import limits
 from jaxminimax.mechanism import releases
 
 DELTA = 1e-6
@@ -151,7 +151,7 @@ def test_a_delta_that_is_too_large_is_named_below_the_guarantee(delta):
 
 
 def in_plain_words(said, made):
-    return " ".join(_plain.in_plain_words(said, _answers.briefly(
+    return " ".join(stating.in_plain_words(said, profiles.briefly(
         made, said.delta, neighbours=said.neighbours, people=1)).split())
 
 

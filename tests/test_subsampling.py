@@ -12,10 +12,11 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import lower_bounds
+from benchmarks.privacy import lower_bounds
 from jaxminimax import Saddle
-from jaxminimax.accounting import _curves, subsampling
-from jaxminimax.mechanism import Charge, PrivacyLoss, overflow_probability
+from jaxminimax.accounting import curve, subsampling
+from jaxminimax.mechanism import overflow_probability
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from jaxminimax.mechanism.sampling import SampleKeys, draw
 
 pytestmark = pytest.mark.usefixtures("real_noise")
@@ -39,10 +40,10 @@ class Composed(NamedTuple):
     cost: Charge
 
     def epsilon(self, delta):
-        return _curves.epsilon_of(self.cost, delta, "replace_one")
+        return curve.epsilon_of(self.cost, delta, "replace_one")
 
     def delta(self, epsilon):
-        return _curves.delta_of(self.cost, epsilon, "replace_one")
+        return curve.delta_of(self.cost, epsilon, "replace_one")
 
 
 def composed(n, m, z, replacement, times):

@@ -11,17 +11,15 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
-from benchmarks import (
-    data,
-    papers_protocol,
-    set_ijcnn1,
-    table2,
-    table2_claims,
-    table2_figures,
-    table2_settings,
-    table2_tuned,
-    table2_verdicts,
-)
+from benchmarks.data_sets import data
+from benchmarks.data_sets import ijcnn1 as set_ijcnn1
+from benchmarks.published.table2 import __main__ as table2
+from benchmarks.published.table2 import claims as table2_claims
+from benchmarks.published.table2 import figures as table2_figures
+from benchmarks.published.table2 import protocol as papers_protocol
+from benchmarks.published.table2 import settings as table2_settings
+from benchmarks.published.table2 import tuned as table2_tuned
+from benchmarks.published.table2 import verdicts as table2_verdicts
 from jaxminimax import FixedSize, Query, Saddle
 from jaxminimax.mechanism import Repeat
 

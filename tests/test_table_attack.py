@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import table_attack
+from benchmarks.privacy.attacks import table as table_attack
 
 
 @pytest.mark.slow

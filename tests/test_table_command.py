@@ -309,7 +309,7 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
 
 
 def test_everything_that_is_assumed_is_somebodys():
-    from jaxminimax.accounting._sentences import ASSUMED
+    from jaxminimax.accounting.stating import ASSUMED
     assert all(report._who(sentence) != report._REST for sentence in ASSUMED)
 
 

@@ -8,23 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import (
-    throughput,
-    throughput_cases,
-    throughput_closed,
-    throughput_growth,
-    throughput_jax,
-    throughput_limits,
-    throughput_models,
-    throughput_numpy,
-    throughput_ours,
-    throughput_peers,
-    throughput_plot,
-    throughput_report,
-    throughput_saved,
-    throughput_special,
-)
-from benchmarks.throughput_cases import CLIP, NOISE, Case, Entry
+from benchmarks.speed.throughput import __main__ as throughput
+from benchmarks.speed.throughput import cases as throughput_cases
+from benchmarks.speed.throughput import closed as throughput_closed
+from benchmarks.speed.throughput import growth as throughput_growth
+from benchmarks.speed.throughput import limits as throughput_limits
+from benchmarks.speed.throughput import models as throughput_models
+from benchmarks.speed.throughput import ours as throughput_ours
+from benchmarks.speed.throughput import peer_jax as throughput_jax
+from benchmarks.speed.throughput import peer_numpy as throughput_numpy
+from benchmarks.speed.throughput import peers as throughput_peers
+from benchmarks.speed.throughput import plot as throughput_plot
+from benchmarks.speed.throughput import report as throughput_report
+from benchmarks.speed.throughput import saved as throughput_saved
+from benchmarks.speed.throughput import special as throughput_special
+from benchmarks.speed.throughput.cases import CLIP, NOISE, Case, Entry
 
 ROW = {"workload", "batch", "peer", "steps_per_second", "ratio", "peak_bytes", "compile_seconds",
        "fraction_of_limit"}
@@ -186,7 +184,8 @@ def test_bad_arguments_are_refused_in_one_line(tmp_path, capsys, wrong):
 @pytest.fixture
 def fleet(monkeypatch):
     """With NumPy in a process of its own, in the place of torch."""
-    monkeypatch.setitem(throughput_peers._MODULES, "torch", "benchmarks.throughput_numpy")
+    monkeypatch.setitem(throughput_peers._MODULES, "torch",
+                        "benchmarks.speed.throughput.peer_numpy")
     monkeypatch.setitem(throughput_peers._VERSIONS, "torch", ("numpy",))
     monkeypatch.setenv("JAXMINIMAX_PEER_TORCH", sys.executable)
     monkeypatch.delenv("JAXMINIMAX_PEER_JAX_PRIVACY", raising=False)

@@ -17,9 +17,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import tuning_attack
+from benchmarks.privacy.attacks import tuning as tuning_attack
 from jaxminimax import Saddle
-from jaxminimax.accounting import _tuning, _tuning_noise
+from jaxminimax.accounting import tuning as accountant
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.drivers import tuning
 from jaxminimax.mechanism.repetitions import BITS
@@ -152,7 +152,7 @@ def test_no_game_costs_more_than_the_theorem_says(runs):
         def profile(e, p=p, q=q):
             return max(divergence(p, q, e), divergence(q, p, e))
 
-        e1 = _tuning.condition(profile, _tuning.odds(runs))
+        e1 = accountant.condition(profile, accountant.odds(runs))
         for level in orders(size):
             a, b = (selected(x, np.asarray(level), f) for x in (p, q))
             for e in (0.01, 0.3, 1.0, 2.5):
@@ -195,8 +195,8 @@ def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, 
 
 
 def test_a_search_of_ten_costs_39_per_cent_of_noise(real_noise):
-    target = _tuning_noise.Target(1.0, 1e-6, RUNS(), "replace_one")
-    scale = _tuning_noise.least(lambda s: main_run(1.34254 * s), target)
+    target = accountant.Target(1.0, 1e-6, RUNS(), "replace_one")
+    scale = accountant.least(lambda s: main_run(1.34254 * s), target)
     assert scale == pytest.approx(1.391, rel=0.01)
     assert 0.998 < jmm.accounting.tuned_epsilon(main_run(1.34254 * scale), 1e-6) <= 1.0
 
@@ -227,11 +227,11 @@ def settings(rows, sampling=jmm.Full(), times=1, step=1.0, noise=None, exact=Tru
 
 
 def calibrated(candidates, apart, rows=1000, share=0.2, runs=RUNS(), epsilon=1.0):
-    target = _tuning_noise.Target(epsilon, 1e-6, runs, "replace_one")
-    made, score = _tuning_noise.calibrate_search(
+    target = accountant.Target(epsilon, 1e-6, runs, "replace_one")
+    made, score = accountant.calibrate_search(
         jmm.sgda, candidates, tuning.score_mechanism((0.0, 1.0), rows), target, apart=apart,
         share=share)
-    return made, score, [_tuning_noise.one_run(jmm.sgda, h, score, apart) for h in made]
+    return made, score, [accountant.one_run(jmm.sgda, h, score, apart) for h in made]
 
 
 @pytest.mark.slow
@@ -395,8 +395,8 @@ FEW = RUNS(expected=4.0, eta=1.0, most=14)
 
 @functools.cache
 def promised(apart):
-    target = _tuning_noise.Target(EPSILON, DELTA, FEW, "replace_one")
-    made, score = _tuning_noise.calibrate_search(
+    target = accountant.Target(EPSILON, DELTA, FEW, "replace_one")
+    made, score = accountant.calibrate_search(
         jmm.sgda, [settings(4, exact=False)], tuning.score_mechanism(
             (0.0, 1.0), 400 if apart else 4), target, apart=apart, share=0.8)
     return made[0], of_floats(score)  # of the same law: many runs are quicker in one vmap

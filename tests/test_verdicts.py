@@ -6,14 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import (
-    published,
-    published_claims,
-    published_report,
-    report,
-    result_tables,
-    verdicts,
-)
+from benchmarks.common import report, result_tables, verdicts
+from benchmarks.published import __main__ as published
+from benchmarks.published import claims as published_claims
+from benchmarks.published import page as published_report
 
 
 @pytest.mark.parametrize(("difference", "seeds", "said"), [

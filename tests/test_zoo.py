@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
-from benchmarks import anchored, zoo, zoo_games, zoo_noise, zoo_plot
+from benchmarks.utility import anchored
+from benchmarks.utility.zoo import __main__ as zoo
+from benchmarks.utility.zoo import games as zoo_games
+from benchmarks.utility.zoo import noise as zoo_noise
+from benchmarks.utility.zoo import plot as zoo_plot
 from jaxminimax import Saddle
 
-RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/results/zoo.json"
+RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/utility/results/zoo.json"
 
 
 def test_copies_have_the_noise_of_all_records_on_their_mean():

@@ -159,7 +159,8 @@ def _is_command() -> bool:
 def command() -> str:
     """The command that runs now, as one would type it."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    program = f"python -m {spec.name}" if spec is not None else pathlib.Path(sys.argv[0]).name
+    program = (pathlib.Path(sys.argv[0]).name if spec is None
+               else f"python -m {spec.name.removesuffix('.__main__')}")
     return shlex.join([*program.split(" "), *sys.argv[1:]])
 
 

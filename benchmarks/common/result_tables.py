@@ -1,23 +1,20 @@
 """What a results file looks like as a table of a page; one function a table.
 
-Those of a benchmark with a file of its own for tables are there: `zoo_tables`, `group_figures`.
+Those of a benchmark with a file of its own for tables are there: `zoo.tables`, say.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import (
-    group_figures,
-    prices,
-    published_report,
-    report,
-    start,
-    throughput_tables,
-    variance_tables,
-    verdicts,
-    zoo_noise,
-    zoo_tables,
-)
+from benchmarks.common import report, verdicts
+from benchmarks.privacy import prices
+from benchmarks.published import page as published_report
+from benchmarks.speed import start
+from benchmarks.speed.throughput import tables as throughput_tables
+from benchmarks.utility.variance import tables as variance_tables
+from benchmarks.utility.worst_group import figures as group_figures
+from benchmarks.utility.zoo import noise as zoo_noise
+from benchmarks.utility.zoo import tables as zoo_tables
 
 _METHODS = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
             "front end": "front end"}

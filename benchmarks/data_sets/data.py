@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import features as maps
-from benchmarks import set_adult, set_ijcnn1, set_images, set_randhie
+from benchmarks.data_sets import adult, ijcnn1, images, randhie
+from benchmarks.data_sets import features as maps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,12 +56,12 @@ class _Set:
 
 
 _SETS = {
-    "randhie": _Set(set_randhie.PRIOR, set_randhie.UNIT, set_randhie.PUBLIC, set_randhie.parts,
-                    set_randhie.PEOPLE),
-    "ijcnn1": _Set(set_ijcnn1.PRIOR, set_ijcnn1.UNIT, set_ijcnn1.PUBLIC, set_ijcnn1.parts),
-    **{name: _Set(set_images.PRIOR, unit, (), functools.partial(set_images.parts, name))
-       for name, unit in set_images.UNITS.items()},
-    "adult": _Set(set_adult.PRIOR, set_adult.UNIT, set_adult.PUBLIC, set_adult.parts),
+    "randhie": _Set(randhie.PRIOR, randhie.UNIT, randhie.PUBLIC, randhie.parts,
+                    randhie.PEOPLE),
+    "ijcnn1": _Set(ijcnn1.PRIOR, ijcnn1.UNIT, ijcnn1.PUBLIC, ijcnn1.parts),
+    **{name: _Set(images.PRIOR, unit, (), functools.partial(images.parts, name))
+       for name, unit in images.UNITS.items()},
+    "adult": _Set(adult.PRIOR, adult.UNIT, adult.PUBLIC, adult.parts),
 }
 NAMES = tuple(_SETS)
 

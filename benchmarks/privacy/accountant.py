@@ -1,6 +1,6 @@
 """The accountant at its edges: long runs at a small delta, large and tiny epsilon, little noise.
 
-    python -m benchmarks.accountant [--json FILE] [--markdown FILE] [--quick]
+    python -m benchmarks.privacy.accountant [--json FILE] [--markdown FILE] [--quick]
 
 `before` is what this accountant gave at commit 336f9dc, as measured then; `now` is computed, with
 its processor time. `edge` says what went wrong: 1 amplification of fixed-size samples lost to
@@ -23,12 +23,13 @@ import dp_accounting
 from dp_accounting import pld, rdp
 
 import jaxminimax as jmm
-from benchmarks import bought, report
+from benchmarks.common import report
+from benchmarks.privacy import bought
 from jaxminimax import Saddle
-from jaxminimax.accounting import _curves
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.accounting import curve
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
-RESULT = pathlib.Path(__file__).parents[1] / "results" / "accountant.md"
+RESULT = pathlib.Path(__file__).parent / "results/accountant.md"
 RO, AR = "replace_one", "add_or_remove_one"
 _PATIENCE = 2000  # releases, or rate times releases, that other libraries are asked for
 
@@ -169,8 +170,8 @@ def epsilons(quick: bool) -> list[dict[str, Any]]:
     """The table of epsilon at given noise."""
     opacus, rows = _installed("opacus"), []
     for case in CASES:
-        _curves.named_epsilon.cache_clear()
-        now, seconds = _timed(lambda case=case: _curves.epsilon_of(  # type: ignore[misc]
+        curve.named_epsilon.cache_clear()
+        now, seconds = _timed(lambda case=case: curve.epsilon_of(  # type: ignore[misc]
             case.cost, case.delta, case.neighbours))
         others = {} if quick else {
             "dp-accounting PLD": _timed(lambda case=case: by_pld(case)),  # type: ignore[misc]
@@ -191,7 +192,7 @@ def calibrations() -> list[dict[str, Any]]:
     rows = []
     for edge, name, sampling, n, times, epsilon, delta, before in CALIBRATED:
         query = jmm.Query(clip=Saddle(1.0, None), sampling=sampling, population=n)
-        _curves.named_epsilon.cache_clear()
+        curve.named_epsilon.cache_clear()
         began = time.process_time()
         made = jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=times), epsilon, delta)
         rows.append({"edge": edge, "setting": f"{name} T={times:g}", "epsilon": epsilon,
@@ -234,7 +235,7 @@ def words(rows: list[dict[str, Any]], noise: list[dict[str, Any]],
           _number(r["before"] / r["now"], ".3f") if r["before"] else "") for r in settings])
     missing = [name for name in ("opacus", "riskcal") if not _installed(name)]
     return "\n\n".join((
-        "# The accountant at its edges\n\nBy `python -m benchmarks.accountant`. "
+        "# The accountant at its edges\n\nBy `python -m benchmarks.privacy.accountant`. "
         + " ".join((__doc__ or "").split("\n\n")[2].split()),
         "## Epsilon at given noise, samplers taken as exact\n\n" + first,
         "## Noise at given epsilon, everything charged\n\n" + second,
@@ -244,7 +245,7 @@ def words(rows: list[dict[str, Any]], noise: list[dict[str, Any]],
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.accountant", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.accountant", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE",
                    default=RESULT.with_suffix(".json"), help="write the rows")

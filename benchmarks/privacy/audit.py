@@ -1,10 +1,11 @@
 """Audits the algorithms: what an attack attains of the epsilon that the accountant claims.
 
-    python -m benchmarks.audit [--json FILE] [--markdown FILE] [--quick] [--only claims|wide]
+    python -m benchmarks.privacy.audit [--json FILE] [--markdown FILE] [--quick]
+        [--only claims|wide]
 
 Every algorithm with every way of sampling, calibrated to epsilon = 1 and 4 at delta = 0.01, run
 a hundred thousand times on two neighbouring data sets; and attacks with many numbers and
-many records, see `wide_attack`, in float32 and float64. Exit status 1 if an attack attains more
+many records, see `attacks.wide`, in float32 and float64. Exit status 1 if an attack attains more
 than the claim, or a record moves what is released by more than is charged, in units of its noise.
 With `--quick` every algorithm, with fewer ways of sampling, epsilon = 4 alone and fewer runs.
 """
@@ -21,11 +22,15 @@ import jax
 import jax.numpy as jnp
 
 import jaxminimax as jmm
-from benchmarks import group_attack, report, stream_attack, wide_attack
+from benchmarks.common import report
+from benchmarks.privacy.attacks import group as group_attack
+from benchmarks.privacy.attacks import stream as stream_attack
+from benchmarks.privacy.attacks import wide as wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, GroupGradients, Poisson, Query, Saddle
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.audit import Audit, audit, worst_pair
-from jaxminimax.mechanism import Resolvent, parts_of_data
+from jaxminimax.mechanism import Resolvent
+from jaxminimax.mechanism.composed import parts_of_data
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS, QUICK_RUNS = 100_000, 20_000
@@ -110,12 +115,12 @@ def modules() -> dict[str, Any]:
             and module not in {attack.algorithm for attack in STREAMS()}]
     if left:
         raise LookupError(f"{left} take descriptions that no attack knows: give them one, as in "
-                          "benchmarks.stream_attack.attacks")
+                          "benchmarks.privacy.attacks.stream.attacks")
     return known
 
 
 def grouped(module: Any) -> bool:
-    """Whether an algorithm is attacked by `group_attack`."""
+    """Whether an algorithm is attacked by `attacks.group`."""
     return described_by(module) is GroupGradients
 
 
@@ -269,7 +274,8 @@ def wide_table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = report.Parser(prog="python -m benchmarks.audit", description=__doc__.split("\n")[0])
+    parser = report.Parser(prog="python -m benchmarks.privacy.audit",
+                           description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=report.output(".json"), help="file for rows and statements")
     parser.add_argument("--markdown", type=report.output(".md"), help="file for the tables")
     parser.add_argument("--quick", action="store_true", help="fewer cases and runs")
@@ -308,7 +314,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def markdown(tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]]) -> str:
     """The tables, in Markdown."""
-    text = ("# Audit\n\nWritten by `python -m benchmarks.audit --markdown FILE`. Lower bounds on "
+    text = ("# Audit\n\nWritten by `python -m benchmarks.privacy.audit --markdown FILE`. Lower "
+            "bounds on "
             f"epsilon at delta = {DELTA:g}, signals in units of the noise, both at confidence "
             "0.999 a row.\n")
     for header, cells in tables:

@@ -1,6 +1,6 @@
 """How long calibration takes.
 
-    python -m benchmarks.calibration [--json FILE] [--quick]
+    python -m benchmarks.privacy.calibration [--json FILE] [--quick]
 
 A row is one mechanism and target. `cold` is the first call, with the accountant's caches emptied;
 the second call finds the answer among the remembered ones. `noise multiplier` is that of the first
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle
-from jaxminimax.accounting import _calibrate, _curves
+from jaxminimax.accounting import calibration, curve
 
 
 class Case(NamedTuple):
@@ -72,8 +72,8 @@ def sampled(quick: bool) -> Iterator[Case]:
 
 def forget() -> None:
     """Empties the caches, so that a time is a cold one."""
-    _calibrate._CACHE.clear()
-    for cached in (_curves.named_epsilon, _curves._delta):
+    calibration._CACHE.clear()
+    for cached in (curve.named_epsilon, curve._described_delta):
         cached.cache_clear()
 
 
@@ -101,7 +101,7 @@ def rows(case: Case) -> list[dict[str, Any]]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.calibration", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.calibration", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
     p.add_argument("--quick", action="store_true", help="without sampling, and Poisson samples")

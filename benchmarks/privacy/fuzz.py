@@ -1,6 +1,6 @@
 """Random descriptions and hostile inputs: the accountant answers soundly, or says why it refuses.
 
-    python -m benchmarks.fuzz --cases 10000 [--json FILE]
+    python -m benchmarks.privacy.fuzz --cases 10000 [--json FILE]
 
 A case is a random description, of all kinds, alone or put together, with a random relation, number
 of records a person, delta and question; in about half of them one value anywhere is replaced by a
@@ -34,8 +34,16 @@ import numpy as np
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import report
-from benchmarks.fuzz_cases import HOSTILE, description, kinds_in, real, size, spoiled, traced
+from benchmarks.common import report
+from benchmarks.privacy.fuzz_cases import (
+    HOSTILE,
+    description,
+    kinds_in,
+    real,
+    size,
+    spoiled,
+    traced,
+)
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss, silent
 
 ENOUGH = 30.0  # an epsilon that may be called infinite
@@ -90,8 +98,8 @@ def ask(one: Case) -> Any:
             return jmm.epsilon(jmm.accounting.calibrate_noise(one.made, one.epsilon, one.delta,
                                                               **how),
                                one.delta, **how)
-    from jaxminimax.accounting import _statement
-    said = _statement.state_of(one.made, lambda _: one.made, one.delta, spent=1, allowed=1, **how)
+    from jaxminimax.accounting import stating
+    said = stating.state_of(one.made, lambda _: one.made, one.delta, spent=1, allowed=1, **how)
     json.dumps(said.to_json(), allow_nan=False)
     assert str(said)
     return said.epsilon
@@ -178,7 +186,7 @@ def judged(one: Case, answer: Any) -> str:
     if one.question == "calibrate":
         fine = 0 < answer <= one.epsilon * (1 + 1e-9)
         return "answered" if fine else f"FINDING: calibrated to {answer}"
-    costs = jmm.mechanism.charges(one.made, one.neighbours)
+    costs = jmm.mechanism.description.charges(one.made, one.neighbours)
     if one.question == "delta":
         least = least_delta(one, costs)
         fine = 0 <= answer <= 1 and answer >= least * (1 - _LOST) - 1e-300
@@ -263,7 +271,7 @@ def fuzz(cases: int, seed: int) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs it; 1 if anything was found."""
-    p = report.Parser(prog="python -m benchmarks.fuzz", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.fuzz", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--cases", type=report.count, default=1000)
     p.add_argument("--seed", type=int, default=0)

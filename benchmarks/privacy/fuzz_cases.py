@@ -1,4 +1,4 @@
-"""Random descriptions of all kinds, and hostile values to spoil them with: `benchmarks.fuzz`."""
+"""Random descriptions of all kinds, and hostile values, for `benchmarks.privacy.fuzz`."""
 
 import dataclasses
 import math

@@ -1,6 +1,6 @@
 """How much of the accountant's bound explicit neighbouring data sets attain, over one or two steps.
 
-    python -m benchmarks.lower_bounds [--json FILE]
+    python -m benchmarks.privacy.lower_bounds [--json FILE]
 
 For small data sets every sample that a sampler can draw is enumerated, so a release is a finite
 mixture of Gaussians, in one or two dimensions. The other records' vectors are all alike, all
@@ -27,10 +27,11 @@ import numpy as np
 from scipy import linalg, special
 
 import jaxminimax as jmm
-from benchmarks import report, selection_bounds
+from benchmarks.common import report
+from benchmarks.privacy import selection_bounds
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge, _curves, _pairs, subsampling
-from jaxminimax.mechanism import coefficients
+from jaxminimax.accounting import curve, pairs, subsampling
+from jaxminimax.mechanism.factorisation import coefficients
 
 SAMPLERS = ("poisson", "fixed", "replacement")
 _CELLS = {1: 6000, 2: 180}  # on an axis
@@ -167,7 +168,7 @@ def claimed(sampler: str, n: int, m: int, z: float, alpha: float) -> float:
         return 1 - alpha + alpha * claimed(sampler, n, m, z, 1 / alpha)
     epsilon = np.array([math.log(alpha)])
     if sampler == "poisson":
-        return float(_pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
+        return float(pairs._Mixtures(1, 1, m / n, z)(epsilon)[0])
     return float(subsampling.profile(epsilon, n, m, z / 2, sampler == "replacement")[0])
 
 
@@ -181,14 +182,14 @@ def described(sampler: str, n: int, m: int, z: float, times: int) -> jmm.Repeat:
     return jmm.Repeat(query=query, times=times)
 
 
-def composed(mechanism: jmm.mechanism.Mechanism, epsilon: float) -> float:
+def composed(mechanism: jmm.mechanism.description.Mechanism, epsilon: float) -> float:
     """The accountant's bound on delta of all releases, samplers taken as exact."""
-    (cost,) = _charge.charges(mechanism, "replace_one")
+    (cost,) = curve.charges(mechanism, "replace_one")
     if not cost.losses:
         mu = 2 * math.sqrt(cost.gaussian)
         return float(special.ndtr(mu / 2 - epsilon / mu)
                      - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu))
-    return _curves.delta_of(cost.described(), epsilon, "replace_one")
+    return curve.delta_of(cost.described(), epsilon, "replace_one")
 
 
 def table(dim: int, sizes: list[tuple[int, int]], seed: int = 0) -> list[dict]:
@@ -329,7 +330,7 @@ def windows_table() -> list[dict]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.lower_bounds", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.lower_bounds", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
     return p

@@ -1,6 +1,6 @@
 """The law of the integer noise by brute force, and its speed beside that of float noise.
 
-    python -m benchmarks.noise_law [--draws 1e8] [--quick] [--json FILE]
+    python -m benchmarks.privacy.noise_law [--draws 1e8] [--quick] [--json FILE]
 
 Three parts. Counts of `draws` integers against exact probabilities (chi-square), for a few bits a
 standard deviation, and of the lowest byte of the finest ones. The first stage's interval for every
@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from benchmarks import report, throughput_cases
-from jaxminimax.noise import _further, _normal, floats, floored_normal
+from benchmarks.common import report
+from benchmarks.speed.throughput import cases as throughput_cases
+from jaxminimax.noise import _sampler, _tables, floats, floored_normal
 
 _BLOCK = 2**20
 _CACHED = 2**13
@@ -77,8 +78,8 @@ def every_word(words: int = _WORDS) -> dict[str, Any]:
     def some(start: jax.Array) -> jax.Array:
         word = start + jnp.arange(_CACHED + 1, dtype=jnp.uint32)
         rest = jnp.zeros_like(word)
-        value, unknown = _further.middle(word, rest, rest, jnp.int32(0))
-        below, above, small = (x[:-1] for x in _normal.enclosed(word))
+        value, unknown = _tables.middle(word, rest, rest, jnp.int32(0))
+        below, above, small = (x[:-1] for x in _sampler.enclosed(word))
         # the word after the last is the sign's: u = 1, q = 0
         value = jnp.where(word >= np.uint32(2**31), 0, value)
         unknown = unknown & (word < np.uint32(2**31))
@@ -136,7 +137,7 @@ def speed(size: int, bits: int, rounds: int = 15, clock: str = "cpu") -> dict[st
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.noise_law", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.noise_law", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--draws", type=report.number(1e4, 1e12), default=1e8,
                    help="integers a chi-square (default 1e8)")

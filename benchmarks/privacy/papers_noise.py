@@ -1,6 +1,6 @@
 """The papers' noise formulas against the accountant: what they claim, and what they give.
 
-    python -m benchmarks.papers_noise [--json FILE] [--quick]
+    python -m benchmarks.privacy.papers_noise [--json FILE] [--quick]
 
 A row is one formula at one setting. `true` is the accountant's upper bound for the mechanism that
 the paper's listing runs, with samplers taken as exact: both players, every release, draws with or
@@ -21,10 +21,12 @@ from dp_accounting.pld import pld_pmf
 from scipy import special, stats
 
 import jaxminimax as jmm
-from benchmarks import formulas, report
+from benchmarks.common import report
+from benchmarks.privacy import formulas
 from jaxminimax import Saddle
-from jaxminimax.accounting import _charge, _curves, _epsilon, _search
-from jaxminimax.mechanism import Charge, with_noise
+from jaxminimax.accounting import answers, calibration, curve
+from jaxminimax.mechanism import with_noise
+from jaxminimax.mechanism.costs import Charge
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,13 +58,13 @@ class Case:
 
 def charges(mechanism: Any) -> tuple[Charge, ...]:
     """The costs with samplers and noise that follow their laws, but for the rates."""
-    costs = _charge.charges(mechanism, "replace_one")
+    costs = curve.charges(mechanism, "replace_one")
     return tuple(cost.described() for cost in costs)
 
 
 def ideal_epsilon(mechanism: Any, delta: float) -> float:
     """Epsilon of `charges`."""
-    return _epsilon.worst(charges(mechanism), delta, "replace_one")[0]
+    return answers.worst(charges(mechanism), delta, "replace_one")[0]
 
 
 def factor(mechanism: Any, epsilon: float, delta: float) -> float:
@@ -72,11 +74,11 @@ def factor(mechanism: Any, epsilon: float, delta: float) -> float:
 
     def guess(scale: float) -> float:
         louder = charges(with_noise(mechanism, scale))
-        return max(_curves.named_epsilon(cost, delta, "replace_one", rough=True)[0]
+        return max(curve.named_epsilon(cost, delta, "replace_one", rough=True)[0]
                    for cost in louder)
 
     slow = any(cost.losses for cost in charges(mechanism))
-    return _search.find(at, epsilon, guess if slow else None)
+    return calibration.find(at, epsilon, guess if slow else None)
 
 
 def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement: bool = False,
@@ -112,7 +114,7 @@ def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement:
 
 def gaussian(ratio: float, delta: float) -> float:
     """Exact epsilon of a Gaussian with this noise over sensitivity."""
-    return _curves.gaussian_epsilon(1 / ratio, delta)
+    return curve.gaussian_epsilon(1 / ratio, delta)
 
 
 def repeat(z: Saddle, n: int, sampling: Any, times: int) -> jmm.Repeat:
@@ -276,7 +278,7 @@ def row(case: Case) -> dict[str, Any]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.papers_noise", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.papers_noise", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=report.output(".json"), metavar="FILE", help="write the rows")
     p.add_argument("--quick", action="store_true", help="fewer and smaller settings")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.prices --json`: figures of the accountant that documents print.
+"""`python -m benchmarks.privacy.prices --json`: figures of the accountant that documents print.
 
 The run that is charged is that of the first page of reproductions: Poisson samples of 64 of 39,992
 records, 9,373 rounds, delta = 1e-6. What it costs to search with it, to repeat it under each filter
@@ -17,7 +17,8 @@ import numpy as np
 from scipy import optimize
 
 import jaxminimax as jmm
-from benchmarks import published_report, report, selection_noise
+from benchmarks.common import report
+from benchmarks.privacy import selection_noise
 from jaxminimax import Saddle
 
 _DELTA, _ROUNDS = 1e-6, 9373
@@ -102,7 +103,7 @@ def rounding() -> list[dict[str, Any]]:
 
 
 def selection() -> list[dict[str, Any]]:
-    """Deviations of noise for the worst group's losses, as `benchmarks.selection_noise`."""
+    """Deviations of noise for the worst group's losses, as `benchmarks.privacy.selection_noise`."""
     return [{"releases": times, **dict(zip(
                 ("gumbel", "gaussian", "laplace"),
                 selection_noise.deviations(times, 1.0, _DELTA), strict=True))}
@@ -153,9 +154,9 @@ def selected(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Computes and prints all of it."""
-    parser = report.Parser(prog="python -m benchmarks.prices", description=__doc__)
+    parser = report.Parser(prog="python -m benchmarks.privacy.prices", description=__doc__)
     parser.add_argument("--json", nargs="?", type=report.output(".json"), help="for the figures",
-                        const=str(published_report.RESULTS / "prices.json"))
+                        const=str(pathlib.Path(__file__).parent / "results/prices.json"))
     args = parser.parse_args(argv)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -1,6 +1,6 @@
 """Clipped sums of random models: factors give what whole gradients give, and no record escapes.
 
-    python -m benchmarks.random_models --models 200 [--json FILE]
+    python -m benchmarks.privacy.random_models --models 200 [--json FILE]
 
 A model is a few layers drawn from a list: dense, scaled by constants, stacked in a scan, recurrent,
 both, per-head and per-expert weights, static slices, convolutions in groups, norms, positions,
@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients.ghost import planning
 
@@ -331,7 +331,7 @@ def examine(model: Model) -> Found:
 
 def main(argv: list[str] | None = None) -> int:
     """Prints what was found; 1 if a statement failed."""
-    p = report.Parser(prog="python -m benchmarks.random_models", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.random_models", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", type=report.count, default=200)
     p.add_argument("--seed", type=int, default=0, help="of the first model")

@@ -1,6 +1,6 @@
 """How much of the charge of `Selection` an adversary attains who chooses all scores, adaptively.
 
-`benchmarks.lower_bounds` prints the table beside those of other releases.
+`benchmarks.privacy.lower_bounds` prints the table beside those of other releases.
 """
 
 import itertools
@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 import jaxminimax as jmm
-from jaxminimax.accounting import _selection
+from jaxminimax.accounting import selection
 
 
 def attained(t: float, times: int, epsilon: float, points: int = 60) -> float:
@@ -44,7 +44,7 @@ def table(moves: tuple[float, ...] = (0.1, 0.5, 2.0, 6.0),
         t = 1 / index.charged("replace_one")  # rounding is charged, and not attained
         epsilon = share * t * times
         delta = attained(t, times, epsilon)
-        block = float(_selection.block(t, times).profile(np.array([epsilon]))[0])
+        block = float(selection.block(t, times).profile(np.array([epsilon]))[0])
         bound = jmm.epsilon(index, delta) if 1e-300 < delta < 1 and epsilon else epsilon
         rows.append({"steps": times, "sampler": "selection", "noise_multiplier": z,
                      "epsilon": epsilon, "attained_delta": delta, "block_delta": block,

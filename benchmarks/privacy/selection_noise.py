@@ -1,6 +1,7 @@
 """How much noise the worst group's losses need: Gumbel on an index, Gaussian, Laplace.
 
-    python -m benchmarks.selection_noise [--epsilon 1] [--delta 1e-6] [--releases 10 30 300 3000]
+    python -m benchmarks.privacy.selection_noise [--epsilon 1] [--delta 1e-6]
+        [--releases 10 30 300 3000]
 
 Standard deviations over B / n, and over the root of the number of releases, of groups of one size.
 Laplace noise is what all of them had: on all losses, or inside, with the index as post-processing.
@@ -12,7 +13,7 @@ import time
 import warnings
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import GroupLosses
 from jaxminimax.mechanism import Selection
 
@@ -43,7 +44,7 @@ def row(times: int, epsilon: float, delta: float) -> list[str]:
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.selection_noise", description=__doc__,
+    p = report.Parser(prog="python -m benchmarks.privacy.selection_noise", description=__doc__,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--epsilon", type=float, default=1.0, help="target of all releases")
     p.add_argument("--delta", type=float, default=1e-6, help="target of all releases")

@@ -5,8 +5,8 @@
 An algorithm is gamma-stable if replacing a record of its data S moves its output by at most gamma,
 the run's key being the same: neighbours share their samples and their noise. What is stable
 generalises: its gap on the population is its gap on S and little more. Functions are of public
-numbers, read no data and set nothing; `benchmarks.stability` measures beside them. They are upper
-bounds for every problem with these constants, and often far from what one problem shows.
+numbers, read no data and set nothing; `benchmarks.utility.stability` measures beside them. They are
+upper bounds for every problem with these constants, and often far from what one problem shows.
 
 Sources: [K] Kang, Liu, Li and Wang, "Stability and generalization of differentially private minimax
 problems", arXiv:2204.04858; [B] Boob and Guzman, arXiv:2104.02988; [Y] Yang, Hu, Lei, Varshney, Lyu

@@ -1,8 +1,8 @@
 """What a step takes on the device at hand, in absolute terms, and where its time goes.
 
-    python -m benchmarks.device --json device.json
+    python -m benchmarks.speed.device --json device.json
 
-For every workload and batch of `benchmarks.throughput`: microseconds a step, with keys of threefry
+For every workload and batch of `benchmarks.speed.throughput`: microseconds a step, keys of threefry
 and of "rbg", in rounds in which the two take turns; operations a second over the rate of a large
 float32 product, and bytes of rows a second over the bandwidth of a copy, both measured here; the
 share of the step that the integer noise takes, from the time of a number drawn by itself; and, from
@@ -24,12 +24,11 @@ import jax
 import jax.numpy as jnp
 
 import jaxminimax as jmm
-from benchmarks import noise_law, report
-from benchmarks import throughput_cases as cases
-from benchmarks import throughput_jax as plain
-from benchmarks import throughput_limits as limits
-from benchmarks import throughput_ours as ours
-from benchmarks.throughput_cases import Case, Entry
+from benchmarks.common import report
+from benchmarks.privacy import noise_law
+from benchmarks.speed.throughput import cases, limits, ours
+from benchmarks.speed.throughput import peer_jax as plain
+from benchmarks.speed.throughput.cases import Case, Entry
 
 GENERATORS = ("threefry2x32", "rbg")
 BATCHES = (64, 1024, 4096)
@@ -114,7 +113,7 @@ def row(case: Case, machine: dict[str, float], ns: float, args: argparse.Namespa
 
 def parser() -> report.Parser:
     """The command line."""
-    p = report.Parser(prog="python -m benchmarks.device", description=__doc__, compiles=True,
+    p = report.Parser(prog="python -m benchmarks.speed.device", description=__doc__, compiles=True,
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--workloads", nargs="+", choices=cases.WORKLOADS, default=cases.WORKLOADS)
     p.add_argument("--batches", nargs="+", type=report.count, default=BATCHES)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.ghost_layers`: clipped sums of models with layers that are not plain.
+"""`python -m benchmarks.speed.ghost_layers`: clipped sums of models with layers that are not plain.
 
 Each model's clipped sum by "ghost", by "vmap" and by "microbatch" of 8, and its gradient without
 clipping, in turn, so that a busy machine is busy for all. Temporaries are those of the program, by
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 
 Array = jax.Array
@@ -139,7 +139,7 @@ MODELS = {"tied embedding, 1,000 rows": tied, "tied embedding, 4,000 rows": wide
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.ghost_layers", description=__doc__)
+    p = report.Parser(prog="python -m benchmarks.speed.ghost_layers", description=__doc__)
     p.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     p.add_argument("--repeats", type=report.count, default=9)
     p.add_argument("--json", type=report.output(".json"))

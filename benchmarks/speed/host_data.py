@@ -1,4 +1,4 @@
-"""`python -m benchmarks.host_data`: rounds a second with the data on the device and on the host.
+"""`python -m benchmarks.speed.host_data`: rounds a second, data on the device or the host.
 
 The same private run, three ways: rows on the device, NumPy rows on the host (`HostData`), and rows
 in a memory-mapped file. Where the device is the host's own processor, the last two show what
@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.host_data", description=__doc__)
+    p = report.Parser(prog="python -m benchmarks.speed.host_data", description=__doc__)
     p.add_argument("--rows", type=report.count, default=1_000_000)
     p.add_argument("--features", type=report.count, default=64)
     p.add_argument("--batch", type=report.count, nargs="+", default=[256, 4096],

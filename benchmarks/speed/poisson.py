@@ -12,9 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import report, throughput_cases, throughput_growth, throughput_ours
-from benchmarks.throughput_cases import Case, Entry
-from benchmarks.throughput_machine import pin
+from benchmarks.common import report
+from benchmarks.speed.throughput import cases as throughput_cases
+from benchmarks.speed.throughput import growth as throughput_growth
+from benchmarks.speed.throughput import ours as throughput_ours
+from benchmarks.speed.throughput.cases import Case, Entry
+from benchmarks.speed.throughput.machine import pin
 
 SAMPLERS = {"with replacement": "ours", "Poisson": "ours, Poisson"}
 BATCHES, POPULATION, DRAWN = (64, 256, 1024), 60_000, (10**4, 10**5, 10**6, 10**7, 10**8)
@@ -22,7 +25,7 @@ BATCHES, POPULATION, DRAWN = (64, 256, 1024), 60_000, (10**4, 10**5, 10**6, 10**
 
 def parser() -> argparse.ArgumentParser:
     """What there is to choose."""
-    made = report.Parser(prog="python -m benchmarks.poisson", description=__doc__)
+    made = report.Parser(prog="python -m benchmarks.speed.poisson", description=__doc__)
     made.add_argument("--source", default="this", help="what the timed source is called")
     made.add_argument("--repeats", type=report.count, default=31)
     made.add_argument("--steps", type=report.count, default=2000, help="rounds of a timed run")
@@ -75,5 +78,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    pin(1, "benchmarks.poisson")
+    pin(1, "benchmarks.speed.poisson")
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.rows_on_disk`: a round over up to 10^8 rows that no memory holds.
+"""`python -m benchmarks.speed.rows_on_disk`: a round over up to 10^8 rows that no memory holds.
 
 The same private AUC run with the same batch over rows on the device, over memory-mapped files of
 as many rows, and over a reader that makes a record of its number when it is asked: for a linear
@@ -28,9 +28,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle
-from jaxminimax.releases.samples import sample_of_release
+from jaxminimax.releases.reading import sample_of_release
 
 HIDDEN = 256
 PROBLEM = {"linear": jmm.problems.linear_scorer,
@@ -77,7 +77,7 @@ def _resident() -> int:
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.rows_on_disk", description=__doc__)
+    p = report.Parser(prog="python -m benchmarks.speed.rows_on_disk", description=__doc__)
     p.add_argument("--rows", type=report.count, nargs="+",
                    default=[1_000_000, 10_000_000, 100_000_000])
     p.add_argument("--features", type=report.count, default=16)
@@ -222,7 +222,7 @@ def _in_processes(args: Any, argv: list[str], folder: pathlib.Path) -> list[dict
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     names = [folder / f"{k}.json" for k in range(args.processes)]
-    command = [sys.executable, "-m", "benchmarks.rows_on_disk", *argv, "--rows",
+    command = [sys.executable, "-m", "benchmarks.speed.rows_on_disk", *argv, "--rows",
                str(max(args.rows))]
     running = [subprocess.Popen([*command, "--process", str(k), address, "--json", str(name)],
                                 stdout=subprocess.DEVNULL if k else None)

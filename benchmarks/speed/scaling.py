@@ -1,6 +1,6 @@
 """What a step on D devices costs: rows of each, bytes between them.
 
-    python -m benchmarks.scaling [--markdown FILE]
+    python -m benchmarks.speed.scaling [--markdown FILE]
 
 One release of the AUC problem is compiled for 1, 2, 4 and 8 forced host devices, with a million
 rows that need not exist, and the compiled program of one device is read: its collectives. Times
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
 from jaxminimax import Saddle
 from jaxminimax.placement import shard_sums
 
@@ -34,7 +34,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
                "collective-broadcast")
 WIDTH = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s8": 1,
          "u8": 1, "pred": 1}
-RESULT = pathlib.Path(__file__).parents[1] / "results" / "scaling.md"
+RESULT = pathlib.Path(__file__).parent / "results/scaling.md"
 # bytes a second in one direction, as the makers print them
 LINKS = {"NVLink 4 (8 GPUs of one host)": 450e9, "400 Gbit/s network": 50e9,
          "100 Gbit/s network": 12.5e9}
@@ -131,7 +131,7 @@ def main() -> None:
         if force in given:
             parser.error(f"XLA_FLAGS={given!r} gives {jax.device_count()} devices instead of 8")
         flags = f"{force} {given}"  # first: what follows a word without dashes is not read
-        sys.exit(subprocess.run([sys.executable, "-m", "benchmarks.scaling", *sys.argv[1:]],
+        sys.exit(subprocess.run([sys.executable, "-m", "benchmarks.speed.scaling", *sys.argv[1:]],
                                 env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
                                 check=False).returncode)
     steps = [compiled(count, population=options.population, batch=options.batch, dim=options.dim,
@@ -140,8 +140,8 @@ def main() -> None:
     print(text)
     if options.markdown:
         options.markdown.write_text(
-            "# A release on D devices\n\nMade by `python -m benchmarks.scaling --markdown "
-            "benchmarks/results/scaling.md`; what it means is in `docs/scale.md`. One "
+            "# A release on D devices\n\nMade by `python -m benchmarks.speed.scaling --markdown "
+            "benchmarks/speed/results/scaling.md`; what it means is in `docs/scale.md`. One "
             f"release of the AUC of an MLP {options.dim}-{options.hidden}-1 over "
             f"{options.population:,} rows, Poisson samples of b = {options.batch:,}, compiled for "
             f"forced host devices with jax {jax.__version__}.\n\n{text}\n")

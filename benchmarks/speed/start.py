@@ -1,4 +1,4 @@
-"""`python -m benchmarks.start`: what a first call costs, before anything runs.
+"""`python -m benchmarks.speed.start`: what a first call costs, before anything runs.
 
 Processor time, each figure the median over fresh processes that take turns:
 
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import report
+from benchmarks.common import report
 
 IMPORTS = {"jax and optax": "import jax, jax.numpy, optax", "jaxminimax": "import jaxminimax"}
 OPEN, BY_HAND = "without privacy", "privacy by hand"
@@ -33,7 +33,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def parser() -> report.Parser:
-    p = report.Parser(prog="python -m benchmarks.start", description=__doc__, compiles=True)
+    p = report.Parser(prog="python -m benchmarks.speed.start", description=__doc__, compiles=True)
     p.add_argument("--repeats", type=report.count, default=5)
     p.add_argument("--json", type=report.output(".json"))
     p.add_argument("--one", choices=RUNS, help="compile this in the present process, once")
@@ -47,9 +47,9 @@ def program(name: str, rows: int = 60_000, features: int = 22, rounds: int = ROU
     import jax.numpy as jnp
 
     import jaxminimax as jmm
-    from benchmarks import throughput_jax as plain
-    from benchmarks import throughput_ours as ours
-    from benchmarks.throughput_cases import Case
+    from benchmarks.speed.throughput import ours
+    from benchmarks.speed.throughput import peer_jax as plain
+    from benchmarks.speed.throughput.cases import Case
 
     case = Case("linear 22", BATCH, rows)
     key, theta = jax.random.key(0), {"k": jnp.zeros(features)}
@@ -115,7 +115,7 @@ def measured(repeats: int) -> dict[str, Any]:
     taken: dict[str, list] = {name: [] for name in IMPORTS}
     times: dict[str, list] = {name: [] for name in RUNS}
     loaded: dict[str, list] = {name: [] for name in RUNS}
-    one = ("-m", "benchmarks.start", "--one")
+    one = ("-m", "benchmarks.speed.start", "--one")
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as bytecode:
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
         for number in range(-1, repeats):  # the first turn fills both folders

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.whole_passes`: rounds of algorithms that read all of many records.
+"""`python -m benchmarks.speed.whole_passes`: rounds of algorithms that read all of many records.
 
 A round of group_sgd or active_groups reads all records for the losses and one group's for the
 gradient; one of gda reads all for the gradient. The library's problem is timed beside the same
@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import report
+from benchmarks.common import report
+from benchmarks.examples import demo_games
 from jaxminimax import Saddle
 
 OURS = "this library"
@@ -30,7 +31,8 @@ _MOST = 1_000_000  # records that the ways without OURS are given, for they take
 
 
 def parser() -> report.Parser:
-    p = report.Parser(compiles=True, prog="python -m benchmarks.whole_passes", description=__doc__)
+    p = report.Parser(compiles=True, prog="python -m benchmarks.speed.whole_passes",
+                      description=__doc__)
     p.add_argument("--rows", type=report.count, nargs="+",
                    default=[10_000, 100_000, 1_000_000, 10_000_000])
     p.add_argument("--features", type=report.count, default=20)
@@ -64,8 +66,8 @@ def problem_of(algorithm: str, way: str) -> Any:
         made: Any = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=5.0)
         made = made if way == OURS else _projected_losses()
     else:
-        made = jmm.problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
-                                              radius=Saddle(1.0, 0.5)).problem
+        made = demo_games.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
+                                            radius=Saddle(1.0, 0.5)).problem
         made = made if way == OURS else _projected_game(made)
     return made._replace(operator=jmm.types.with_strategy(made.operator, WAYS[way]))
 

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.adaptive`: clip norms that stay, and clip norms that follow a quantile.
+"""`python -m benchmarks.utility.adaptive`: fixed clip norms, and those that follow a quantile.
 
 Two kinds of settings, each with the clip norm that it was made with and with one ten times as
-large, as if nobody had known: the default rule for tables (`benchmarks.tables`), and the column
-"ijcnn1, MLP" of Table 2 (`benchmarks.table2`), whose clip norm was chosen on validation splits that
+large, as if nobody had known: the default rule for tables (`benchmarks.utility.tables`), and the
+column "ijcnn1, MLP" of `benchmarks.published.table2`, whose clip norm was chosen on validation
+splits that
 are not paid for. Steps, rounds and epsilon stay what they were; the counts' share of the budget is
 the default. With --json, runs that the file holds are not made again.
 """
@@ -20,7 +21,11 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
-from benchmarks import auc_runs, data, report, result_tables, table2_settings, table_sets
+from benchmarks.auc import runs as auc_runs
+from benchmarks.common import report, result_tables
+from benchmarks.data_sets import data
+from benchmarks.published.table2 import settings as table2_settings
+from benchmarks.utility import table_sets
 from jaxminimax import Saddle
 from jaxminimax.tables import files, rule
 from jaxminimax.tables.records import by_person, records
@@ -121,7 +126,7 @@ def result_of(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.adaptive", description=__doc__)
+    parser = report.Parser(prog="python -m benchmarks.utility.adaptive", description=__doc__)
     parser.add_argument("--data", nargs="+", choices=(*TABLES, COLUMN), default=(*TABLES, COLUMN))
     report.seed_options(parser, 5, ", of a table")
     parser.add_argument("--column-seeds", type=report.count, default=3, help=f"of {COLUMN}")

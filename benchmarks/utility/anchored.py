@@ -18,7 +18,7 @@ from jaxminimax import Problem, Query, Repeat, Saddle, averaging
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
 from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
 from jaxminimax.base import tree
-from jaxminimax.releases.noisy_operator import noisy_operator
+from jaxminimax.releases.sums import noisy_operator
 from jaxminimax.types import pytree_dataclass
 
 

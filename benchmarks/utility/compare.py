@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compare`: the algorithms beside each other at equal privacy.
+"""`python -m benchmarks.utility.compare`: the algorithms beside each other at equal privacy.
 
 DP-SGDA, optimistic steps, extragradient and proximal point on a bilinear game (gap on the
 population) and on AUC maximisation (ijcnn1, linear scorer), with the same n, epsilon, delta and
@@ -21,7 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import auc, compare_noise, evaluations, rate_cases, rates, report
+from benchmarks.auc import __main__ as auc
+from benchmarks.common import evaluations, report
+from benchmarks.utility import compare_noise
+from benchmarks.utility.rates import __main__ as rates
+from benchmarks.utility.rates import cases as rate_cases
 from jaxminimax import FixedSize, Poisson, Saddle
 from jaxminimax.mechanism import Resolvent
 
@@ -56,7 +60,7 @@ class Entry:
 
 
 def _game(n: int, epsilon: float) -> list[Entry]:
-    """The bilinear game of `benchmarks.rates`, every algorithm by its theorem."""
+    """The bilinear game of `benchmarks.utility.rates`, every algorithm by its theorem."""
     batch = max(1, round(n**0.5))
     step = jmm.sgda.theorem2_step(population=n, dim=rate_cases.DIM, smooth=1.0, epsilon=epsilon,
                                   delta=rate_cases.DELTA)
@@ -149,7 +153,7 @@ def row(entry: Entry, epsilon: float, seeds: Sequence[int]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the table."""
-    parser = report.Parser(prog="python -m benchmarks.compare", description=__doc__)
+    parser = report.Parser(prog="python -m benchmarks.utility.compare", description=__doc__)
     parser.add_argument("--epsilon", type=report.number(0, 1e6), nargs="+", default=[1.0, 8.0])
     parser.add_argument("--population", type=report.count, default=200, help="of the game")
     report.seed_options(parser, 20, ", of the game; AUC: 3 at most")

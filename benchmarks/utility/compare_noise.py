@@ -14,7 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import auc, auc_runs, evaluations, rate_cases
+from benchmarks.auc import __main__ as auc
+from benchmarks.auc import runs as auc_runs
+from benchmarks.common import evaluations
+from benchmarks.utility.rates import cases as rate_cases
 from jaxminimax import Disjoint, Poisson, Saddle
 
 BATCH, BANDS, CLIP, SEEDS = 100, 32, 18.0, 20

@@ -1,6 +1,6 @@
 """Which gap you buy: strong, weak and empirical gaps of private outputs, and what separates them.
 
-    python -m benchmarks.gaps [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
+    python -m benchmarks.utility.gaps [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
 
 Three tables. (1) An algorithm whose weak gap is 0 and whose strong gap is as large as can be: weak
 gaps certify no output. (2) Stability against accuracy: what a Delta-stable solution must lose, and
@@ -23,7 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import rate_cases, rate_recursive, rates, report
+from benchmarks.common import report
+from benchmarks.utility.rates import __main__ as rates
+from benchmarks.utility.rates import cases as rate_cases
+from benchmarks.utility.rates import recursive as rate_recursive
 from jaxminimax import Poisson, Problem, Saddle, metrics, saddle_operator
 
 NUMBERS = {**rate_cases.SMALL_NUMBERS, "delta": 1e-6}
@@ -227,7 +230,7 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Prints the three tables."""
-    parser = report.Parser(prog="python -m benchmarks.gaps", description=__doc__)
+    parser = report.Parser(prog="python -m benchmarks.utility.gaps", description=__doc__)
     parser.add_argument("--epsilon", type=report.number(0, 1e6), default=1.0)
     parser.add_argument("--n", type=report.count, nargs="+", help="records of table 3")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller n")

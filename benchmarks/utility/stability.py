@@ -1,12 +1,12 @@
 """Stability measured exactly, beside what the theorems bound.
 
-    python -m benchmarks.stability [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
+    python -m benchmarks.utility.stability [--json FILE] [--markdown FILE] [--plot FILE] [--quick]
 
 Two runs with one key on neighbouring data sets share their samples and their noise, so the distance
 of their outputs is the algorithm's argument stability on that pair, and no estimate of it. One
 record is put on the other side of its law's mean, as far away as the law allows. Beside it stand
-the bounds of `benchmarks.bounds`; and for two algorithms the difference of the risk on the
-population and on the records that were used, which stability bounds.
+the bounds of `benchmarks.published.bounds`; and for two algorithms the difference of the risk on
+the population and on the records that were used, which stability bounds.
 """
 
 import math
@@ -21,7 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import bounds, rate_cases, rate_descent, report
+from benchmarks.common import report
+from benchmarks.published import bounds
+from benchmarks.utility.rates import cases as rate_cases
+from benchmarks.utility.rates import descent as rate_descent
 from jaxminimax import metrics
 
 RUNS = 24
@@ -210,7 +213,7 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Measures all cases."""
-    parser = report.Parser(prog="python -m benchmarks.stability",
+    parser = report.Parser(prog="python -m benchmarks.utility.stability",
                            description=__doc__.split("\n\n")[2])
     parser.add_argument("--quick", action="store_true", help="the two smaller n, eight runs")
     parser.add_argument("--runs", type=report.count, help=f"pairs of runs a point, default {RUNS}")

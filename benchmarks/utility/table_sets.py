@@ -1,10 +1,10 @@
-"""Tables of at least 5,000 rows with public schemas, for `benchmarks.tables`.
+"""Tables of at least 5,000 rows with public schemas, for `benchmarks.utility.tables`.
 
 A schema holds what is known without these rows: codebooks, units, and round numbers wide enough for
 what a column means. Tables of one source share records: they ask other things of the same people or
 images, and are no independent evidence.
 
-fair and randhie come with statsmodels, the others from the folders that `benchmarks.data` reads;
+fair and randhie come with statsmodels, the others from folders that `data_sets.data` reads;
 raw adult is the file of the UCI repository, gzipped or not.
 """
 
@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks import set_adult, set_ijcnn1, set_images
+from benchmarks.data_sets import adult as set_adult
+from benchmarks.data_sets import ijcnn1 as set_ijcnn1
+from benchmarks.data_sets import images as set_images
 from jaxminimax.tables import Category, Number, Schema
 
 _ADULT: dict[str, Any] = {  # as adult.names lists them, and "?" for what is not known

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.tables`: private scorers of whole tables, no option given but the schema.
+"""`python -m benchmarks.utility.tables`: private scorers of tables, no option but the schema.
 
 Every table is trained by `jaxminimax.tables.train` on random four fifths of its records and scored
 on the rest, beside a logistic regression without privacy on the same features, and beside noisy
@@ -20,8 +20,9 @@ from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 import jaxminimax as jmm
-from benchmarks import report, result_tables, table_sets
-from benchmarks.table_sets import Table
+from benchmarks.common import report, result_tables
+from benchmarks.utility import table_sets
+from benchmarks.utility.table_sets import Table
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibrate_noise
 from jaxminimax.tables import files, reference, train
@@ -128,7 +129,7 @@ def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.tables", description=__doc__)
+    parser = report.Parser(prog="python -m benchmarks.utility.tables", description=__doc__)
     parser.add_argument("--tables", nargs="+", metavar="NAME", help="default: all of "
                         + ", ".join(table_sets.TABLES))
     report.seed_options(parser, 5)

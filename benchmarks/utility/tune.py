@@ -1,4 +1,4 @@
-"""`python -m benchmarks.tune`: what a search over settings is worth, when it is paid for.
+"""`python -m benchmarks.utility.tune`: what a search over settings is worth, when it is paid for.
 
 AUC maximisation on the RAND table (linear scorer, full batches), with one target of privacy for
 everything: settings that were guessed, settings that a private search found, and the settings that
@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
-from benchmarks import auc_runs, data, report
+from benchmarks.auc import runs as auc_runs
+from benchmarks.common import report
+from benchmarks.data_sets import data
 from jaxminimax import Saddle
 
 _CLIPS, _STEPS = (1.0, 4.0, 16.0, 64.0), (0.01, 0.2, 4.0)
@@ -117,7 +119,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the benchmark."""
-    parser = report.Parser(prog="python -m benchmarks.tune", description=__doc__)
+    parser = report.Parser(prog="python -m benchmarks.utility.tune", description=__doc__)
     parser.add_argument("--epsilon", type=report.number(0, 1e6), default=1.0)
     parser.add_argument("--delta", type=report.number(0, 1), default=1e-6)
     parser.add_argument("--expected", type=report.number(1, 1e4), default=10.0,

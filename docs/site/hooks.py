@@ -22,8 +22,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # files of the repository outside docs/, and their places on the site
 ROUTES = {"README.md": "first_page.md", "CONTRIBUTING.md": "contributing.md",
           "CHANGELOG.md": "changelog.md", "LICENSE": "license.txt", "CITATION.cff": "CITATION.cff"}
-ROUTES |= {f"benchmarks/results/{p.name}": f"results/{p.name}"
-           for p in sorted((ROOT / "benchmarks/results").iterdir())}
+ROUTES |= {p.relative_to(ROOT).as_posix(): f"results/{p.name}"
+           for p in sorted((ROOT / "benchmarks").glob("*/results/*"), key=lambda p: p.name)}
 ROUTES |= {f"notebooks/{p.name}": f"notebooks/{p.stem}.md"
            for p in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 ORIGINS = {place: name for name, place in ROUTES.items()}

@@ -1,20 +1,16 @@
-"""The accountant: host only, float64, reads descriptions of mechanisms and nothing else."""
+"""The accountant: what a mechanism costs, and statements of it; on the host, in float64.
 
-from jaxminimax.accounting._answers import delta, profile
-from jaxminimax.accounting._calibrate import calibrate, calibrate_iterations, calibrate_noise
-from jaxminimax.accounting._entries import RunMark as RunMark
-from jaxminimax.accounting._entry import Entry as Entry
-from jaxminimax.accounting._epsilon import effective_noise_multiplier, epsilon
-from jaxminimax.accounting._ledger import Ledger
-from jaxminimax.accounting._ledger_statement import LedgerStatement
-from jaxminimax.accounting._profile import Profile
-from jaxminimax.accounting._statement import Statement, statement
-from jaxminimax.accounting._tuning import tuned_delta, tuned_epsilon
-from jaxminimax.accounting._tuning_noise import Target as Target
-from jaxminimax.accounting._tuning_noise import calibrate_search as calibrate_search
-from jaxminimax.accounting._tuning_statement import TuningStatement
-from jaxminimax.accounting._tuning_statement import tuning_statement as tuning_statement
-from jaxminimax.base import public_names as _public_names
+It reads descriptions of mechanisms and nothing else. `epsilon`, `delta` and `profile` answer for a
+description, `statement` for a run, `calibrate` and its kin find noise, and a `Ledger` adds up runs.
+"""
+
+from jaxminimax.accounting.answers import delta, effective_noise_multiplier, epsilon
+from jaxminimax.accounting.calibration import calibrate, calibrate_iterations, calibrate_noise
+from jaxminimax.accounting.ledger import Ledger
+from jaxminimax.accounting.profiles import Profile, profile
+from jaxminimax.accounting.statements import LedgerStatement, Statement, TuningStatement
+from jaxminimax.accounting.stating import statement
+from jaxminimax.accounting.tuning import tuned_delta, tuned_epsilon
 
 __all__ = [
     "Ledger",
@@ -36,4 +32,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return _public_names(globals())
+    return __all__

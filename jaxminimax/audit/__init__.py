@@ -33,34 +33,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.accounting import epsilon
-from jaxminimax.audit._bound import clopper_pearson, linear, lower_bound
-from jaxminimax.audit._grid import coarse as coarse
-from jaxminimax.audit._grid import coarse_scores as coarse_scores
-from jaxminimax.audit._grid import scale
-from jaxminimax.audit._independence import shared_between_releases
-from jaxminimax.audit._index import index_signal
-from jaxminimax.audit._pairs import (
+from jaxminimax.audit.bounds import clopper_pearson, linear, lower_bound
+from jaxminimax.audit.pairs import (
     PAIRS,
     PLAIN,
     PROBLEM,
-    check_pair,
-    computed,
-    random_pair,
-    worst_pair,
-)
-from jaxminimax.audit._released import likelihood_ratio, releases
-from jaxminimax.audit._rounds import Observe as Observe
-from jaxminimax.audit._rounds import (
     Rounds,
     all_releases,
+    check_pair,
+    computed,
     first_points,
     first_release,
+    random_pair,
     rounds_of_both,
     straightened,
     unprojected,
+    worst_pair,
 )
-from jaxminimax.audit._rounds import rounds as rounds
-from jaxminimax.audit._signal import Signal, charged_signal, signal, signal_of
+from jaxminimax.audit.pairs import Observe as Observe
+from jaxminimax.audit.pairs import rounds as rounds
+from jaxminimax.audit.released import coarse as coarse
+from jaxminimax.audit.released import coarse_scores as coarse_scores
+from jaxminimax.audit.released import (
+    likelihood_ratio,
+    noise_scale,
+    releases,
+    shared_between_releases,
+)
+from jaxminimax.audit.signals import Signal, charged_signal, index_signal, signal, signal_of
 from jaxminimax.base import checks
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, Saddle
@@ -260,7 +260,7 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
         released = [x.release(1) for x in found]
         if _public(made):
             scores = _joined(scores, _likelihood_ratios(released))
-        unit = scale(hyper, z)
+        unit = noise_scale(hyper, z)
         if unit is not None:
             bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
             scores = _joined(scores, coarse_scores(released, unit, bits))

@@ -213,7 +213,7 @@ class Problem(NamedTuple):
     Attributes:
       operator: `(z, example) -> g`, the operator of one example's loss, a `Saddle` like z. Use
         `saddle_operator(loss)`, or an operator of your own. It must read that example only: what
-        its traced program shows to read more is refused (`releases.own_record`).
+        its traced program shows to read more is refused (`releases.record_isolation`).
       public: `z -> g`, the operator of the terms that read no data (regularisers); added after
         the release, so neither clipped nor noised nor charged. None: there are none.
       project: `z -> z`, Euclidean projection on W x V (or any other post-processing).
@@ -224,11 +224,11 @@ class Problem(NamedTuple):
       support: `g -> argmin_{z in W x V} <g, z>`, for gaps of variational inequalities.
       furthest: `(z, data) -> argmax_u <F(u), z - u>`, where it is known.
       labels: which labels records have, where that is a set, for `check` to say. No run looks
-        whether the data have them (`releases.labels`): what it refused would tell of the records.
+        whether the data have them (`checkup.labels_outside`): a refusal would tell of the records.
       random: whether the operator draws: then it is `(z, example, key) -> g`, and the public term
         `(z, key) -> g`. The key is another one for every release and every row of the data, the
         same whenever that row is read in that release, and independent of samples and noise
-        (`releases.operator_keys`); nothing more is charged. For latent points, dropout and
+        (`releases.operator_rng`); nothing more is charged. For latent points, dropout and
         augmentations; what reads other records, such as statistics of a batch, stays refused.
 
     Examples:

@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxminimax.accounting import Entry, Ledger, RunMark, statement
+from jaxminimax.accounting import Ledger, statement
+from jaxminimax.accounting.books import RunMark
+from jaxminimax.accounting.ledger import Entry
 from jaxminimax.base import arguments, checks, own_files
 from jaxminimax.base.types import (
     Algorithm,
@@ -31,12 +33,13 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.drivers import fingerprint, runs
 from jaxminimax.drivers.prefetch import Supply
-from jaxminimax.mechanism import Mechanism, check, releases
+from jaxminimax.mechanism import releases
+from jaxminimax.mechanism.description import Mechanism, check
 from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.host_shards import HostShards, on_mesh
-from jaxminimax.releases import core
+from jaxminimax.releases import opening
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
@@ -231,7 +234,7 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
     return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
-            "key scheme": core.SCHEME} | (
+            "key scheme": opening.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
 
@@ -287,8 +290,13 @@ class _Folder:
                 raise ValueError(f"The checkpoint is of a run with another {name}: use its own "
                                  "key, data, problem and settings to go on, or an empty folder to "
                                  "start anew.")
-        return self._manager.restore(
-            step, args=self._args.Composite(state=self._args.StandardRestore(state))).state
+        try:
+            return self._manager.restore(
+                step, args=self._args.Composite(state=self._args.StandardRestore(state))).state
+        except ValueError as error:  # of an older version, whose states had other fields
+            raise ValueError("The checkpoint is of a run with another shape of its state: go on "
+                             "with the version that it began with, or with an empty folder to "
+                             "start anew.") from error
 
     def save(self, step: int, state: Any) -> None:
         """Saves `state` and waits until it is on disk.

@@ -12,9 +12,9 @@ from jaxminimax.accounting import Statement
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
-from jaxminimax.mechanism import check
+from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
-from jaxminimax.releases import own_record
+from jaxminimax.releases import record_isolation
 from jaxminimax.releases.watch import update
 
 
@@ -112,7 +112,7 @@ def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algor
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
     program = _compiled.trace(key, z, data, hyper, algorithm, problem, observe)
     # it may have been traced for other data of the same shapes: what it closes over is compared
-    own_record.check_constants(program.jaxpr, data)
+    record_isolation.check_constants(program.jaxpr, data)
     return _compiled(key, z, data, hyper, algorithm, problem, observe)
 
 

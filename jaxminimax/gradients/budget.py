@@ -19,7 +19,7 @@ import jax
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.ghost import planning
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 BUDGET = 2**30  # bytes, where none is said
 _ROWS = 8  # that slices are a multiple of

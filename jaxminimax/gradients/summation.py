@@ -38,7 +38,7 @@ from jaxminimax.base.tree import at_least_float32, materialise, materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 _JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
 

@@ -44,7 +44,7 @@ described law draws each of the k independently, given that there are at most J 
 them. These can be drawn as a subset of a set H of independent coins at rate q, chosen by further
 coins that are the same on both data sets (the condition is on a falling set: Harris' inequality and
 Strassen's theorem). The pair that is charged for k records bounds every assignment of displacements
-of length at most |H| to sets H (`accounting._pairs`), so these as well. The realised law is within
+of length at most |H| to sets H (`accounting.pairs`), so these as well. The realised law is within
 1.5 `rows_error` / Z of the described one, in total variation, which is charged: given a set A, of
 probability Z by P, P~ and P differ by |P~(x) - P(x)| / Z + P~(x) |1/P~(A) - 1/Z| at x at most; over
 x in A that adds up to three times their total variation, over Z, and half of it counts.

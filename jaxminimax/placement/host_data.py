@@ -279,11 +279,11 @@ jax.tree_util.register_pytree_node(HostData, _refuse, lambda _, rows: HostData(r
 
 
 class Sent(NamedTuple):
-    """Samples of k releases that were drawn ahead, by `releases.samples.samples_ahead` alone.
+    """Samples of k releases that were drawn ahead, by `releases.reading.samples_ahead` alone.
 
     Attributes:
       rows: numbers of the data's rows, int32 `[k, c]`; of JAX's arrays or NumPy's, as all.
-      high: their second words, int32 `[k, c]`; None where there is one; see `row_numbers`.
+      high: their second words, int32 `[k, c]`; None where there is one; see `mechanism.sampling`.
       valid: which of them take part, bool `[k, c]`; None for all.
       fits: whether the sample could be drawn, bool `[k]`.
       marks: uint32 `[k, 2]`, `mark` of the rows that take part, plus one if the sample fits.
@@ -294,6 +294,11 @@ class Sent(NamedTuple):
     valid: Any
     fits: Any
     marks: Any
+
+
+def joined(low: np.ndarray, high: np.ndarray | None) -> np.ndarray:
+    """The numbers of two words, int64; of one, as they are."""
+    return low if high is None else low + (high.astype(np.int64) << 31)
 
 
 def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,
@@ -308,7 +313,7 @@ def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,
     sends the rows holds the key. It is a sum, so shards add up what they have.
 
     Args:
-      words: `core.words_ahead` of the release, uint32 `[2]`.
+      words: `opening.words_ahead` of the release, uint32 `[2]`.
       rows: int32 `[c]`, in any order.
       there: bool `[c]`; None for all.
       high: int32 `[c]`; None: 0.

@@ -17,20 +17,16 @@ from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.summation import Part, Rounding, Sums
-from jaxminimax.mechanism import (
-    GroupGradients,
-    Repeat,
-    check_noise,
-    group_batch_sizes,
-    in_group,
-)
+from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.groups import in_group
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement.group_shards import one_group, sum_over_groups
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
-from jaxminimax.releases import core, noising, operator_keys, own_record
-from jaxminimax.releases.samples import check_groups, sample_of_group, sampled_of_group
-from jaxminimax.releases.sums import PLACES, release
+from jaxminimax.releases import noising, opening, operator_rng, record_isolation
+from jaxminimax.releases.reading import check_groups, sample_of_group, sampled_of_group
+from jaxminimax.releases.sums import SLOTS, release
 from jaxminimax.releases.watch import watched
 
 
@@ -69,16 +65,16 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
     w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     check_groups(data, query.sizes)
-    own_record.check_operator(problem, Saddle(w, ()), data, 2, sum(query.sizes))
+    record_isolation.check_operator(problem, Saddle(w, ()), data, 2, sum(query.sizes))
     noising.check_size(w, query.parameters)
     p = len(query.sizes)
-    allowed = core.is_left(spent, mechanism.times) & (group >= 0) & (group < p)
+    allowed = opening.within_budget(spent, mechanism.times) & (group >= 0) & (group < p)
     group = jnp.clip(group, 0, p - 1)
-    stream = core.stream(core.Kind.GROUP_GRADIENT, mechanism)
-    keys = core.keys_of_release(key, stream, spent)
+    stream = opening.stream(opening.Kind.GROUP_GRADIENT, mechanism)
+    keys = opening.keys_of_release(key, stream, spent)
     scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
-    sums = clipped_sum(operator_keys.operator_of(problem), Saddle(query.clip, None)).sums
-    words = core.operators_words(key, stream, spent) if problem.random else None
+    sums = clipped_sum(operator_rng.operator_of(problem), Saddle(query.clip, None)).sums
+    words = opening.operator_key_data(key, stream, spent) if problem.random else None
     if isinstance(data, Sharded):
         check_key(key)
         sample = sample_of_group(keys, key, query, group)
@@ -93,13 +89,13 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
             if isinstance(records, Part):
                 records = records.read(0, count)
             rows = jnp.arange(count) if sample.rows is None else sample.rows
-            records = operator_keys.with_words(records, rows, words, group)
+            records = operator_rng.with_key_data(records, rows, words, group)
         rounding = noising.rounding(keys.noise, scale, Saddle(w, None), count, query.parameters)
         total = sums(Saddle(w, ()), records, sample.valid, rounding)
     # (I + X) g / m_i
     size = jnp.asarray(group_batch_sizes(query))[group]
     g = noising.add_noise_and_normalise(keys.noise, total, scale, size, query.exact).w
-    return core.nan_unless(allowed & sample.fits, g)
+    return opening.nan_if_refused(allowed & sample.fits, g)
 
 
 def _of_group(sums: Callable, w: PyTree, data: Sharded, query: GroupGradients, group: jax.Array,
@@ -108,16 +104,16 @@ def _of_group(sums: Callable, w: PyTree, data: Sharded, query: GroupGradients, g
     """The clipped sum over a sample of one group's rows on a mesh, its sample drawn already."""
     if sample.rows is None:
         return sum_over_groups(sums, Saddle(w, ()), data, query.sizes, rounding,
-                               operator_keys.with_words_if_any, words, group)
+                               operator_rng.with_key_data_if_any, words, group)
 
     def attach(examples: PyTree, rows: jax.Array, beside: tuple[jax.Array, jax.Array]) -> PyTree:
         words, group = beside
-        return operator_keys.with_words(examples, rows, words, group)
+        return operator_rng.with_key_data(examples, rows, words, group)
 
     # of whatever group it is, its part in a shard has as many slots as that of any group needs
     each = tuple(in_group(query, size) for size in sorted(set(query.sizes)))
     return sum_over_shards(sums, Saddle(w, ()), one_group(data, group), each, sample.rows,
-                           sample.valid, rounding, fold_in(noise, PLACES), attach,
+                           sample.valid, rounding, fold_in(noise, SLOTS), attach,
                            None if words is None else (words, group))[0]
 
 
@@ -174,10 +170,10 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
                          f"and dtype {jnp.result_type(v)}.")
     w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     check_groups(data, query.sizes)
-    own_record.check_operator(problem, Saddle(w, ()), data, 2, n)
-    operator = operator_keys.operator_of(problem)
-    stream = core.stream(core.Kind.MEAN, mechanism)
-    words = core.operators_words(key, stream, spent) if problem.random else None
+    record_isolation.check_operator(problem, Saddle(w, ()), data, 2, n)
+    operator = operator_rng.operator_of(problem)
+    stream = opening.stream(opening.Kind.MEAN, mechanism)
+    words = opening.operator_key_data(key, stream, spent) if problem.random else None
     s, r = shares(jnp.asarray(v, tree.float_dtype(w)), query.sizes)
 
     def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:
@@ -192,23 +188,23 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         check_key(key)
         whole.query.check_own()
         noising.check_size(w, query.parameters)
-        noise = core.keys_of_release(key, stream, spent).noise
+        noise = opening.keys_of_release(key, stream, spent).noise
         scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
         rounding = noising.rounding(noise, scale, Saddle(w, None), n, query.parameters)
 
         def attach(x: PyTree, group: jax.Array, row: jax.Array, beside: tuple) -> tuple:
             words, r = beside
-            x = operator_keys.with_words_if_any(x, group, row, words)
+            x = operator_rng.with_key_data_if_any(x, group, row, words)
             return x, jnp.broadcast_to(r[group], row.shape)
 
         total = sum_over_groups(clipped_sum(weighted, Saddle(query.clip, None)).sums,
                                 Saddle(w, ()), data, query.sizes, rounding, attach, (words, r))
         mean = noising.add_noise_and_normalise(noise, total, scale, n, query.exact).w
-        mean = core.nan_unless(core.is_left(spent, mechanism.times), mean)
+        mean = opening.nan_if_refused(opening.within_budget(spent, mechanism.times), mean)
         return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 
     if words is not None:
-        data = operator_keys.with_words_of_groups(data, words)
+        data = operator_rng.with_key_data_of_groups(data, words)
     of_record = r[np.repeat(np.arange(p), query.sizes)]  # [N]
     rows = jax.tree.map(lambda x: jnp.concatenate(
         [x[i, :size] for i, size in enumerate(query.sizes)]), data)

@@ -14,13 +14,15 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.gradients import summation
-from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
+from jaxminimax.mechanism import GroupLosses, RecordLosses, Selection
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.grid import MOST_BITS
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.group_shards import each_record
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
-from jaxminimax.releases import core, noising, operator_keys, own_record
-from jaxminimax.releases.samples import Place, check_groups, record_at
+from jaxminimax.releases import noising, opening, operator_rng, record_isolation
+from jaxminimax.releases.reading import Place, check_groups, record_at
 from jaxminimax.releases.watch import watched
 
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
@@ -58,15 +60,15 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     if not isinstance(mechanism, GroupLosses):
         raise ValueError(f"release_group_losses answers GroupLosses, got "
                          f"{type(mechanism).__name__}.")
-    allowed = core.is_left(spent, mechanism.times)
-    stream = core.stream(core.Kind.GROUP_LOSSES, mechanism)
+    allowed = opening.within_budget(spent, mechanism.times)
+    stream = opening.stream(opening.Kind.GROUP_LOSSES, mechanism)
     each = _losses(key, stream, spent, mechanism, problem, w, data)
-    keys = core.keys_of_release(key, stream, spent)
+    keys = opening.keys_of_release(key, stream, spent)
     dtype = float_dtype(jax.tree.map(jnp.asarray, w))
     noisy = _noisy_means(keys.noise, mechanism, each, mechanism.sizes, dtype)
     if mechanism.only_argmax:
         return jnp.where(allowed, jnp.argmax(noisy), -1).astype(jnp.int32)
-    return core.nan_unless(allowed, noisy)
+    return opening.nan_if_refused(allowed, noisy)
 
 
 @watched
@@ -107,12 +109,12 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     if not isinstance(mechanism, Selection):
         raise ValueError("release_group_index answers a Selection, or GroupLosses("
                          f"only_argmax=True), got {type(mechanism).__name__}.")
-    allowed = core.is_left(spent, mechanism.times)
-    stream = core.stream(core.Kind.SELECTION, mechanism)
+    allowed = opening.within_budget(spent, mechanism.times)
+    stream = opening.stream(opening.Kind.SELECTION, mechanism)
     each = _losses(key, stream, spent, mechanism, problem, w, data)
-    keys = core.keys_of_release(key, stream, spent)
+    keys = opening.keys_of_release(key, stream, spent)
     allowed &= jnp.asarray(check_noise(mechanism)) >= 0  # not NaN, which no comparison is true of
-    below, plain = core.with_key_in_float64(
+    below, plain = opening.with_key_in_float64(
         lambda _, *numbers: _scores(mechanism.sizes, *numbers), keys.noise, each, mechanism.bound,
         check_noise(mechanism))
     # without noise the index is what it is
@@ -145,24 +147,24 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     if not isinstance(mechanism, RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
-    allowed = core.is_left(spent, mechanism.times)
+    allowed = opening.within_budget(spent, mechanism.times)
     if isinstance(data, Sharded):
         check_key(key)
-    stream = core.stream(core.Kind.RECORD_LOSS, mechanism)
+    stream = opening.stream(opening.Kind.RECORD_LOSS, mechanism)
     record, inside = record_at(data, place)
-    own_record.check_loss(problem, w, data, axes=len(place))
+    record_isolation.check_loss(problem, w, data, axes=len(place))
     if problem.random:
         *group, row = place
-        words = core.operators_words(key, stream, spent)
-        record = operator_keys.with_words(record, jnp.asarray(row), words, *group)
-    loss = operator_keys.loss_of(problem)(w, record)
+        words = opening.operator_key_data(key, stream, spent)
+        record = operator_rng.with_key_data(record, jnp.asarray(row), words, *group)
+    loss = operator_rng.loss_of(problem)(w, record)
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
-    keys = core.keys_of_release(key, stream, spent)
+    keys = opening.keys_of_release(key, stream, spent)
     loss = jnp.where(inside, loss, jnp.nan)
     alone = loss[None, None]  # a group of one record
     noisy = _noisy_means(keys.noise, mechanism, alone, (1,), at_least_float32(loss.dtype))
-    return core.nan_unless(allowed, noisy[0])
+    return opening.nan_if_refused(allowed, noisy[0])
 
 
 def _losses(key: jax.Array, stream: int, spent: jax.Array, mechanism: GroupLosses | Selection,
@@ -177,15 +179,15 @@ def _losses(key: jax.Array, stream: int, spent: jax.Array, mechanism: GroupLosse
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
     w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     check_groups(data, mechanism.sizes)
-    own_record.check_loss(problem, w, data, 2, sum(mechanism.sizes))
-    words = core.operators_words(key, stream, spent) if problem.random else None
-    loss = operator_keys.loss_of(problem)
+    record_isolation.check_loss(problem, w, data, 2, sum(mechanism.sizes))
+    words = opening.operator_key_data(key, stream, spent) if problem.random else None
+    loss = operator_rng.loss_of(problem)
     if isinstance(data, Sharded):
         check_key(key)
-        each = each_record(loss, w, data, operator_keys.with_words_if_any, words)
+        each = each_record(loss, w, data, operator_rng.with_key_data_if_any, words)
     else:
         if words is not None:
-            data = operator_keys.with_words_of_groups(data, words)
+            data = operator_rng.with_key_data_of_groups(data, words)
         each = summation.each_of_groups(loss, w, data)
     if each.ndim != 2:
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
@@ -204,7 +206,7 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
 
     To be called with 64-bit types.
     """
-    each, bound, z = core.widened((each, bound, z))
+    each, bound, z = opening.widened((each, bound, z))
     losses = jnp.where(_present(each, sizes), _clipped_parts(each, bound), 0.0)
     whole = jnp.round(losses * 2.0**_LOSS_BITS)
     quiet = z == 0
@@ -245,7 +247,7 @@ def _noisy_means(key: jax.Array, mechanism: GroupLosses | RecordLosses, each: ja
     refuse_complex(each, "the loss")
 
     def means(key: jax.Array, each: jax.Array, bound: jax.Array, z: jax.Array) -> jax.Array:
-        each, bound, z = core.widened((each, bound, z))
+        each, bound, z = opening.widened((each, bound, z))
         n = jnp.asarray(sizes, jnp.float64)
         clipped = jnp.where(_present(each, sizes), _clipped(each, bound), 0.0)
         gaussian = isinstance(mechanism, GroupLosses) and mechanism.gaussian
@@ -253,4 +255,4 @@ def _noisy_means(key: jax.Array, mechanism: GroupLosses | RecordLosses, each: ja
         # to float32 always: the last bits of a float64 would tell which sums are possible
         return (noisy / n).astype(jnp.float32).astype(dtype)
 
-    return core.with_key_in_float64(means, key, each, mechanism.bound, check_noise(mechanism))
+    return opening.with_key_in_float64(means, key, each, mechanism.bound, check_noise(mechanism))

@@ -16,23 +16,14 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
-from jaxminimax.mechanism import (
-    Repeat,
-    Resolvent,
-    batch_size,
-    check_noise,
-    modulus,
-    noise_unit,
-    on_part,
-    rounding,
-    rows_read,
-    split,
-)
+from jaxminimax.mechanism import Repeat, Resolvent, batch_size, rows_read
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, arrays, refuse_ahead
-from jaxminimax.releases import core, noising, operator_keys, own_record
-from jaxminimax.releases.samples import check_parts, part_of, sample_on_mesh, sampled_records
+from jaxminimax.releases import noising, opening, operator_rng, record_isolation
+from jaxminimax.releases.reading import check_parts, part_of, sample_on_mesh, sampled_records
 from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import Regularised, certify, operator_extrapolation
 
@@ -91,11 +82,11 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
                    noise_multiplier=query.noise_multiplier)
     refuse_ahead(data)
     check_parts(data, mechanism)
-    operator_keys.refuse(problem, "A certified solution")
-    own_record.check(problem.operator, z, data)
+    operator_rng.refuse(problem, "A certified solution")
+    record_isolation.check(problem.operator, z, data)
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
     noising.check_size(z, query.parameters)
-    allowed = core.is_left(spent, mechanism.times * mechanism.parts)
+    allowed = opening.within_budget(spent, mechanism.times * mechanism.parts)
     mesh = data.mesh if isinstance(data, Sharded) else None
     valid: jax.Array | None
     if isinstance(data, Sharded):
@@ -110,21 +101,21 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
 
     def answer(key: jax.Array, query: Resolvent, part: jax.Array, each: jax.Array, z: Saddle,
                batch: PyTree, valid: jax.Array | None) -> Saddle:
-        query, wide = core.widened((query, z))
+        query, wide = opening.widened((query, z))
         query = on_part(query, part)
         steps = each if isinstance(query.steps, tuple) else query.steps
-        core.check_float64(wide, public=problem.public, project=problem.project)
+        opening.check_float64(wide, public=problem.public, project=problem.project)
         v, certain = _proximal_point(fold_in(key, _SOLVER), query, steps, problem, wide,
                                      (batch, valid), mesh)
         certain &= _never_fails(query, steps, wide, problem.project(wide))
         # v + N(0, (z * noise unit)^2 I)
         blurry = noising.add_noise_to_point(fold_in(key, _NOISE), v, noise_unit(query),
                                             check_noise(query), query.parameters, query.exact)
-        return core.nan_unless(certain, jax.tree.map(
+        return opening.nan_if_refused(certain, jax.tree.map(
             lambda a, x: a.astype(at_least_float32(x.dtype)), blurry, z))
 
-    g = core.with_key_in_float64(answer, noise, query, part, each, z, batch, valid)
-    return core.nan_unless(allowed & sample.fits, g)
+    g = opening.with_key_in_float64(answer, noise, query, part, each, z, batch, valid)
+    return opening.nan_if_refused(allowed & sample.fits, g)
 
 
 def _spread(data: Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
@@ -162,7 +153,8 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
     count = rows_read(query)
     todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)
     start = problem.project(z)
-    wanted = query.slack * query.bound / size - rounding(query, core.norm(z) + core.norm(start))
+    lost = rounding(query, opening.norm(z) + opening.norm(start))
+    wanted = query.slack * query.bound / size - lost
     if query.solver is not None:
         guess = problem.project(query.solver(key, todo, wanted))
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(guess)]))
@@ -174,7 +166,7 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
 
 
 def _never_fails(query: Resolvent, steps: Any, z: Saddle, start: Saddle) -> jax.Array:
-    """Whether no certificate can fail, see `core.never_fails`; the host's is `certifying_steps`."""
+    """Whether no certificate can fail, see `opening`; the host's is `certifying_steps`."""
     residual, (_, lipschitz) = query.slack * query.bound / batch_size(query), split(query)
 
     def needed(residual: Any) -> jax.Array:
@@ -183,5 +175,5 @@ def _never_fails(query: Resolvent, steps: Any, z: Saddle, start: Saddle) -> jax.
         return ((math.log(2.0) + 2 * (jnp.log(query.diameter) - jnp.log(accuracy)))
                 / jnp.log1p(modulus(query) / lipschitz))
 
-    lost = rounding(query, core.norm(z) + core.norm(start))
-    return (modulus(query) > 0) & core.never_fails(residual, lost, steps, needed)
+    lost = rounding(query, opening.norm(z) + opening.norm(start))
+    return (modulus(query) > 0) & opening.never_fails(residual, lost, steps, needed)

@@ -15,19 +15,18 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.mechanism import (
-    GroupSolution,
-    check_noise,
+from jaxminimax.mechanism import GroupSolution, phase_sizes
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.solutions import (
     exact_sensitivity,
-    phase_sizes,
     solution_length,
     solution_rounding,
     solution_smooth,
 )
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
-from jaxminimax.releases import core, noising, operator_keys, own_record
-from jaxminimax.releases.samples import check_groups
+from jaxminimax.releases import noising, opening, operator_rng, record_isolation
+from jaxminimax.releases.reading import check_groups
 from jaxminimax.releases.watch import watched
 from jaxminimax.solvers import groups
 
@@ -77,7 +76,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     if mechanism.steps is None:
         raise ValueError("steps of the inner solver are not set: phased_erm.certified(query) sets "
                          "them.")
-    operator_keys.refuse(problem, "A certified solution of groups")
+    operator_rng.refuse(problem, "A certified solution of groups")
     checks.scalars(noise_multiplier=check_noise(mechanism), slack=mechanism.slack,
                    reg_w=mechanism.reg_w, reg_lam=mechanism.reg_lam,
                    **{name: getattr(mechanism, name) for name in _CONSTANTS})
@@ -86,9 +85,10 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     w, data = jax.tree.map(jnp.asarray, w), arrays(data)
     noising.check_size(w, mechanism.parameters)
     check_groups(data, sizes)
-    own_record.check(problem.loss, w, data, 2, sum(sizes))
-    allowed = core.is_left(spent, mechanism.phases)
-    keys = core.keys_of_release(key, core.stream(core.Kind.GROUP_SOLUTION, mechanism), spent)
+    record_isolation.check(problem.loss, w, data, 2, sum(sizes))
+    allowed = opening.within_budget(spent, mechanism.phases)
+    stream = opening.stream(opening.Kind.GROUP_SOLUTION, mechanism)
+    keys = opening.keys_of_release(key, stream, spent)
     each = np.array(phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
     place = np.arange(each.max())[None]
@@ -107,14 +107,14 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
     def answer(key: jax.Array, spent: jax.Array, query: GroupSolution, w: PyTree,
                batch: PyTree) -> PyTree:
-        query, wide = core.widened((query, w))
+        query, wide = opening.widened((query, w))
         reg_w = query.reg_w * jnp.asarray(2.0 ** np.arange(query.phases))[spent]
         point, unravel = jax.flatten_util.ravel_pytree(wide)
 
         def project(x: jax.Array) -> jax.Array:
             return jax.flatten_util.ravel_pytree(problem.project(unravel(x)))[0]
 
-        core.check_float64(wide, project=problem.project)
+        opening.check_float64(wide, project=problem.project)
 
         def parts(x: jax.Array, mine: tuple[PyTree, jax.Array]) -> jax.Array:
             batch, share = mine
@@ -139,11 +139,11 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         blurry = noising.add_noise_to_point(
             key, unravel(found.point), solution_length(query, reg_w) / 2, 2 * check_noise(query),
             query.parameters, query.exact)
-        return core.nan_unless(certain, jax.tree.map(
+        return opening.nan_if_refused(certain, jax.tree.map(
             lambda a, x: a.astype(at_least_float32(x.dtype)), blurry, w))
 
-    found = core.with_key_in_float64(answer, keys.noise, spent, mechanism, w, batch)
-    return core.nan_unless(allowed, found)
+    found = opening.with_key_in_float64(answer, keys.noise, spent, mechanism, w, batch)
+    return opening.nan_if_refused(allowed, found)
 
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],
@@ -170,7 +170,7 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
 
 def _never_fails(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
                  lost: jax.Array) -> jax.Array:
-    """Whether no certificate can fail, see `core.never_fails`, nor the problem be uncovered."""
+    """Whether no certificate can fail, see `opening.never_fails`, nor the problem be uncovered."""
     def needed(distance: Any) -> jax.Array:
         if query.smooth is None:
             # (2 (L + mu M) / (mu a))^2 subgradient steps
@@ -181,7 +181,7 @@ def _never_fails(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
         # accelerated steps: ln(8 l start / (mu a)^2) / -ln(1 - (mu / l)^(1/2))
         return (jnp.log(start) - 2 * jnp.log(reg_w * distance) + jnp.log(8 * smooth)) / fall
 
-    good = core.never_fails(query.slack * exact_sensitivity(query, reg_w), lost, query.steps,
+    good = opening.never_fails(query.slack * exact_sensitivity(query, reg_w), lost, query.steps,
                             needed)
     for name in _CONSTANTS:
         if getattr(query, name) is not None:  # but for rounding to float32

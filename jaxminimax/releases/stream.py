@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
+from jaxminimax.mechanism import CorrelatedSums, TreeSums
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.placement.sharding import Sharded, check_key
-from jaxminimax.releases import core, correlated, noising, operator_keys, own_record
-from jaxminimax.releases.samples import Place, check_groups, record_at
+from jaxminimax.releases import noising, opening, operator_rng, record_isolation
+from jaxminimax.releases.reading import Place, check_groups, record_at
 from jaxminimax.releases.watch import watched
 
 
@@ -36,20 +38,20 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
 
 
 def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSums, z: Saddle,
-          scale: noising.Scale) -> Saddle:
+          scale: noising.GridNoise) -> Saddle:
     """Noise of the node over leaves (index - 1) 2^level + 1 ... index 2^level, as in `noising`.
 
     Nodes are numbered in order: (2 index - 1) 2^level, an odd number times a power of two, is a
     different one for each.
     """
     number = (2 * index.astype(jnp.uint32) - 1) << level.astype(jnp.uint32)
-    keys = core.keys_of_release(key, core.stream(core.Kind.NODE, mechanism), number)
+    keys = opening.keys_of_release(key, opening.stream(opening.Kind.NODE, mechanism), number)
     return (noising.integer_noise if mechanism.exact else noising.float_noise)(
         keys.noise, z, Saddle(scale, scale))
 
 
 def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
-                scale: noising.Scale) -> Saddle:
+                scale: noising.GridNoise) -> Saddle:
     """N_t - N_{t-1} for leaf t = 1, 2, ...: one node comes, those below it go."""
     low = jax.lax.population_count((leaf & -leaf) - 1)  # the lowest bit of t that is set
 
@@ -66,7 +68,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
                  present: jax.Array | None = None) -> Saddle:
     """How much the noisy sum of all leaves so far grows by the next one.
 
-    For `CorrelatedSums` it is g_t plus the noise of `releases.correlated`. For `TreeSums` it is
+    For `CorrelatedSums` it is g_t plus `noising.correlated_noise`. For `TreeSums` it is
 
         g_t + N_t - N_{t-1},   g_t = clip(g(z; x), C),   N_t = sum of E_{l, t >> l} over bits l of t
 
@@ -108,28 +110,29 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     if isinstance(data, Sharded):
         check_key(key)
     record, inside = record_at(data, place)
-    own_record.check_operator(problem, z, data, axes=len(place))
+    record_isolation.check_operator(problem, z, data, axes=len(place))
     z = jax.tree.map(jnp.asarray, z)
     noising.check_size(z, mechanism.parameters)
     mask = inside if present is None else inside & present
     clip = Saddle(mechanism.clip, mechanism.clip)
     scale = noising.scales(clip, Saddle(noise_multiplier, noise_multiplier), mechanism.parameters)
-    allowed = core.is_left(spent, mechanism.leaves)
-    own = core.stream(core.Kind.LEAF, mechanism)
-    keys = core.keys_of_release(key, own, spent)
+    allowed = opening.within_budget(spent, mechanism.leaves)
+    own = opening.stream(opening.Kind.LEAF, mechanism)
+    keys = opening.keys_of_release(key, own, spent)
     rounding = noising.rounding(keys.noise, scale, z, 1, mechanism.parameters)
     examples = jax.tree.map(lambda x: x[None], record)
     if problem.random:
         *group, row = place
-        words = core.operators_words(key, own, spent)
-        examples = operator_keys.with_words(examples, jnp.asarray(row)[None], words, *group)
-    total = clipped_sum(operator_keys.operator_of(problem), clip, joint=True).sums(
+        words = opening.operator_key_data(key, own, spent)
+        examples = operator_rng.with_key_data(examples, jnp.asarray(row)[None], words, *group)
+    total = clipped_sum(operator_rng.operator_of(problem), clip, joint=True).sums(
         z, examples, mask[None], rounding)
     # g_t + N_t - N_{t-1}
     if isinstance(mechanism, CorrelatedSums):
-        noise = correlated.noise(key, core.stream(core.Kind.INNOVATION, mechanism), spent,
-                                 mechanism.bands, total.floats, scale, mechanism.exact)
+        stream = opening.stream(opening.Kind.INNOVATION, mechanism)
+        noise = noising.correlated_noise(key, stream, spent, mechanism.bands, total.floats, scale,
+                                         mechanism.exact)
     else:
         leaf = jnp.asarray(spent, jnp.int32) + 1
         noise = _noise_step(key, leaf, mechanism, total.floats, scale.w)
-    return core.nan_unless(allowed, noising.added(total, noise, scale, mechanism.exact, 1.0))
+    return opening.nan_if_refused(allowed, noising.added(total, noise, scale, mechanism.exact, 1.0))

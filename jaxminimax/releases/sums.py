@@ -9,22 +9,20 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base import arguments, checks
+from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import (
-    Query,
-    Repeat,
-    batch_size,
-    check_correlated,
-    check_noise,
-    rows_read,
-)
+from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
+from jaxminimax.mechanism.repeat import check_correlated
+from jaxminimax.noise import floored_normal
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import arrays, is_spread
-from jaxminimax.releases import core, correlated, counts, noising, operator_keys, own_record
-from jaxminimax.releases.samples import (
+from jaxminimax.releases import noising, opening, operator_rng, record_isolation
+from jaxminimax.releases.operator_rng import public_term
+from jaxminimax.releases.reading import (
     check_parts,
     numbers_of_rows,
     sample_on_mesh,
@@ -32,7 +30,8 @@ from jaxminimax.releases.samples import (
 )
 from jaxminimax.releases.watch import watched, watched_pair
 
-PLACES = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
+_COUNTS = 3  # what a release's noise key is folded with, beside those of `noising` and of `sums`
+SLOTS = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
 
 
 @watched
@@ -118,10 +117,10 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
                          "algorithm.init(z, hyper) with the same hyper.")
     adaptive = query.adaptive
     checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share})
-    clip = counts.reachable(query, clip)
+    clip = check_clip(query, clip)
     g, within, noise, allowed = _released(key, mechanism, spent, problem, z, data, clip)
     assert within is not None
-    return g, core.nan_unless(allowed, counts.followed(noise, query, clip, within))
+    return g, opening.nan_if_refused(allowed, next_clip(noise, query, clip, within))
 
 
 def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
@@ -150,46 +149,47 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
     for name, norm in clip._asdict().items():
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
-    _check_value(own_record.check_operator(problem, z, data), z, clip)
-    clipped = clipped_sum(operator_keys.operator_of(problem), clip, joint=query.joint)
+    _check_value(record_isolation.check_operator(problem, z, data), z, clip)
+    clipped = clipped_sum(operator_rng.operator_of(problem), clip, joint=query.joint)
     beside = 0
     if query.adaptive is not None:
         clipped = dataclasses.replace(clipped, counted=True)
         beside = query.adaptive.counts(query)
-    words = core.operators_words(key, core.stream(core.Kind.MEAN, mechanism), spent) if (
+    words = opening.operator_key_data(key, opening.stream(opening.Kind.MEAN, mechanism), spent) if (
         problem.random) else None
     z, data = jax.tree.map(jnp.asarray, z), arrays(data)
     released = Saddle(*(None if c is None else x for c, x in zip(clip, z, strict=True)))
     noising.check_size(released, query.parameters, beside)
     scale = noising.scales(clip, noise_multiplier, query.parameters)
-    allowed = core.is_left(spent, mechanism.times * mechanism.parts)
+    allowed = opening.within_budget(spent, mechanism.times * mechanism.parts)
     if is_spread(data):
         noise, sample, marked = sample_on_mesh(key, mechanism, spent, data)
         rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
         total, same = sum_over_shards(
             clipped.sums, z, data, query, sample.rows, sample.valid, rounding,
-            fold_in(noise, PLACES), operator_keys.with_words, words, spent, marked)
+            fold_in(noise, SLOTS), operator_rng.with_key_data, words, spent, marked)
         if same is not None:  # what was sent ahead counts only if it is the release's sample
             sample = sample._replace(fits=sample.fits & same)
     else:
         noise, sample, data = sampled_records(key, mechanism, spent, data)
         if words is not None:
             rows = numbers_of_rows(mechanism, spent, sample)
-            data = operator_keys.with_words(data, rows, words)
+            data = operator_rng.with_key_data(data, rows, words)
         rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
         total = clipped.sums(z, data, sample.valid, rounding)
 
     # (I + X) g / m; a player without a clip norm releases nothing
     if query.bands > 1:
-        drawn = correlated.noise(key, core.stream(core.Kind.MEAN_INNOVATION, mechanism), spent,
-                                 query.bands, total.floats, scale, query.exact)
+        stream = opening.stream(opening.Kind.MEAN_INNOVATION, mechanism)
+        drawn = noising.correlated_noise(key, stream, spent, query.bands, total.floats, scale,
+                                         query.exact)
         g = noising.added(total, drawn, scale, query.exact, batch_size(query))
     else:
         g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
                  for norm, x, a in zip(clip, z, g, strict=True)))
     allowed &= sample.fits
-    return core.nan_unless(allowed, g), total.within, noise, allowed
+    return opening.nan_if_refused(allowed, g), total.within, noise, allowed
 
 
 def _check_value(found: PyTree, z: Saddle, clip: Saddle) -> None:
@@ -199,3 +199,124 @@ def _check_value(found: PyTree, z: Saddle, clip: Saddle) -> None:
         if norm is not None:
             arguments.same_shapes(getattr(found, name), getattr(z, name),
                                   f"The operator's value for {name}", f"z.{name}")
+
+
+# --- the operator of the whole objective ---
+
+
+def noisy_operator(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
+                   z: Saddle, data: PyTree) -> Saddle:
+    """A release at z plus the public terms there, in the dtypes of z.
+
+        g = release(z) + (grad_w r, -grad_v r)(z).
+
+    The terms r that read no data are added after the noise: neither clipped nor noised nor charged.
+
+    Args:
+      key: root key of the run, a secret; as in `release`.
+      mechanism: what was promised to the accountant.
+      spent: number of releases already made, int32 `[]`.
+      problem: `operator` and `public` are used.
+      z: the point to query.
+      data: as in `release`.
+
+    Returns:
+      A `Saddle` like z; NaN everywhere once all allowed releases were made.
+
+    Raises:
+      ValueError: as `release`.
+    """
+    g = release(key, mechanism, spent, problem, z, data)
+    return _with_public(g, key, mechanism, spent, problem, z)
+
+
+def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
+                            z: Saddle, data: PyTree, clip: Saddle | None,
+                            ) -> tuple[Saddle, Saddle | None]:
+    """`noisy_operator`, with these clip norms where the description's follow a quantile.
+
+    Args:
+      key: as in `noisy_operator`.
+      mechanism: as in `noisy_operator`.
+      spent: as in `noisy_operator`.
+      problem: as in `noisy_operator`.
+      z: as in `noisy_operator`.
+      data: as in `noisy_operator`.
+      clip: see `sums.release_and_clip`; None without `Query.adaptive`.
+
+    Returns:
+      As `noisy_operator`; and the next clip norms.
+
+    Raises:
+      ValueError: as `sums.release_and_clip`.
+    """
+    if mechanism.query.adaptive is None:
+        return noisy_operator(key, mechanism, spent, problem, z, data), None
+    g, clip = release_and_clip(key, mechanism, spent, problem, z, data, clip)
+    return _with_public(g, key, mechanism, spent, problem, z), clip
+
+
+def _with_public(g: Saddle, key: jax.Array, mechanism: Repeat, spent: jax.Array,
+                 problem: Problem, z: Saddle) -> Saddle:
+    if problem.public is not None:
+        g = tree.add(g, public_term(problem, z, key, mechanism, spent))
+    return tree.cast_like(g, z)
+
+
+# --- clip norms that follow a quantile ---
+
+
+def check_clip(query: Query, clip: Saddle) -> Saddle:
+    """Clip norms of a state, float32 `[]`; NaN for one that no release can have led to.
+
+    Of a tiny norm the noise would vanish where the sum does not.
+    """
+    def one(norm: jax.Array, start: jax.Array) -> jax.Array:
+        low, high = _range(start)
+        norm = jnp.asarray(norm, jnp.float32)
+        return jnp.where((norm >= low) & (norm <= high), norm, jnp.nan)
+
+    return jax.tree.map(one, clip, query.clip)
+
+
+def _range(start: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """The smallest and the largest norm that may follow the first one."""
+    start = jnp.asarray(start, jnp.float32)
+    return start / REACH, start * REACH
+
+
+def next_clip(key: jax.Array, query: Query, clip: Saddle, within: Saddle) -> Saddle:
+    """The clip norms after a release.
+
+    Args:
+      key: of the release's noise.
+      query: the description.
+      clip: norms of this release.
+      within: per player, records within the norm less longer ones, int32 `[]`; not released.
+
+    Returns:
+      Per player, float32 `[]`: C exp(-rate (b - quantile)), b the noisy part of the records within.
+    """
+    adaptive = query.adaptive
+    assert adaptive is not None
+    z = count_multiplier(query)
+    units, bits = count_grid(z, rows_read(query))
+    number = adaptive.counts(query)
+    drawn = floored_normal(fold_in(key, _COUNTS), number, bits, z != 0)
+
+    def one(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
+            noise: jax.Array) -> jax.Array:
+        loud = (units * count + noise).astype(jnp.float32) + 0.5  # the noise is a floor
+        noisy = jnp.where(z == 0, count.astype(jnp.float32), loud / units)
+        part = 0.5 + noisy / (2 * batch_size(query))
+        moved = norm * jnp.exp(-adaptive.rate * (part - quantile))
+        new = jnp.clip(moved, *_range(start))
+        return jnp.where(units > 0, new, jnp.nan).astype(jnp.float32)
+
+    players = [k for k, norm in enumerate(query.clip) if norm is not None]
+    made: list[jax.Array | None] = [None, None]
+    for place, k in enumerate(players):
+        at = 0 if query.joint else place  # one count for both
+        made[k] = one(query.clip[k], clip[k], adaptive.quantile[players[at]],
+                      within[players[at]], drawn[at])
+    return Saddle(*made)

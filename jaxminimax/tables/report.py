@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from jaxminimax.accounting import Profile, profile
-from jaxminimax.accounting._sentences import LARGE_DELTA
+from jaxminimax.accounting.statements import LARGE_DELTA
 from jaxminimax.tables import pictures
 from jaxminimax.tables.scorer import Scorer
 

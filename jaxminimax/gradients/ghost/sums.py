@@ -19,7 +19,7 @@ from jaxminimax.gradients.ghost.planning import Plan
 from jaxminimax.gradients.ghost.treatment import Factors, Part, Treatment
 from jaxminimax.gradients.ghost.uses import placed, seen, unseen
 from jaxminimax.gradients.summation import Rounding, Summation, Sums
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 
 def norms_of(g: Factors) -> tuple[jax.Array, ...]:

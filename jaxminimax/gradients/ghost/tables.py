@@ -23,7 +23,7 @@ in float64, block by block, before the block is rounded once. Lookups are multip
 g there, whose sums are exact for up to 2^23 units in a clip norm, as all noise multipliers above
 2^-23 have: in whatever order they are added, a block is the same to the last bit. An entry is off
 by 2^-21 g, and a record by (s o)^(1/2) 2^-21 g; the charge allows for additions that are off by
-2^-24 r^2 / 3^(1/2) > 2^-11 clip norms of some 2^17 g (`mechanism._grid`).
+2^-24 r^2 / 3^(1/2) > 2^-11 clip norms of some 2^17 g (`mechanism.grid`).
 
 Kept of an example: t (n + o) + s (1 + o) numbers, and 2 (t + s)^2 for the Gram products. Unless
 that is less than half of the table, its gradient is made of them instead, which is faster.

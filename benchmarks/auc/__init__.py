@@ -1,0 +1,1 @@
+"""AUC against epsilon: the README's main command, and the runs that others share."""

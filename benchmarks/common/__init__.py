@@ -1,0 +1,1 @@
+"""What the measurements share: results, figures, settings and comparisons of means."""

@@ -1,0 +1,1 @@
+"""Data sets of the measurements, each read or made by one module."""

@@ -1,0 +1,1 @@
+"""Examples with pictures; `python -m benchmarks.examples` runs them."""

@@ -1,0 +1,1 @@
+"""Audits, attacks and planted bugs, and what noise and accountants cost."""

@@ -1,0 +1,1 @@
+"""Planted bugs, and the detectors that have to find each of them."""

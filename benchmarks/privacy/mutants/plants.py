@@ -1,0 +1,492 @@
+"""Planted bugs: what each function of the release path is replaced by.
+
+`AIMS` says where a function is looked up by the code that uses it; that is the one place to change
+when code moves.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.privacy.attacks import group as group_attack
+from benchmarks.privacy.mutants import places as mutant_places
+from jaxminimax import Saddle, ftrl, group_oco, sgda
+from jaxminimax.accounting import curve
+from jaxminimax.base import identity
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.gradients import clipping, summation, weights
+from jaxminimax.gradients.ghost import convolution, factors
+from jaxminimax.gradients.ghost import sums as ghost_sums
+from jaxminimax.mechanism import (
+    Poisson,
+    Query,
+    Windows,
+    costs,
+    distinct,
+    factorisation,
+    grid,
+    phase_sizes,
+    poisson,
+    rows_read,
+)
+from jaxminimax.mechanism.sampling import SampleKeys
+from jaxminimax.placement import host_data
+from jaxminimax.problems import _vi
+from jaxminimax.releases import (
+    differences,
+    groups,
+    losses,
+    noising,
+    opening,
+    proximal,
+    reading,
+    solutions,
+    stream,
+    sums,
+)
+from jaxminimax.releases.watch import watched
+from jaxminimax.tables import files
+from jaxminimax.tables import records as table_records
+
+AIMS: dict[str, tuple[Any, str]] = {
+    # noise
+    "integer noise": (noising, "floored_normal"),
+    "integer noise of both players": (noising, "integer_noise"),
+    "integer Laplace noise": (noising, "floored_laplace"),
+    "sum over all groups": (groups, "release"),
+    "noise of counts": (sums, "floored_normal"),
+    "difference": (differences, "release_difference"),
+    "index": (losses, "chosen"),
+    "margin of the noise": (noising, "ROUNDING_MARGIN"),
+    "dither": (noising, "dither"),
+    "noise on a sum": (noising, "add_noise_and_normalise"),
+    "node": (stream, "_node"),
+    "what correlated noise is made of": (noising, "floored_normal"),
+    "keys of a release": (opening, "keys_of_release"),
+    "key and sample": (reading, "sample_of_release"),
+    "words of operators": (opening, "operator_key_data"),
+    "stream of keys": (opening, "stream"),
+    "numbers of a round": (mutant_places.Twice, "number"),
+    "parts of a round": (mutant_places.Two, "parts"),
+    # samples
+    "sample": (reading, "draw"),
+    "size of a sample": (poisson, "drawn_size"),
+    "law of sizes": (poisson, "thresholds"),
+    "slots of a sample": (poisson, "some"),
+    "sample that fits": (poisson, "_fits"),
+    "new rows": (distinct, "firsts"),
+    "part": (reading, "part_of"),
+    "rows sent ahead": (host_data.Window, "read"),
+    "words of samples sent ahead": (opening, "words_ahead"),
+    # tables
+    "name of a person": (identity, "_name"),
+    "rows of persons": (table_records, "rows_of_people"),
+    "held-out rows": (files, "held_out"),
+    # sums
+    "weight": (weights, "weight"),
+    "norm": (weights, "norm"),
+    "joint norm": (weights, "joint_ratio"),
+    "count": (summation.Summation, "within"),
+    "clipped sum": (clipping.ClippedSum, "sums"),
+    "gram": (factors, "_gram"),
+    "norms of matrices": (ghost_sums, "norms_of"),
+    "norms of tied tables": (factors, "union_norms"),
+    "pixels of a window": (convolution, "patches"),
+    "rows of a slice": (summation, "fresh"),
+    "records by themselves": (summation, "each"),
+    "clipped losses": (losses, "_clipped"),
+    "clipped scores": (losses, "_clipped_parts"),
+    "product with a record": (_vi, "product_with"),
+    "noise unit": (proximal, "noise_unit"),
+    "length of a solution": (solutions, "solution_length"),
+    # algorithms
+    "update": (sgda, "update"),
+    "release": (sums, "release"),
+    "single loss": (group_oco, "release_loss"),
+    "round on a stream": (ftrl, "observe_record"),
+    # the accountant
+    "charge": (costs, "price"),
+    "rounding of a distance": (grid, "_rounding"),
+    "length of columns": (factorisation, "norms"),
+    "stopped windows": (Windows, "spent_part"),
+    "multiplier": (Query, "multiplier"),
+    "shift": (curve, "shift"),
+    "delta": (curve, "named_epsilon"),
+}
+
+
+def replace(aim: str, make: Callable[[Any], Any],
+            aims: dict[str, tuple[Any, str]] = AIMS) -> Callable:
+    """Plants `make(original)` where `aims` says."""
+    where, name = aims[aim]
+    return lambda: mock.patch.object(where, name, make(getattr(where, name)))
+
+
+# --- noise ---
+
+
+def _scaled(x: jax.Array, factor: float) -> jax.Array:
+    return jnp.floor(factor * x.astype(jnp.float32)).astype(jnp.int32)
+
+
+def quieter(factor: float) -> Callable[[Any], Any]:
+    """Integer noise of another deviation."""
+    return lambda draw: lambda *args: _scaled(draw(*args), factor)
+
+
+def noise_of_balanced_weights(release: Any) -> Any:
+    """All groups' gradients with the noise of balanced weights, while the weights move."""
+    sizes = group_attack.SIZES
+
+    def wrong(key: jax.Array, described: Any, spent: Any, problem: Any, z: Saddle,
+              data: Any) -> Saddle:
+        quiet = dataclasses.replace(described.query, noise_multiplier=Saddle(0.0, None))
+        plain, loud = (release(key, m, spent, problem, z, data).w for m in (
+            dataclasses.replace(described, query=quiet), described))
+        s = 1 / jnp.sum(data[1])  # a record's share is v_i / (n_i s), and v adds up to 1
+        low = 1 / (len(sizes) * min(sizes) * s)
+        return Saddle(jax.tree.map(lambda a, b: a + (b - a) * low, plain, loud), ())
+
+    return wrong
+
+
+def quieter_difference(factor: float) -> Callable[[Any], Any]:
+    """Noise of differences alone, of another deviation."""
+    def make(release: Any) -> Any:
+        def changed(key: Any, described: Any, *args: Any) -> Any:
+            z = factor * described.query.noise_multiplier
+            quiet = dataclasses.replace(described.query, noise_multiplier=z)
+            return release(key, dataclasses.replace(described, query=quiet), *args)
+
+        return changed
+
+    return make
+
+
+def clipped_by_what_was_not_released(release: Any) -> Any:
+    """Differences clipped by a distance that depends on the data, with the noise of the other."""
+    def changed(key: Any, described: Any, spent: Any, problem: Any, z: Any, before: Any,
+                data: Any) -> Any:
+        def of(noise: float, length: Any) -> Any:
+            query = dataclasses.replace(
+                described.query, lipschitz=length * described.query.lipschitz,
+                noise_multiplier=noise * described.query.noise_multiplier)
+            return release(key, dataclasses.replace(described, query=query), spent, problem, z,
+                           before, data)
+
+        far = 1 + 0.2 * (jnp.mean(data) > 0)
+        return jax.tree.map(lambda a, b, c: a + b - c, of(0.0, far), of(1.0, 1.0), of(0.0, 1.0))
+
+    return changed
+
+
+def quieter_index(factor: float) -> Callable[[Any], Any]:
+    """Gumbel noise of another scale: scores are further apart."""
+    return lambda draw: lambda key, below: draw(
+        key, jnp.minimum(below.astype(jnp.float32) / factor, 2.0**29).astype(jnp.int32))
+
+
+def scale_of_each_group(_: Any) -> Any:
+    """Gumbel noise by each group's own size."""
+    def changed(key: Any, below: Any) -> Any:
+        own = min(group_attack.SIZES) / jnp.array(group_attack.SIZES, jnp.float32)
+        drawn = jax.random.gumbel(key, below.shape, jnp.float32)
+        return jnp.argmax(own * drawn - below * 2.0**-22).astype(jnp.int32)
+
+    return changed
+
+
+def of_one_player(factor: float) -> Callable[[Any], Any]:
+    """The same of player w alone."""
+    def make(noise: Any) -> Any:
+        def changed(*args: Any) -> Any:
+            found = noise(*args)
+            return found._replace(w=jax.tree.map(lambda x: _scaled(x, factor), found.w))
+
+        return changed
+
+    return make
+
+
+def times(factor: float) -> Callable[[Any], Any]:
+    """A function's value times a number."""
+    return lambda function: lambda *args, **how: factor * function(*args, **how)
+
+
+def of_key_0(draw: Any) -> Any:
+    return lambda key, *rest: draw(jax.random.key(0), *rest)
+
+
+def uniform(_: Any) -> Any:
+    """Of the same variance."""
+    def changed(key: Any, size: int, bits: Any, wanted: Any) -> Any:
+        wide = 3**0.5 * jnp.exp2(jnp.asarray(bits, jnp.float32))
+        return jnp.floor(wide * jax.random.uniform(key, (size,), jnp.float32, -1, 1)).astype(
+            jnp.int32)
+
+    return changed
+
+
+def one_draw_for_both(noise: Any) -> Any:
+    def changed(key: Any, like: Any, scale: Any) -> Any:
+        return Saddle(noise(key, Saddle(like.w, None), Saddle(scale.w, None)).w,
+                      noise(key, Saddle(None, like.v), Saddle(None, scale.v)).v)
+
+    return changed
+
+
+def scalars_share(noise: Any) -> Any:
+    """A leaf without axes has the noise of the number after it, in units of its grid."""
+    def changed(*args: Any) -> Any:
+        found, structure = jax.tree.flatten(noise(*args))
+        for i in reversed(range(len(found) - 1)):
+            if found[i].ndim == 0:
+                found[i] = jnp.ravel(found[i + 1])[0]
+        return jax.tree.unflatten(structure, found)
+
+    return changed
+
+
+def leaves_share(noise: Any) -> Any:
+    """A quarter of the variance comes from a draw that all leaves share."""
+    def changed(key: Any, like: Any, scale: Any) -> Any:
+        apart = noise(key, like, scale)
+        one = noise(jax.random.fold_in(key, 7), Saddle(*(
+            None if x is None else jnp.zeros(()) for x in like)), scale)
+        common = jax.tree.leaves(one)[0]
+        return jax.tree.map(lambda x: _scaled(x, 0.75**0.5) + common // 2, apart)
+
+    return changed
+
+
+def one_noise_a_level(node: Any) -> Any:
+    return lambda key, level, index, *rest: node(key, level, jnp.int32(1), *rest)
+
+
+def one_noise_an_index(node: Any) -> Any:
+    return lambda key, level, index, *rest: node(key, jnp.int32(0), index, *rest)
+
+
+def of_block_0(keys: Any) -> Any:
+    """Correlated noise is made of the same numbers over and over."""
+    def changed(key: Any, kind: Any, number: Any) -> Any:
+        return keys(key, kind, 0 if kind in (
+            opening.Kind.INNOVATION, opening.Kind.MEAN_INNOVATION) else number)
+
+    return changed
+
+
+def of_number_0(keys: Any) -> Any:
+    """All releases of a kind have the keys of its first one."""
+    return lambda key, kind, number: keys(key, kind, 0)
+
+
+def of_the_noises_words(sample_of_release: Any) -> Any:
+    """The sample's size is drawn from the words that the noise is made of."""
+    def changed(key: Any, mechanism: Any, spent: Any) -> Any:
+        key, _ = sample_of_release(key, mechanism, spent)
+        keys = SampleKeys(fold_in(key, noising._NOISE), key)
+        with mock.patch.object(poisson, "fold_in", lambda key, number: (
+                key if number == poisson._SIZE else fold_in(key, number))):
+            return key, reading.draw(keys, mechanism.query, spent % mechanism.times)
+
+    return changed
+
+
+def of_the_noises_key(_: Any) -> Any:
+    """Operators draw from the words that the noise is made of."""
+    return lambda key, kind, number: jax.random.key_data(
+        opening.keys_of_release(key, kind, number).noise)[:2]
+
+
+def loss_of_round_0(release_loss: Any) -> Any:
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any) -> Any:
+        return release_loss(key, mechanism, 0 * spent, *args)
+
+    return changed
+
+
+def by_all_records(laplace: Any) -> Any:
+    """Scale B / K instead of B / n_i: the sensitivity of the mean over all groups."""
+    def changed(key: Any, shape: Any) -> Any:
+        return _scaled(laplace(key, shape), group_attack.SIZES[0] / sum(group_attack.SIZES))
+
+    return changed
+
+
+# --- samples ---
+
+
+def times_the_rate(factor: float) -> Callable[[Any], Any]:
+    def make(draw: Any) -> Any:
+        def changed(key: Any, query: Any, spent: Any) -> Any:
+            if not isinstance(query.sampling, Poisson):
+                return draw(key, query, spent)
+            capacity = rows_read(query)
+            more = Poisson(rate=min(1.0, factor * query.sampling.rate), capacity=capacity)
+            return draw(key, dataclasses.replace(query, sampling=more), spent)
+
+        return changed
+
+    return make
+
+
+def ties_not_extended(drawn_size: Any) -> Any:
+    """A size whose first bits are those of a threshold is taken to be told by them."""
+    def changed(*of: Any) -> Any:
+        size, open_, exactly = drawn_size(*of)
+        return size, jnp.zeros_like(open_), exactly
+
+    return changed
+
+
+def repeated_rows(firsts: Any) -> Any:
+    """Rows that are drawn several times are not looked for."""
+    return lambda rows, there: there
+
+
+def first_slots(some: Any) -> Any:
+    """The first new slots hold the sample, not random ones."""
+    def changed(words: jax.Array, among: jax.Array, m: jax.Array) -> Any:
+        return some(jnp.arange(words.shape[0], dtype=jnp.uint32) << 12, among, m)
+
+    return changed
+
+
+def cut_short(_: Any) -> Any:
+    """Of a sample that does not fit, as many rows as fit are read."""
+    return lambda size, new, most: jnp.ones((), bool)
+
+
+def any_fits(draw: Any) -> Any:
+    return lambda key, query, spent: draw(key, query, spent)._replace(fits=jnp.array(True))
+
+
+def first_batch_only(draw: Any) -> Any:
+    return lambda key, query, spent: draw(key, query, jnp.zeros_like(spent))
+
+
+def reshuffled(draw: Any) -> Any:
+    """Every other pass, from the first on, takes the batches in the opposite order."""
+    def changed(keys: Any, query: Any, spent: Any) -> Any:
+        batches = query.population // query.sampling.batch
+        place, turned = spent % batches, spent // batches % 2 == 0
+        return draw(keys, query, jnp.where(turned, batches - 1 - place, place))
+
+    return changed
+
+
+def fits_if_sent(read: Any) -> Any:
+    """Rows that were sent for a release count, also beyond the capacity."""
+    def changed(window: Any, spent: Any, words: Any) -> Any:
+        sample, places, rows = read(window, spent, words)
+        return sample._replace(fits=window.release(spent)[1]), places, rows
+
+    return changed
+
+
+# --- sums ---
+
+
+def clip_times(factor: float) -> Callable[[Any], Any]:
+    return lambda weight: lambda ratio, present: weight(ratio / factor, present)
+
+
+def lifted(weight: Any) -> Any:
+    return lambda ratio, present: weight(jnp.minimum(ratio, 0.5), present)
+
+
+def in_bfloat16(norm: Any) -> Any:
+    """Norms of numbers that were cast, sums of the numbers themselves."""
+    return lambda g: norm(jax.tree.map(
+        lambda x: jax.lax.reduce_precision(x, 8, 7), g))  # casts to and fro may be left out
+
+
+def counted_twice(within: Any) -> Any:
+    """A record moves a count by twice what is charged."""
+    return lambda self, weight: jax.tree.map(lambda x: 2 * x, within(self, weight))
+
+
+def by_realised_size(sums: Any) -> Any:
+    def changed(self: Any, z: Any, data: Any, mask: Any, rounding: Any) -> Any:
+        found, factor = sums(self, z, data, mask, rounding), 2.0 / jnp.maximum(jnp.sum(mask), 1)
+        return found._replace(integers=jax.tree.map(
+            lambda x: _scaled(x, factor.astype(jnp.float32)), found.integers))
+
+    return changed
+
+
+def without_cross_terms(gram: Any) -> Any:
+    return lambda x: gram(x) * jnp.eye(x.shape[1], dtype=x.dtype)[None]
+
+
+def of_the_first_matrix(norms_of: Any) -> Any:
+    """Of several matrices in one parameter."""
+    return lambda factors: tuple(x[:, :1] if x.ndim > 1 else x for x in norms_of(factors))
+
+
+def without_lookups(norms: Any) -> Any:
+    """Of a table that is multiplied with, too."""
+    return lambda x, rows, d, least: norms(x, rows, d.at[:, x.shape[1]:].set(0), least)
+
+
+def losses_clipped_at(factor: float) -> Callable[[Any], Any]:
+    return lambda clipped: lambda each, bound: clipped(each, factor * bound)
+
+
+def scores_clipped_at(factor: float) -> Callable[[Any], Any]:
+    return lambda clipped: lambda each, bound: factor * clipped(each, factor * bound)
+
+
+def of_gradients_alone(_: Any) -> Any:
+    """The length of a solution without what the groups' weights add to it."""
+    def length(query: Any, reg_w: Any) -> Any:
+        n = min(phase_sizes(query))
+        return (1 + 2 * query.slack) * 2 * query.lipschitz / (n * reg_w)
+
+    return length
+
+
+# --- algorithms ---
+
+
+def silent_once(release: Any) -> Any:
+    """No noise in one of ten rounds."""
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        loud = jnp.where(spent % 10 == 3, 0.0, 1.0).astype(jnp.float32)
+        query = mechanism.query
+        scaled = jax.tree.map(lambda z: z * loud, query.noise_multiplier)
+        query = dataclasses.replace(query, noise_multiplier=scaled)
+        return release.__wrapped__(key, dataclasses.replace(mechanism, query=query), spent, *args,
+                                   **how)
+
+    return watched(changed)  # the description that is seen is the one that is charged
+
+
+def same_key_in_two_rounds(release: Any) -> Any:
+    def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
+        return release(key, mechanism, spent - spent % 2, *args, **how)
+
+    return changed
+
+
+def keeps_noise(observe_record: Any) -> Any:
+    """The state holds what was added to the last record's vector."""
+    def changed(key: Any, state: Any, data: Any, *rest: Any) -> Any:
+        new = observe_record(key, state, data, *rest)
+        quiet = jnp.clip(data[state.spent], -1.0, 1.0)
+        return new._replace(origin=jax.tree.map(lambda a, b: a - b - quiet, new.total,
+                                                state.total))
+
+    return changed
+
+
+def not_advanced(update: Any) -> Any:
+    def changed(key: Any, state: Any, *args: Any) -> Any:
+        return update(key, state, *args)._replace(spent=state.spent)
+
+    return changed

@@ -1,0 +1,1 @@
+"""Figures that papers print, beside what the library measures."""

@@ -1,0 +1,176 @@
+"""Private AUC on balanced and imbalanced images, by two ways of training.
+
+`mlp`: stochastic gradient descent ascent of a two-layer scorer, as in `benchmarks.auc`.
+
+`whitened`: a linear scorer. One release of all second moments of the features, labels left out,
+pays for a linear map that makes them nearly uncorrelated; full-batch descent ascent then needs
+few rounds, and noise that is equal in all directions harms all of them alike. Where positives are
+rare this is what counts: the rounds hear a record of the rare class 1 / p times as loud as their
+noise allows, but the second moments hear all records.
+
+With x a record's features, of norm at most 1, the released vector is the upper triangle of a a^T,
+a = (x, 1) / sqrt 2, entries off the diagonal times sqrt 2: its norm is |a|^2 <= 1, so a clip of 1
+changes nothing. From it follow the mean m and the covariance S = U diag(s) U^T, up to noise, and
+
+    x  ->  R u / |u|,   u = U diag(max(s, 0) + ridge)^(-1/2) U^T (x - m),
+
+a function of the record and of released numbers: replacing a record still replaces one row.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxminimax as jmm
+from benchmarks.auc import runs as auc_runs
+from benchmarks.common import settings
+from benchmarks.data_sets import data, features
+from jaxminimax import Saddle
+
+_CLASSES = "Classes 5-9 are positive and 0-4 negative; the prior is that of the task, {:g}."
+_LENGTH = 8.0  # norm of an image's features
+_RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Whitened:
+    """Settings of the linear scorer on whitened features, all of them public numbers.
+
+    Attributes:
+        clip: Clip norm, in gradients of a positive record whose score is 0.
+        step: Step of theta, a and b, on rows of norm sqrt(d / 2).
+        iterations: Rounds.
+        share: Of mu^2, for the second moments.
+        ridge: Added to the variances, for features of norm 1.
+        features: Name in `features.FEATURES`.
+    """
+
+    clip: float
+    step: float
+    iterations: int
+    share: float = 0.2
+    ridge: float = 0.01
+    features: str = "cosines 5"
+
+
+def images(name: str, ratio: float, *, map_of: str | None = None, split: str = "file",
+           data_dir: str | None = None) -> data.Dataset:
+    """Classes 5-9 against 0-4, with positives left out until they are `ratio` of the training rows.
+
+    Which positives stay is drawn once, for all seeds. Test rows stay as they are: AUC does not
+    depend on the share of positives among them.
+
+    Args:
+        name: "mnist" or "fashion_mnist".
+        ratio: 0.5 leaves all rows in.
+        map_of: Name of the features; None for the default.
+        split: "validation" trains and tests on rows of the training file.
+        data_dir: As in `data.load`.
+    """
+    found = data.load(name, data_dir=data_dir, split=split, features=map_of)
+    y = 1 - found.y_train
+    stays = np.ones(len(y), bool)
+    if ratio < 0.5:
+        left = int((y == 0).sum() / (1 - ratio) * ratio)
+        stays[np.flatnonzero(y == 1)[left:]] = False
+    public = tuple(x for x in found.public if not x.startswith("Classes"))
+    return dataclasses.replace(
+        found, x_train=found.x_train[stays], y_train=y[stays], y_test=1 - found.y_test,
+        prior=ratio, public=(*public, _CLASSES.format(ratio)))
+
+
+def moments_problem(dim: int) -> jmm.Problem:
+    """Whose operator at any point is the record's vector of second moments."""
+    rows, columns = np.triu_indices(dim + 1)
+    weight = np.where(rows == columns, 0.5, math.sqrt(0.5)).astype(np.float32)
+
+    def operator(z: Saddle, x: jax.Array) -> Saddle:
+        a = jnp.concatenate([x, jnp.ones(1, x.dtype)])
+        return Saddle(weight * a[rows] * a[columns], None)
+
+    return jmm.Problem(operator=operator)
+
+
+def whitening(released: np.ndarray, dim: int, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """The mean `[d]` and the map `[d, d]` that follow from released second moments."""
+    rows, columns = np.triu_indices(dim + 1)
+    whole = np.zeros((dim + 1, dim + 1))
+    whole[rows, columns] = released * np.where(rows == columns, 2, math.sqrt(2))
+    whole[columns, rows] = whole[rows, columns]
+    mean = whole[:dim, dim]
+    size, axes = np.linalg.eigh(whole[:dim, :dim] - np.outer(mean, mean))
+    return mean, (axes / np.sqrt(np.maximum(size, 0) + ridge)) @ axes.T
+
+
+def plan(s: Whitened, n: int, dim: int, prior: float, epsilon: float, delta: float) -> tuple:
+    """The release of moments and `sgda`'s hyper-parameters, which together cost epsilon.
+
+    Raises:
+        ValueError: if no noise gives this epsilon and delta.
+    """
+    once = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, None), population=n), times=1)
+    one = jmm.accounting.calibrate_noise(once, epsilon, delta).query
+    louder = Saddle(one.noise_multiplier.w / math.sqrt(s.share), None)
+    moments = jmm.Repeat(query=dataclasses.replace(one, noise_multiplier=louder), times=1)
+    clip = s.clip * 2 / prior * math.sqrt(dim / 2)
+    hyper = jmm.sgda.Hyper(
+        query=jmm.Query(clip=Saddle(clip, None), population=n), step=Saddle(s.step, 0.1),
+        iterations=s.iterations, averaging=jmm.averaging.TAIL,
+        optimiser=Saddle(auc_runs.optimiser(0.9), optax.sgd))
+    return moments, jmm.calibrate(jmm.sgda, hyper, epsilon=epsilon, delta=delta,
+                                  alongside=(moments,))
+
+
+def whitened(s: Whitened, dataset: data.Dataset, epsilon: float, delta: float,
+             seeds: Sequence[int], label: str) -> dict[str, Any]:
+    """AUCs of the linear scorer, by seed."""
+    n, dim = dataset.x_train.shape
+    moments, hyper = plan(s, n, dim, dataset.prior, epsilon, delta)
+    problem = auc_runs.problem("linear", dataset.prior, 10.0, "best_response")
+    x, x_test = dataset.x_train / np.float32(_LENGTH), dataset.x_test / np.float32(_LENGTH)
+    y, second, start = jnp.asarray(dataset.y_train), moments_problem(dim), time.perf_counter()
+    zero = Saddle(jnp.zeros((dim + 1) * (dim + 2) // 2), ())
+    length, aucs, state = np.float32(math.sqrt(dim / 2)), [], None
+    for seed in seeds:
+        first, then = jax.random.split(auc_runs.key(seed, label, epsilon, delta))
+        released = jmm.release(first, moments, jnp.int32(0), second, zero, jnp.asarray(x))
+        mean, to = whitening(np.asarray(released.w, np.float64), dim, s.ridge)
+        rows = [features.unit((part - mean) @ to).astype(np.float32) * length
+                for part in (x, x_test)]
+        state, _ = _RUN(then, jmm.problems.auc_start(jnp.zeros(dim)), (jnp.asarray(rows[0]), y),
+                        hyper, jmm.sgda, problem)
+        scores = rows[1] @ np.asarray(state.average.w["theta"])
+        aucs.append(float(jmm.metrics.auc(scores, dataset.y_test)))
+    released_too = ("All second moments of the features, labels left out, are released first; they "
+                    "whiten the features of every record.")
+    return _found(aucs, hyper, state, dataset, delta, (moments,), time.perf_counter() - start,
+                  (released_too,))
+
+
+def mlp(s: settings.Settings, dataset: data.Dataset, epsilon: float, delta: float,
+        seeds: Sequence[int], label: str) -> dict[str, Any]:
+    """AUCs of the two-layer scorer, by seed."""
+    lane = auc_runs.lane(s, "sgda", "mlp", dataset, epsilon, delta, rate=s.rate)
+    tests, start = [(dataset.x_test, dataset.y_test)], time.perf_counter()
+    result = auc_runs.measure("sgda", "mlp", [lane], label,
+                              ((dataset, tests, [seed]) for seed in seeds), len(seeds))
+    return _found([float(a) for a in result.auc[0][0]], lane.hyper, result.state[0], dataset, delta,
+                  (), time.perf_counter() - start, ())
+
+
+def _found(aucs: list[float], hyper: Any, state: Any, dataset: data.Dataset, delta: float,
+           alongside: tuple, seconds: float, more: tuple[str, ...]) -> dict[str, Any]:
+    whole = jmm.Sequence(parts=(*alongside, jmm.sgda.mechanism(hyper)))
+    said = jmm.statement(
+        jmm.sgda, hyper, state, delta=delta, alongside=alongside, unit=dataset.unit,
+        assumed=(*dataset.public, *more, settings.ASSUMED))
+    return {"auc": aucs, "ours_epsilon": float(jmm.epsilon(whole, delta)), "seconds": seconds,
+            "records": len(dataset.y_train), "iterations": int(hyper.iterations),
+            "statement": said.to_json()}

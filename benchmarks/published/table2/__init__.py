@@ -1,0 +1,1 @@
+"""Table 2 of Yang et al., run again."""

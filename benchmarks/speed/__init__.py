@@ -1,0 +1,1 @@
+"""Times and bytes: steps, starts, devices, files."""

@@ -1,0 +1,1 @@
+"""Examples a second of the library and of its peers."""

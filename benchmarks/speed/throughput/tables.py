@@ -1,0 +1,54 @@
+"""The rows of `benchmarks.speed.throughput` as tables of a page."""
+
+from typing import Any
+
+from benchmarks.common import report
+from benchmarks.speed.throughput.report import TITLES
+
+_BATCHES = (64, 256, 1024, 4096)
+_PEERS = {  # of every workload, those of the page, and as it calls them
+    "specialised scan": "a scan specialised by hand",
+    "specialised scan, resident norms": "the same with resident norms",
+    "PyTorch by hand, compiled": "compiled PyTorch by hand",
+    "PyTorch by hand, resident norms": "the same with resident norms",
+    "NumPy by hand, resident norms": "NumPy by hand, resident norms",
+    "plain vmap, scan": "plain vmap in a scan", "plain vmap, loop": "plain vmap in a loop",
+    "jax_privacy": "jax_privacy", "jax_privacy microbatched": "jax_privacy in microbatches",
+    "Opacus hooks": "Opacus, hooks", "Opacus ghost": "Opacus, ghost clipping",
+}
+
+
+def ratios(result: dict[str, Any]) -> str:
+    """Library over peer, in steps a second, with quartiles."""
+    rows = {(r["workload"], r["peer"], r["batch"]): r for r in result["rows"]}
+
+    def number(x: float) -> str:
+        return f"{x:.0f}" if x >= 20 else f"{x:.1f}" if x >= 2 else f"{x:.2f}"
+
+    def cell(workload: str, peer: str, batch: int) -> str:
+        r = rows.get((workload, peer, batch))
+        return "not run" if r is None else (
+            f"{number(r['ratio'])} ({number(r['ratio_low'])} to {number(r['ratio_high'])})")
+
+    lines = []
+    for workload, title in TITLES.items():
+        peers = [p for p in _PEERS if any((workload, p, b) in rows for b in _BATCHES)]
+        lines += [[title if peer == peers[0] else "", _PEERS[peer],
+                   *(cell(workload, peer, b) for b in _BATCHES)] for peer in peers]
+    return report.markdown(["workload", "peer", *(f"batch {b:,}" for b in _BATCHES)], lines)
+
+
+def missed(result: dict[str, Any]) -> str:
+    """Targets that were not reached."""
+    return report.markdown(["target not reached", "least", "most"], [
+        [t["target"], f"{t['least']:.2f}", f"{t['most']:.2f}"]
+        for t in result["targets"] if not t["reached"]])
+
+
+def sampling(result: dict[str, Any]) -> str:
+    """Time of a step with Poisson samples over that with rows drawn with replacement."""
+    rows = {(r["workload"], r["batch"]): r["ratio"] for r in result["rows"]
+            if r["peer"] == "ours, Poisson"}
+    return report.markdown(["workload", *(f"batch {b:,}" for b in _BATCHES)], [
+        [title, *(f"{rows[w, b]:.2f}" if (w, b) in rows else "not run" for b in _BATCHES)]
+        for w, title in TITLES.items() if any((w, b) in rows for b in _BATCHES)])

@@ -1,0 +1,1 @@
+"""Gaps, accuracies and rates that the algorithms reach."""

@@ -1,0 +1,1 @@
+"""Accuracy against equalised odds."""

@@ -1,0 +1,1 @@
+"""Measured rates beside those of the theorems."""

@@ -1,0 +1,1 @@
+"""Variance reduction beside descent-ascent."""

@@ -1,0 +1,1 @@
+"""All algorithms on the same games."""

@@ -1,0 +1,338 @@
+"""Epsilon of a mechanism: the number that is promised.
+
+Limits of the proofs: the largest epsilon at a delta, and the smallest delta.
+
+With r = ratio, o = failures and tau = departure as in `curve`, delta pays at an epsilon E for
+
+    o e^r + (1 + e^E) tau
+
+before anything is left for the described releases, however much noise they have. So there is
+
+    a largest target,    E < ln((delta - o e^r) / tau - 1),      and
+    a smallest delta,    o e^r + 2 tau.
+
+Both are limits of the proof: tau is a bound on how far the noise sampler departs from its law, and
+o on how often samplers fail. A run whose epsilon is proven below the limit meets every larger
+target too, but calibration cannot match noise to such a target.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxminimax.accounting import curve
+from jaxminimax.accounting.curve import charges, dearest, spent_part
+from jaxminimax.base import checks
+from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
+from jaxminimax.mechanism.costs import Charge, concrete, silent
+from jaxminimax.mechanism.description import check, known
+from jaxminimax.mechanism.repeat import OneRelease
+
+LARGE = 0.1  # a delta that is pointed at loudly
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuses a target that is no number in range.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    _plain("epsilon", epsilon)
+    checks.number("epsilon", epsilon, low=0.0, high=1e6)
+    concrete(epsilon)
+
+
+def check_delta(delta: float) -> None:
+    """Refuses a delta that is no number in range.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    _plain("delta", delta)
+    checks.number("delta", delta, low=0.0, high=1.0)
+    concrete(delta)
+
+
+def _plain(name: str, value: float) -> None:
+    if isinstance(value, jax.core.Tracer) or np.ndim(value):
+        raise ValueError(f"{name} must be one plain number, got {value!r}: account outside of jit "
+                         "and vmap, for one target at a time.")
+
+
+def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
+    """Warns of a delta of 1/n or more, for the functions that a user calls; once in each call.
+
+    Publishing one whole record, drawn at random, is (0, 1/n)-differentially private: such a delta
+    does not rule it out. One of 1/10 is no privacy, however many records there are.
+    """
+    n = known(mechanism).records()
+    if delta >= LARGE:
+        warnings.warn(f"delta = {float(delta):g} IS NO PRIVACY: a mechanism that publishes all "
+                      f"records with probability {float(delta):g} meets it, whatever epsilon is. "
+                      "Choose a delta well below 1/n" + (f" = {1 / n:.3g}." if n else "."),
+                      UserWarning, stacklevel=stacklevel)
+    elif n and delta >= 1 / n:
+        warnings.warn(f"delta = {float(delta):g} is at or above 1/n = {1 / n:.3g} for n = {n} "
+                      "records: a mechanism that publishes whole records may meet it. Choose a "
+                      "delta well below 1/n.", UserWarning, stacklevel=stacklevel)
+
+
+def charged_epsilon(cost: Charge, delta: float, neighbours: str,
+                    people: int = 1) -> tuple[float, str]:
+    """Epsilon of a charge, failures paid out of delta, and the bound it is from."""
+    return curve.named_epsilon(cost, delta, neighbours, people)
+
+
+def worst(costs: Iterable[Charge], delta: float, neighbours: str,
+          people: int = 1) -> tuple[float, str]:
+    """The largest epsilon over the alternatives, and the bound it is from."""
+    return max(charged_epsilon(cost, delta, neighbours, people) for cost in costs)
+
+
+def effective_noise_multiplier(query: OneRelease) -> float:
+    """z_eff: one Gaussian as strong as both players' together.
+
+    (sum_p z_p^-2)^(-1/2), or min_p z_p with one joint clip.
+
+    Raises:
+      ValueError: for a query that is not valid, or whose noise is not set to plain numbers.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(3.0, 4.0),
+        ...                   population=100)
+        >>> round(jmm.accounting.effective_noise_multiplier(query), 3)
+        2.4
+    """
+    if not isinstance(query, OneRelease):
+        raise ValueError("effective_noise_multiplier is of a Query, a Resolvent or GroupGradients, "
+                         f"got {type(query).__name__}.")
+    steps = getattr(query, "steps", None)  # one number a part, or one for all
+    check(Repeat(query=query, times=1, parts=len(steps) if isinstance(steps, tuple) else 1))
+    return query.multiplier()
+
+
+def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
+            neighbours: str = "replace_one", people: int = 1) -> float:
+    """The epsilon of (epsilon, delta)-differential privacy of a mechanism.
+
+    That is the cost of everything that the mechanism allows, and so of a run that stops earlier by
+    whatever rule. Without sampling it is the exact Gaussian value, else that of the composed
+    privacy loss distribution, rounded pessimistically, some ten-thousandths above it. Always an
+    upper bound for what the code does: failures of samplers and noise are charged to delta.
+
+    Args:
+      mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
+      delta: in (0, 1).
+      spent: a number of releases fixed before the first one, for a shorter run; None for all that
+        the mechanism allows. For a run that ended because of what it had released, the epsilon of
+        what it had spent then does not hold, only that of all that is allowed.
+      neighbours: "replace_one" (one record is exchanged, n is public) or "add_or_remove_one" (one
+        record is there or counts as absent; n is a declared constant).
+      people: k, if any k records of one person may differ instead of one.
+
+    Returns:
+      Epsilon; 0 if nothing was released; infinity without noise, and if it is above what can be
+      proven. The departures of samplers and noise from their laws limit the epsilon that can be
+      proven from above, and delta from below.
+
+    Raises:
+      ValueError: for numbers that are not finite, out of range or of the wrong type.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> steps = jmm.Repeat(query=query, times=20)
+        >>> round(jmm.epsilon(steps, 1e-6), 2), round(jmm.epsilon(steps, 1e-6, people=5), 2)
+        (0.94, 5.55)
+    """
+    check_delta(delta)
+    checks.one_of("neighbours", neighbours, NEIGHBOURS)
+    checks.count("people", people)
+    charges(mechanism, neighbours)  # refuses what is not valid, even if nothing was spent
+    warn_of(delta, mechanism)
+    if spent is not None:
+        checks.count("spent", spent, low=0)
+        done = spent_part(mechanism, int(spent))
+        if done is None:
+            return 0.0
+        mechanism = done
+    return dearest(mechanism, float(delta), neighbours, int(people)).epsilon
+
+
+def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
+          neighbours: str = "replace_one", people: int = 1) -> float:
+    """The delta of (epsilon, delta)-differential privacy at a given epsilon, from above.
+
+    Args:
+      mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
+      epsilon: at least 0. At 0 it is the largest advantage of membership inference.
+      spent: as in `epsilon`.
+      neighbours: as in `epsilon`.
+      people: how many records of one unit differ.
+
+    Raises:
+      ValueError: for numbers that are not finite, out of range or of the wrong type.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> steps = jmm.Repeat(query=query, times=20)
+        >>> jmm.delta(steps, 1.0) < 1e-6 < jmm.delta(steps, 0.5)
+        True
+    """
+    checks.number("epsilon", epsilon, low=0.0, high=1e6, closed=True)
+    concrete(epsilon)
+    asked = _asked(mechanism, spent, neighbours, people)
+    if asked is None:
+        return 0.0
+    return max(float(np.max(pair)) for pair in curves(asked, np.array([float(epsilon)])))
+
+
+class Asked(NamedTuple):
+    """A description, its charges, and between which data sets."""
+
+    mechanism: Description
+    costs: tuple[Charge, ...]
+    neighbours: str
+    people: int
+
+    @property
+    def together(self) -> bool:
+        """Whether the charges may be read for all of the records."""
+        return curve.together(self.mechanism, self.costs, self.people)
+
+
+def _asked(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
+    """What is asked for, checked; None if nothing was released."""
+    checks.one_of("neighbours", neighbours, NEIGHBOURS)
+    costs, done = charges(mechanism, neighbours), mechanism
+    curve.check_people(mechanism, people)
+    if spent is not None:
+        checks.count("spent", spent, low=0)
+        part = spent_part(mechanism, int(spent))
+        if part is None:
+            return None
+        costs, done = charges(part, neighbours), part
+    return Asked(done, costs, neighbours, int(people))
+
+
+def curves(asked: Asked, at: np.ndarray) -> list[curve.Ways]:
+    """Deltas of each dominating pair in both directions, or of the group lemma where smaller."""
+    direct = [(np.ones_like(at), np.ones_like(at))]
+    if asked.together:
+        direct = [pair for cost in curve.anywhere(asked.costs)
+                  for pair in curve.both_ways(cost, at, asked.neighbours, asked.people)]
+    if asked.people == 1:
+        return direct
+    one = np.max([way for cost in asked.costs for pair in curve.both_ways(
+        cost, at / asked.people, asked.neighbours) for way in pair], axis=0)
+    grown = np.array([curve.factor(e, asked.people) for e in at / asked.people])
+    value = np.minimum(1.0, np.where(one > 0, one * grown, 0.0))
+    return [(np.minimum(right, value), np.minimum(left, value)) for right, left in direct]
+
+
+class Limits(NamedTuple):
+    """The range of epsilon and delta in which a proof is possible for a description.
+
+    Attributes:
+      epsilon: every proven epsilon at the delta that was asked for is below it; 0 if there is none.
+      delta: every delta at which an epsilon is proven is above it.
+    """
+
+    epsilon: float
+    delta: float
+
+
+def limits(mechanism: Description, delta: float, neighbours: str = "replace_one",
+           people: int = 1) -> Limits:
+    """The limits of a description, whatever its noise is.
+
+    Args:
+      mechanism: valid, with noise; a multiplier that is not set is an error.
+      delta: in (0, 1).
+      neighbours: the relation.
+      people: k, how many records of one person may differ.
+
+    Raises:
+      ValueError: as `charges`.
+    """
+    costs = charges(mechanism, neighbours)
+    found = [Limits(people * _largest(costs, delta, people),
+                    people * max(_floor(cost) for cost in costs))]
+    if curve.together(mechanism, costs, people):
+        places = curve.anywhere(costs)
+        found.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
+                            max(_floor(cost, people) for cost in places)))
+    return Limits(max(one.epsilon for one in found), min(one.delta for one in found))
+
+
+def proven_up_to(mechanism: Description, delta: float, neighbours: str,
+                 people: int = 1) -> float | None:
+    """The largest epsilon of `limits`, for a statement; None without noise, or without a limit."""
+    if any(map(silent, charges(mechanism, neighbours))):
+        return None
+    found = limits(mechanism, delta, neighbours, people).epsilon
+    return found if math.isfinite(found) else None
+
+
+def limit_in_words(proven: float | None, delta: float) -> str:
+    """What an infinite epsilon means, by what `proven_up_to` says."""
+    if proven is None:
+        return "infinite, which is no guarantee"
+    if proven == 0:
+        return (f"not proven at delta = {delta:g}: samplers of records and noise may fail with a "
+                "larger probability, however much noise there is; choose a larger delta")
+    return (f"above what is proven, {proven:.4g} at most at delta = {delta:g}, and so no useful "
+            "guarantee")
+
+
+def refuse(epsilon: float, delta: float, limit: Limits) -> None:
+    """Refuses a target beyond the limits.
+
+    Raises:
+      ValueError: naming the limit and the fix.
+    """
+    if delta <= limit.delta:
+        raise ValueError(f"delta = {delta:g} is too small: the smallest that is proven for these "
+                         f"releases is {limit.delta:.3g}, which samplers of records and noise "
+                         "may fail by, however much noise there is. Choose a larger delta, or "
+                         "fewer releases.")
+    if epsilon >= limit.epsilon:
+        raise ValueError(f"epsilon = {epsilon:g} is above what is proven at delta = {delta:g} for "
+                         f"these releases, {limit.epsilon:.4g}, so no noise can be matched to it: "
+                         "noise is drawn from its law up to an error that counts e^epsilon times. "
+                         "Choose a smaller epsilon or a larger delta, or give the release's "
+                         "`parameters`, if it has far fewer numbers than it is charged for.")
+
+
+def _ceiling(cost: Charge, delta: float, people: int = 1) -> float:
+    r, o, tau = curve.apart(cost, people)
+    left = delta - o * math.exp(min(r, 500.0))
+    if left <= 2 * tau:
+        return 0.0
+    return math.log(left / tau - 1) if tau else math.inf
+
+
+def _floor(cost: Charge, people: int = 1) -> float:
+    r, o, tau = curve.apart(cost, people)
+    return o * math.exp(min(r, 500.0)) + 2 * tau
+
+
+def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
+    """Nearly the largest epsilon of one record that the group lemma can prove at `delta`."""
+    def proven(e: float) -> bool:
+        share = delta / curve.factor(e, people)
+        return all(e < _ceiling(cost, share) for cost in costs)
+
+    low, high = 0.0, min(_ceiling(cost, delta) for cost in costs)
+    if people == 1 or not proven(0.0):
+        return high if people == 1 else 0.0
+    high = min(high, 1e3)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if proven(middle) else (low, middle)
+    return high

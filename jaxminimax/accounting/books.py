@@ -1,0 +1,238 @@
+"""The file of a ledger: read whole or not at all, one writer at a time, on disk before it counts.
+
+A process that changes it holds an exclusive lock on PATH.lock in the same folder: see `own_files`.
+The file holds no key and no row of the data.
+
+What the file of a ledger says, and when a run may be added to it.
+"""
+
+import contextlib
+import datetime
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxminimax.accounting.answers import check_delta, check_epsilon
+from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
+from jaxminimax.base import checks, own_files
+from jaxminimax.base.types import unit_of
+from jaxminimax.mechanism import NEIGHBOURS, Description
+from jaxminimax.mechanism.description import check
+
+WHAT, VERSION = "jaxminimax ledger", 1
+
+
+class Books:
+    """The content of a file, under a lock."""
+
+    def __init__(self, path: str | os.PathLike, wait: float = 60.0) -> None:
+        # a rename would replace a link, and leave two ledgers
+        self.path = os.path.realpath(path)
+        self._wait = wait
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return os.path.exists(self.path)
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Nobody else changes the file.
+
+        Raises:
+          ValueError: if there is no such folder, or others hold the lock for a minute.
+        """
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            raise ValueError(f"The ledger's folder {folder} is not there: make it first.")
+        return own_files.locked(self.path, self._wait)
+
+    def read(self) -> dict[str, Any]:
+        """The content.
+
+        Raises:
+          ValueError: for a file that is not there, is no ledger, or is damaged.
+        """
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                content = json.load(file)
+        except FileNotFoundError:
+            raise ValueError(f"There is no ledger at {self.path}: Ledger(path, epsilon=..., "
+                             "delta=...) opens one.") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{self.path} is no ledger, or is cut off ({error}): what was spent "
+                             "is not known, so restore the file.") from None
+        if not isinstance(content, dict) or content.get("what") != WHAT:
+            raise ValueError(f"{self.path} is no ledger of jaxminimax: give another path.")
+        if content.get("version") != VERSION:
+            raise ValueError(f"{self.path} is a ledger of version {content.get('version')!r}, and "
+                             f"this library reads {VERSION}: use the version that wrote it.")
+        if content.pop("checksum", None) != _checksum(content):
+            raise ValueError(f"{self.path} was changed by something else, or is damaged: what was "
+                             "spent is not known, so restore the file.")
+        return content
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Replaces the content, under the lock; returns when it is on disk.
+
+        Raises:
+          ValueError: if the file has other names, which would keep the old content.
+        """
+        if self.exists() and os.stat(self.path).st_nlink > 1:
+            raise ValueError(f"{self.path} has several names (hard links), and the others would "
+                             "keep what was spent before: remove them.")
+        content = {**content, "what": WHAT, "version": VERSION}
+        text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, allow_nan=False)
+        own_files.write(self.path, text)
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+KINDS: dict[str, type[Filter]] = {kind.kind: kind for kind in (Renyi, Basic, Plan)}
+
+
+class RunMark(NamedTuple):
+    """How a run that may go on after a crash is known again, by `fit`.
+
+    Attributes:
+      key: a mark of the run's key, that only its owner can make.
+      run: a mark of that key and of everything that decides what is released, but the data.
+      resumable: whether what was released before a crash is repeated, bit for bit.
+    """
+
+    key: str
+    run: str
+    resumable: bool
+
+
+def opened(given: dict[str, Any], kind: str, order: float | None, typical: Description | None,
+            plan: Mapping[str, Description] | None) -> dict[str, Any]:
+    """The content of a new ledger."""
+    epsilon, delta = given["epsilon"], given["delta"]
+    if epsilon is None or delta is None:
+        raise ValueError("There is no ledger at this path: give epsilon and delta to open one.")
+    check_epsilon(epsilon)
+    check_delta(delta)
+    epsilon, delta = float(epsilon), float(delta)
+    neighbours = given["neighbours"] or "replace_one"
+    checks.one_of("neighbours", neighbours, NEIGHBOURS)
+    checks.one_of("filter", kind, tuple(KINDS))
+    people = 1 if given["people"] is None else given["people"]
+    checks.count("people", people)
+    if (kind == "plan") != (plan is not None):
+        raise ValueError("filter='plan' goes with plan={'name': description, ...}, and no other "
+                         "filter does.")
+    if kind != "renyi" and (order is not None or typical is not None):
+        raise ValueError("order and typical go with filter='renyi' only: leave them out.")
+    rule: Filter
+    if kind == "renyi":
+        if order is None:
+            order = best_order(epsilon, delta, neighbours, typical, people)
+        checks.number("order", order, low=1.0)
+        rule = Renyi.open(epsilon, delta, float(order))
+    elif plan is not None:
+        for one in plan.values():
+            check(one)
+        rule = Plan.open(epsilon, delta, neighbours, dict(plan), people)
+    else:
+        rule = Basic.open(epsilon, delta)
+    return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
+            "unit": given["unit"] or unit_of(people), "opened": now(),
+            "filter": {"kind": kind, "limits": rule.limits, "details": rule.details},
+            "entries": []}
+
+
+def now() -> str:
+    """The time, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def rule_of(content: dict[str, Any]) -> Filter:
+    """The filter of a ledger.
+
+    Raises:
+      ValueError: for a kind that is not known.
+    """
+    kept = content["filter"]
+    checks.one_of("the filter of this ledger", kept["kind"], tuple(KINDS))
+    return KINDS[kept["kind"]](kept["limits"], kept["details"])
+
+
+def named(content: dict[str, Any], name: str) -> dict[str, Any]:
+    """The entry of a run.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    for entry in content["entries"]:
+        if entry["name"] == name:
+            found: dict[str, Any] = entry
+            return found
+    raise ValueError(f"{name!r} is not in the ledger.")
+
+
+def check_name(name: Any) -> None:
+    """Refuses what is no name of a run.
+
+    Raises:
+      ValueError: naming it.
+    """
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"name must be a string, got {checks.told(name)}.")
+
+
+def spent_of(content: dict[str, Any], rule: Filter) -> Amounts:
+    """The sums of all charges."""
+    return total([entry["charge"] for entry in content["entries"]], tuple(rule.limits))
+
+
+def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
+              entry: dict[str, Any]) -> str:
+    """Adds an entry to `content`, if there is room for its charge; the name it got.
+
+    Raises:
+      ValueError: if there is none, saying what is left; for a name that was used before.
+    """
+    used = {one["name"] for one in content["entries"]}
+    if name is None:
+        name = next(f"run {k}" for k in range(1, len(used) + 2) if f"run {k}" not in used)
+    if name in used:
+        raise ValueError(f"{name!r} is in the ledger already: give this run another name.")
+    before = spent_of(content, rule)
+    content["entries"].append({"name": name, "opened": now(), "closed": None, **entry})
+    for amount, then in spent_of(content, rule).items():
+        limit = rule.limits[amount]
+        if not (then <= limit and math.isfinite(then)):
+            left = max(limit - before[amount], 0.0)
+            raise ValueError(
+                f"{name!r} costs {entry['charge'].get(amount, 0.0):.6g} of {amount}, and "
+                f"{left:.6g} of {limit:.6g} are left: {rule.remedy(amount, left)}.")
+    return name
+
+
+def known_run(content: dict[str, Any], run: RunMark, charges: str) -> str | None:
+    """The name of a run that was begun before and may go on; None for a new one.
+
+    Raises:
+      ValueError: for a key of another run, or of one that cannot go on.
+    """
+    for entry in content["entries"]:
+        before = entry["run"]
+        if before is None or before["key"] != run.key:
+            continue
+        name = entry["name"]
+        if before["run"] != run.run or entry["charges"] != charges:
+            raise ValueError(f"The key is that of {name!r}, another run: equal noise twice gives "
+                             "the data away. Use secret_key() for each run.")
+        if not (run.resumable and before["resumable"]):
+            raise ValueError(f"{name!r} was begun before, and without a checkpoint it cannot go "
+                             "on: begin anew with another key and another name.")
+        if entry["spent"] is not None and entry["spent"] < entry["releases"]:
+            raise ValueError(f"{name!r} was closed after {entry['spent']} releases, and the others "
+                             "were given back: begin anew with another key.")
+        return str(name)
+    return None

@@ -1,0 +1,265 @@
+"""Epsilon and delta of composed releases, upper bounds, and guesses that are quick.
+
+A direction of a pair is a list of dominating pairs and how often each is repeated; answers are the
+largest over all directions. A tilted transform is accurate near the epsilon that it is tilted to,
+so its tilt is guessed: from masses on geometric grids, with the tilted sum taken to be normal. What
+is returned does not rest on guesses: every transform gives bounds (`tilt`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from jaxminimax.accounting import tilt
+from jaxminimax.accounting.pairs import Pair
+
+Direction = Sequence[tuple[Pair, int]]
+_TRUNCATED = 1e-4  # of delta, by all releases together
+_FEW_CELLS, _MOST_CELLS = 2**17, 2**19  # of one release on either side
+_ROUNDS = 4
+_NOTHING = 1e-250  # a delta that no transform is needed for
+
+
+class Answer(NamedTuple):
+    """A bound and how it was found: "pld" by a transform, "chernoff" without."""
+
+    value: float
+    name: str
+
+
+class _Guess:
+    """The releases of one direction on geometric grids: for guesses, and for Chernoff's bound."""
+
+    def __init__(self, releases: Direction, delta: float) -> None:
+        self.releases, self.delta = releases, delta
+        self.times = sum(times for _, times in releases)
+        tail = _TRUNCATED * delta / self.times
+        self.parts = [tilt.stretched(pair, tail, times) for pair, times in releases]
+        self.tops = [float(np.abs(part.loss).max()) for part in self.parts]
+
+    def near(self, t: float, eps: float | None = None) -> tuple[float, float, float]:
+        """Ln delta if the tilted sum is normal, at eps or at the tilted mean; eps; deviation."""
+        k, mean, variance = tilt.moments(self.parts, t)
+        spread = math.sqrt(max(variance, 1e-300))
+        eps = mean if eps is None else eps
+        return tilt.normal_delta(k - t * eps, spread, t, mean - eps), eps, spread
+
+    def tilt_for(self, delta: float) -> float:
+        """The t whose tilted mean is about the epsilon of delta; 0 if that is below the mean."""
+        target = math.log(delta)
+
+        def gap(log_t: float) -> float:
+            return self.near(math.exp(log_t))[0] - target
+
+        if self.near(0.0)[0] <= target:
+            return 0.0
+        low = high = 0.0
+        while gap(high) > 0:
+            low, high = high, high + 2
+            if high > 25:
+                return math.exp(high)
+        while gap(low) <= 0:
+            low, high = low - 2, low
+            if low < -25:
+                return 0.0
+        return math.exp(float(scipy.optimize.brentq(gap, low, high, xtol=1e-3)))
+
+    def epsilon(self, delta: float) -> float:
+        """About the epsilon of delta."""
+        t = self.tilt_for(delta)
+        if t > 0:
+            return self.near(t)[1]
+        _, mean, spread = self.near(0.0)
+
+        def gap(eps: float) -> float:
+            return self.near(0.0, eps)[0] - math.log(delta)
+
+        low = max(0.0, mean - 30 * spread)
+        return low if gap(low) <= 0 else float(scipy.optimize.brentq(gap, low, mean, rtol=1e-6))
+
+    def composed(self, t: float, eps: float, spread: float, log_delta: float) -> tilt.Composed:
+        """By the transform, with cells as wide as they may be, or have to be."""
+        few = max(20 * spread, max(self.tops)) / _FEW_CELLS  # so many cost nothing
+        h = min(tilt.cell(eps, t, spread, self.times), few)
+        h = max(h, max(self.tops) / _MOST_CELLS)
+        for _ in range(40):
+            parts = [tilt.uniform(pair, top, times, h) for (pair, times), top in
+                     zip(self.releases, self.tops, strict=True)]
+            try:
+                return tilt.Composed(parts, self.parts, h, t, eps, log_delta)
+            except MemoryError:
+                h *= 1.5
+        raise ArithmeticError("no grid holds the composed privacy loss")
+
+
+def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float]) -> float:
+    """About what `epsilon_at` returns, within a few per cent, usually a thousandth; no bound."""
+    delta = paid(0.0)
+    if delta <= 0:
+        return math.inf
+    made = [_Guess(releases, delta) for releases in directions]
+    if any(tilt.atoms(one.parts) >= delta for one in made):
+        return math.inf
+    value = 0.0
+    for _ in range(_ROUNDS):
+        value = max(one.epsilon(delta) for one in made)
+        left = paid(value)
+        if left >= 0.99 * delta:
+            return value
+        if left <= 0:
+            return math.inf
+        delta = left
+    return value
+
+
+def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
+    """An upper bound on H of all releases at e^eps, the largest over directions."""
+    made = sorted((_guessed_at(releases, eps) for releases in directions),
+                  key=lambda found: -found[1])
+    worst = Answer(0.0, "pld")
+    for guess, log_delta, t in made:
+        if tilt.chernoff(guess.parts, eps, t) <= worst.value:
+            continue
+        found = _bound(guess, eps, t, log_delta)
+        for _ in range(_ROUNDS):
+            if 0.5 < found.value / guess.delta < 1e3 or found.value < 1e-270:
+                break
+            # the guess is far off: cut off where that one says, and tilt again
+            guess = _Guess(guess.releases, found.value)
+            better = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(found.value))
+            if better.value > 0.99 * found.value:
+                break
+            found = better
+        worst = max(worst, found)
+    return worst
+
+
+def _bound(guess: _Guess, eps: float, t: float, log_delta: float) -> Answer:
+    """An upper bound on delta at eps of one direction, tilted by t."""
+    bound = tilt.chernoff(guess.parts, eps, t)
+    if guess.times > tilt.MOST_TIMES or bound <= _NOTHING:
+        return Answer(bound, "chernoff")
+    spread = guess.near(t)[2]
+    value = guess.composed(t, eps, spread, log_delta).delta(eps)
+    return min(Answer(bound, "chernoff"), Answer(value, "pld"))
+
+
+def _guessed_at(releases: Direction, eps: float) -> tuple[_Guess, float, float]:
+    """Masses that are truncated where they should be for a delta at eps, its ln, and the tilt."""
+    delta = 1e-6
+    for _ in range(_ROUNDS):
+        guess = _Guess(releases, delta)
+        t = tilt.tilt_to(guess.parts, eps)
+        log_delta = max(min(guess.near(t, eps)[0], 0.0), -650.0)
+        if math.exp(log_delta) * 1.5 >= delta or delta < 1e-270:
+            break
+        delta = math.exp(log_delta)
+    return guess, log_delta, t
+
+
+def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) -> Answer:
+    """The smallest epsilon found at which all directions have at most the delta `paid(epsilon)`.
+
+    Args:
+      directions: of the pair.
+      paid: falls with epsilon, if at all.
+    """
+    delta = paid(0.0)
+    if delta <= 0:
+        return Answer(math.inf, "pld")
+    made = [_Guess(releases, delta) for releases in directions]
+    worst = Answer(0.0, "pld")
+    for guess in sorted(made, key=lambda one: -one.epsilon(delta) if len(made) > 1 else 0.0):
+        if worst.value > 0 and tilt.chernoff(guess.parts, worst.value) <= paid(worst.value):
+            continue
+        worst = max(worst, _epsilon(guess, delta, paid))
+    return worst
+
+
+def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Answer:
+    best = Answer(_chernoff_epsilon(guess, delta, paid), "chernoff")
+    if guess.times > tilt.MOST_TIMES or tilt.atoms(guess.parts) >= delta:
+        return best
+    t, eps = guess.tilt_for(delta), guess.epsilon(delta)
+    most = _affordable(paid)
+    if eps > most:  # beyond, most of delta goes elsewhere
+        t, eps = tilt.tilt_to(guess.parts, most), most
+    for _ in range(_ROUNDS):
+        made = guess.composed(t, eps, guess.near(t)[2], math.log(delta))
+        value = _root(made, paid, eps)
+        if value is None:
+            return best
+        best = min(best, Answer(value, "pld"))
+        again = tilt.tilt_to(guess.parts, value)
+        spread = guess.near(again)[2]
+        slope = max(made.slope(value), 1e-3 * t)
+        if (abs(value - eps) <= 4 * spread
+                and tilt.cell(value, slope, spread, guess.times) > 0.7 * made.h):
+            break
+        t, eps = again, value
+    return best
+
+
+def _affordable(paid: Callable[[float], float]) -> float:
+    """The largest epsilon at which nearly all of delta is left; infinity if it always is."""
+    least = 0.99 * paid(0.0)
+    if paid(1e6) >= least:
+        return math.inf
+    low, high = 0.0, 1e6
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if paid(middle) >= least else (low, middle)
+    return low
+
+
+def _root(made: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
+    """The root of delta(eps) = paid(eps) near `start`, from above; None if the window has none."""
+    def gap(eps: float) -> float:
+        left = paid(eps)
+        if left <= 0:
+            return math.inf
+        return math.log(max(made.delta(eps), 1e-320)) - math.log(left)
+
+    lowest, highest = max(0.0, float(made.losses[0])), float(made.losses[-1])
+    low = high = min(max(start, lowest), highest)
+    step = 0.05 * made.spread
+    while gap(high) > 0:
+        if high >= highest:
+            return None
+        low, high, step = high, min(high + step, highest), 2 * step
+    while low == high or gap(low) <= 0:
+        if low <= lowest:
+            return low
+        low, high, step = max(low - step, lowest), low, 2 * step
+    width = 1e-7 * max(high, made.h)
+    root = float(scipy.optimize.brentq(lambda eps: min(gap(eps), 100.0), low, high, xtol=width))
+    while gap(root) > 0:
+        root, width = root + width, 2 * width
+    return min(root, high)
+
+
+def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> float:
+    """Epsilon by Chernoff's bound, which holds for every t."""
+    atom = tilt.atoms(guess.parts)
+    for _ in range(_ROUNDS):
+        if delta <= atom:
+            return math.inf
+        target = math.log(delta - atom)
+
+        def at(log_t: float, target: float = target) -> float:
+            t = math.exp(log_t)
+            k, _, _ = tilt.moments(guess.parts, t)
+            off = tilt.rounding(guess.parts, t) + 8 * tilt.UNIT * abs(k)
+            return (k + off - target + tilt.most_paid(t)) / t
+
+        middle = math.log(max(guess.tilt_for(delta - atom), 1e-9))
+        found = scipy.optimize.minimize_scalar(at, bounds=(middle - 2, middle + 2),
+                                               method="bounded", options={"xatol": 1e-2})
+        value = max(0.0, float(found.fun)) * (1 + 1e-12)
+        if paid(value) >= delta:
+            return value
+        delta = 0.999 * paid(value)
+    return math.inf

@@ -1,0 +1,438 @@
+"""The accountant's questions to a description: what it costs, and what a part of it costs.
+
+Descriptions answer them, see `mechanism.description`; how answers add up, and what they are
+relative to, is in `mechanism.costs`.
+
+Delta and epsilon of a `Charge`: the curves that everything which is stated is read from.
+
+`delta_of` and `epsilon_of` are upper bounds for k records of one person, failures of sampler and
+noise included. Releases without sampling are one Gaussian, with its closed form; all else is
+composed by `composition`. With delta_0 the curve of the described releases and
+
+    r = ratio,  o = failures,  tau = departure,    each k times,
+
+    delta(eps) = e^r (delta_0(eps - r) + o) + (1 + e^eps) tau.
+
+dp-accounting 0.6 reads a noise multiplier in two ways under REPLACE_ONE: its PLD accountant doubles
+the sensitivity, its RDP accountant does not. Here the multiplier is always noise over clip norm.
+Its closed forms of one Gaussian are used; its privacy loss distributions are not, for their
+truncation and rounding are absolute, near 1e-15 a convolution: more than delta may be after 10^6
+releases.
+
+Divergences of a charge at several epsilons, both ways round, failures included.
+
+k records of one person: when a charge may be read for all of them, and the lemma elsewhere.
+
+Descriptions whose proof covers k records at once say so (`Description.together`): then the pairs of
+a charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
+its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
+Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be
+in places of different cost, the largest failure and departure of any place are charged k times, as
+not all of the records need be where epsilon is largest.
+
+In any case the curve of one record bounds that of k,
+
+    delta_k(k e) <= delta(e) sum_{j < k} e^(j e),
+
+step by step along data sets that differ in one record each. It is used on the whole curve, largest
+over the places, realised noise and failures of samplers included. If both bounds hold, the
+smaller epsilon is charged. Mostly that is the first, which is attained. The second is searched for
+only if it also holds at the epsilon of the first.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxminimax import mechanism as described
+from jaxminimax.accounting import composition, pairs
+from jaxminimax.accounting.composition import Direction
+from jaxminimax.base import arguments, checks
+from jaxminimax.mechanism import NEIGHBOURS, Description, Leaf
+from jaxminimax.mechanism.costs import Charge, silent
+from jaxminimax.mechanism.description import known
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+
+def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
+    """The cost of a mechanism, one charge for each place where the differing record may be.
+
+    Raises:
+      ValueError: for a description that is not valid, or a relation it has no guarantee for.
+    """
+    checks.one_of("neighbours", neighbours, NEIGHBOURS)
+    described.description.check(mechanism)
+    return described.description.charges(mechanism, neighbours)
+
+
+def of_run(algorithm: Any, hyper: Any) -> Description:
+    """What a whole run of an algorithm does to the data.
+
+    Raises:
+      TypeError: for what is no algorithm, or settings that are not its own.
+      ValueError: for a description that is none.
+    """
+    arguments.algorithm(algorithm)
+    arguments.settings(hyper, algorithm)
+    return known(algorithm.mechanism(hyper))
+
+
+def beside(mechanisms: Any) -> tuple[Description, ...]:
+    """Other mechanisms on the same data, as a tuple.
+
+    Raises:
+      TypeError: for what is no tuple or list.
+      ValueError: for what is no description in it.
+    """
+    if not isinstance(mechanisms, tuple | list):
+        raise TypeError("alongside must be a tuple of mechanisms, got "
+                        f"{checks.told(mechanisms)}: one alone is (mechanism,).")
+    return tuple(map(known, mechanisms))
+
+
+def spent_part(mechanism: Description, spent: int) -> Description | None:
+    """`mechanism` stopped after `spent` releases; None if nothing was released.
+
+    Parts are taken to run one after the other, in their order, or in turn where they say so.
+    """
+    return known(mechanism).spent_part(spent)
+
+
+def multiplier(leaf: Leaf) -> float:
+    """The one noise multiplier of a description, players combined.
+
+    Raises:
+      ValueError: if it was never set.
+    """
+    return leaf.multiplier()
+
+
+def shift(neighbours: str) -> float:
+    """How many clip norms neighbouring sums are apart."""
+    return 2.0 if neighbours == "replace_one" else 1.0
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Largest mu such that N(0, 1) against N(mu, 1) is (epsilon, delta), from the safe side."""
+    import dp_accounting
+
+    # the root is found to 1e-12 from either side
+    return 1.0 / (float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-9) + 2e-12)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Exact epsilon of N(0, 1) against N(mu, 1), from the safe side."""
+    if mu == 0:
+        return 0.0
+    if not math.isfinite(mu):
+        return math.inf
+    import dp_accounting
+
+    with np.errstate(divide="ignore"):  # ln(1 - 1) far from it
+        found = float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta))
+    # The root is found to 1e-12, or 4 units in the last place, from either side. The arguments of
+    # the tails, mu / 2 -+ epsilon / mu, are rounded by two more of epsilon / mu.
+    return found * (1 + 2.0**-48) + 2e-12
+
+
+def _gaussian_delta(mu: float, epsilon: float) -> float:
+    """Exact delta of N(0, 1) against N(mu, 1), from the safe side."""
+    if mu == 0:
+        return 0.0
+    if not math.isfinite(mu):
+        return 1.0
+    return min(1.0, float(pairs.gaussian_profile(np.array([epsilon]), mu)[0]))
+
+
+def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
+    """What is composed, for each direction of the pair."""
+    parts = [part for loss, times in cost.losses
+             for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
+    if cost.gaussian:
+        parts += pairs.gaussian(people * shift(neighbours) * math.sqrt(cost.gaussian))
+    count = max(len(pairs) for pairs, _ in parts)
+    return [[(pairs[i % len(pairs)], times) for pairs, times in parts] for i in range(count)]
+
+
+def apart(cost: Charge, people: int) -> tuple[float, float, float]:
+    """Ratio, failures and departure from the described law, for k records."""
+    return people * cost.ratio, cost.failures(people), people * cost.departure(people)
+
+
+def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
+    """Delta at epsilon of what is charged, an upper bound; the largest over both directions.
+
+    Args:
+      cost: of everything, if the differing records are in one given part of the data.
+      epsilon: at least 0.
+      neighbours: the relation.
+      people: k, how many records of one person may differ.
+    """
+    r, o, tau = apart(cost, people)
+    described = 1.0
+    if not silent(cost):
+        # below 0, H at e^x is at most H at 1, and 1 - e^x more
+        described = (_described_delta(cost.described(), max(float(epsilon) - r, 0.0), neighbours,
+                                      people)
+                     - math.expm1(min(float(epsilon) - r, 0.0)))
+    # the exponent is capped only to keep exp finite: at such an epsilon the answer is 1
+    return min(1.0, math.exp(min(r, 500.0)) * (described + o)
+               + (1 + math.exp(min(epsilon, 500.0))) * tau)
+
+
+@functools.lru_cache(maxsize=4096)
+def _described_delta(cost: Charge, epsilon: float, neighbours: str, people: int) -> float:
+    if not cost.losses:
+        return _gaussian_delta(people * shift(neighbours) * math.sqrt(cost.gaussian), epsilon)
+    return composition.delta_at(_directions(cost, neighbours, people), epsilon).value
+
+
+def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
+    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
+
+    Infinity without noise, or where failures alone cost delta.
+    """
+    return named_epsilon(cost, float(delta), neighbours, people)[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, *,
+                  rough: bool = False) -> tuple[float, str]:
+    """Epsilon, and the bound it is from: "gaussian", "pld" or "chernoff".
+
+    With `rough` it is a quick guess of the same number, and no bound.
+    """
+    r, o, tau = apart(cost, people)
+
+    def paid(epsilon: float) -> float:  # by the described releases, at epsilon - r
+        return math.exp(-min(r, 500.0)) * (
+            delta - (1 + math.exp(min(epsilon + r, 500.0))) * tau) - o
+
+    if not cost.losses:
+        mu = people * shift(neighbours) * math.sqrt(cost.gaussian)
+        return _fixed_point(lambda left: gaussian_epsilon(mu, left), paid) + r, "gaussian"
+    if silent(cost):
+        return math.inf, "pld"
+    directions = _directions(cost.described(), neighbours, people)
+    if rough:
+        return composition.guess_epsilon(directions, paid) + r, "pld"
+    found = composition.epsilon_at(directions, paid)
+    return found.value + r, found.name
+
+
+def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], float]) -> float:
+    """An epsilon at which at most `paid(epsilon)` is used; infinity if none is found."""
+    left = paid(0.0)
+    for _ in range(50):
+        if left <= 0:
+            return math.inf
+        value = epsilon(left)
+        if paid(value) >= left:
+            return value
+        left = paid(value) - 0.05 * (left - paid(value))
+    return math.inf
+
+
+def event(charge: Charge) -> "dp_accounting.DpEvent":
+    """The dp-accounting event of a charge, for the record; multipliers are Python floats.
+
+    Gaussian multipliers are noise over clip norm, which is what that library's PLD accountant means
+    by them under REPLACE_ONE (its RDP accountant does not).
+    """
+    import dp_accounting
+
+    events = []
+    if charge.gaussian:
+        z = 0.0 if math.isinf(charge.gaussian) else charge.gaussian**-0.5
+        events.append(dp_accounting.GaussianDpEvent(float(z)))
+    for loss, times in charge.losses:
+        one = dp_accounting.GaussianDpEvent(float(loss.z))
+        match loss.kind:
+            case "poisson":
+                one = dp_accounting.PoissonSampledDpEvent(float(loss.rate), one)
+            case "fixed":
+                one = dp_accounting.SampledWithoutReplacementDpEvent(loss.population, loss.batch,
+                                                                     one)
+            case "replacement":
+                one = dp_accounting.SampledWithReplacementDpEvent(loss.population, loss.batch, one)
+            case "laplace":
+                one = dp_accounting.LaplaceDpEvent(float(loss.z))
+            case "selection":  # there is none for it; this one is what it costs at most
+                one = (dp_accounting.ZCDpEvent(float(1 / loss.z**2 / 8)) if loss.z
+                       else dp_accounting.NonPrivateDpEvent())
+        events.append(dp_accounting.SelfComposedDpEvent(one, int(times)))
+    if not events:
+        return dp_accounting.NoOpDpEvent()
+    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+
+
+Ways = tuple[np.ndarray, np.ndarray]  # P against Q, Q against P
+
+
+def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int = 1) -> list[Ways]:
+    """Upper bounds on H of each pair that dominates the charge, both ways round, at e^epsilon.
+
+    With H_0 of the described releases, r, o and tau as in `curve`, and H_0(e - r) at most
+    H_0(0) + 1 - e^(e - r) for e < r, as H grows by at most the difference of its arguments.
+
+    Args:
+      cost: of one alternative.
+      epsilons: `[m]`, at least 0.
+      neighbours: the relation.
+      people: k records that differ.
+    """
+    epsilons = np.asarray(epsilons, np.float64)
+    if silent(cost):
+        return [(np.ones_like(epsilons), np.ones_like(epsilons))]
+    r, o, tau = apart(cost, people)
+    asked = epsilons - r
+    below = -np.expm1(np.minimum(asked, 0.0))
+    with np.errstate(over="ignore"):
+        law = (1 + np.exp(epsilons)) * tau if tau else 0.0
+        more = math.exp(min(r, 500.0))
+
+    def charged(described: np.ndarray) -> np.ndarray:
+        return np.minimum(1.0, more * (described + below + o) + law)
+
+    found = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
+    return [(charged(one), charged(two)) for one, two in found]
+
+
+def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int) -> list[Ways]:
+    if not cost.losses:
+        one = pairs.gaussian_delta(people * shift(neighbours) * math.sqrt(cost.gaussian),
+                              epsilons)
+        return [(one, one)]
+    ways = [_along(releases, epsilons)
+            for releases in _directions(cost, neighbours, people)]
+    # r people absent from one data set, k - r from the other: reversed, it is the one of k - r
+    return [(ways[i], ways[-1 - i]) for i in range((len(ways) + 1) // 2)]
+
+
+def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
+    """Of one direction; a bound at a smaller epsilon holds at a larger one."""
+    order = np.argsort(epsilons)
+    values = np.empty_like(epsilons)
+    values[order] = np.minimum.accumulate([
+        composition.delta_at([releases], float(epsilons[i])).value for i in order])
+    return values
+
+
+def failures_of(cost: Charge, people: int) -> float:
+    """Probability of what is charged as a failure, and so is in no Renyi divergence."""
+    return cost.failures(people) + people * cost.departure(people)
+
+
+class Dearest(NamedTuple):
+    """The largest epsilon over the places where the records may be.
+
+    Attributes:
+      epsilon: infinity without a guarantee.
+      bound: the name of the bound that it is from.
+      cost: of one record, in the place that costs most; of several records in several places,
+        with the largest failures and departures of any.
+      lemma: whether it is from the group lemma.
+    """
+
+    epsilon: float
+    bound: str
+    cost: Charge
+    lemma: bool = False
+
+
+def check_people(mechanism: Description, people: int) -> None:
+    """Refuses numbers of records that a unit cannot have.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    checks.count("people", people)
+    n = mechanism.records()
+    if people >= 2**31:
+        raise ValueError(f"people must be below 2**31, got {people}.")
+    if n and people > n:
+        raise ValueError(f"people must be at most the number of records, {n}, got {people}.")
+
+
+def together(mechanism: Description, costs: tuple[Charge, ...], people: int) -> bool:
+    """Whether the charges of a description may be read for k records."""
+    return people == 1 or mechanism.together() or not any(cost.losses for cost in costs)
+
+
+def dearest(mechanism: Description, delta: float, neighbours: str, people: int = 1, *,
+            rough: bool = False) -> Dearest:
+    """The largest epsilon of a description for k records.
+
+    Args:
+      mechanism: valid or not.
+      delta: in (0, 1).
+      neighbours: the relation.
+      people: k.
+      rough: a quick guess instead of a bound.
+
+    Raises:
+      ValueError: for a description that is not valid, or a relation it has no guarantee for.
+    """
+    costs = charges(mechanism, neighbours)
+    check_people(mechanism, people)
+
+    def one(share: float, k: int, of: tuple[Charge, ...] = costs) -> Dearest:
+        found = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
+                 for cost in of]
+        return max(found, key=lambda place: place.epsilon)
+
+    def lemma() -> Dearest:
+        return _by_lemma(lambda share: one(share, 1), delta, people)
+
+    if people == 1:
+        return one(delta, 1)
+    if not together(mechanism, costs, people):
+        return lemma()
+    direct = one(delta, people, anywhere(costs))
+    e = direct.epsilon / people
+    if math.isfinite(e) and (rough or factor(e, people) * max(
+            delta_of(cost, e, neighbours) for cost in costs) > delta):
+        return direct
+    return min(direct, lemma(), key=lambda found: found.epsilon)
+
+
+def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
+    """The charges of all places, each with the largest failures and departures of any."""
+    if len(costs) == 1:
+        return costs
+    most = {name: max(getattr(cost, name) for cost in costs)
+            for name in ("failure", "law_error", "ratio", "sample_error")}
+    return tuple(cost._replace(**most) for cost in costs)
+
+
+def factor(epsilon: float, people: int) -> float:
+    """sum_{j < k} e^(j epsilon), rounded up."""
+    if epsilon * (people - 1) > 690.0:
+        return math.inf
+    more = (math.exp((people - 1) * epsilon) * math.expm1(-people * epsilon)
+            / math.expm1(-epsilon) if epsilon > 0 else people)
+    return (1 + 1e-12) * more
+
+
+def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dearest:
+    """The smallest k e found with delta(e) factor(e) <= delta; infinity if there is none."""
+    def at(e: float) -> Dearest:
+        share = delta / factor(e, people)
+        return one(share) if share > 1e-300 else none
+
+    none = one(delta)._replace(epsilon=math.inf)
+    e = at(0.0).epsilon
+    for _ in range(40):
+        if not math.isfinite(e):
+            return none
+        found = at(e)
+        if found.epsilon <= e:
+            return found._replace(epsilon=people * e)
+        # a fixed point is approached from below: a little more than the next step
+        e = found.epsilon + 0.3 * (found.epsilon - e) + 1e-6 * found.epsilon
+    return none

@@ -1,0 +1,444 @@
+"""Privacy filters: rules by which several runs, each chosen by looking at the others, stay private.
+
+A filter fixes its limits when it is opened. A run is charged when it is reserved, before it reads
+data; the sum of all charges must stay within the limits on every path of choices, and then all
+outputs together are (epsilon, delta)-private, whoever chose the next run, its noise and its end by
+looking at what had been released, and however runs are nested: with its description, problem and
+data fixed, what a run will release is drawn by coins of its own, and who sees it bit by bit, with
+other runs between, sees no more than who is shown all of it at once.
+
+There is no such filter of full strength for privacy loss distributions: with noise that is chosen
+on the way their composition understates. `Plan` uses it, for runs that are all named at opening.
+
+Source: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go composition",
+NeurIPS 2016.
+
+The milestone odometer: what a run has cost that was stopped by looking at what it released.
+
+Milestones T_1 < ... < T_r = T, the number of releases allowed, and shares delta_1 + ... + delta_r =
+delta are fixed before the run, by a public rule: T_j = ceil(T / 1.5^k) for k = 0, ..., 12, half of
+delta for T itself and the rest in equal shares. Let the run stop at any time tau that is a function
+of what was released until then and of coins that know nothing of the data, and let J be the first
+milestone at or beyond tau. The odometer prints epsilon_J = epsilon(T_J, delta_J), and for
+neighbouring data with laws P and Q of the stopped transcript, and every event S,
+
+    P(S) <= sum_j e^(epsilon_j) Q(S, J = j) + delta.
+
+Proof. "S, and J = j" is decided by the first T_j releases and the coins, and those are (epsilon_j,
+delta_j)-private: P(S, J = j) <= e^(epsilon_j) Q(S, J = j) + delta_j. Sum over j.
+
+So one delta in all pays for every number that might have been printed. A stop that is decided on
+anything else, such as a private validation loss or a crash that depends on the data, is not
+covered. Quoting the smaller of this number and the epsilon of all releases counts both deltas.
+
+Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go
+composition", NeurIPS 2016.
+
+The privacy filter by Renyi divergences at one order, for runs that are chosen by looking.
+
+Sources: Feldman and Zrnic, "Individual privacy accounting via a Renyi filter", NeurIPS 2021;
+Whitehouse, Ramdas, Rogers and Wu, "Fully adaptive composition in differential privacy", ICML 2023,
+for failures; Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS
+2020, for the conversion.
+"""
+
+import abc
+import dataclasses
+import fractions
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from jaxminimax.accounting import renyi
+from jaxminimax.accounting.curve import charges, dearest, together
+from jaxminimax.mechanism import Description, Sequence
+from jaxminimax.mechanism.description import leaves
+
+Amounts = dict[str, float]
+
+
+def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
+    """The sums, exact and then rounded up."""
+    made = {}
+    for name in names:
+        each = [one.get(name, 0.0) for one in charged]
+        if not all(map(math.isfinite, each)):
+            made[name] = math.inf
+            continue
+        exact = sum(map(fractions.Fraction, each), fractions.Fraction(0))
+        value = float(exact)
+        made[name] = math.nextafter(value, math.inf) if fractions.Fraction(value) < exact else value
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter(abc.ABC):
+    """What may be spent, and what a run costs.
+
+    Attributes:
+      limits: of every amount that is charged, fixed at opening.
+      details: further numbers that were fixed at opening.
+    """
+
+    kind: ClassVar[str]
+    main: ClassVar[str]  # the amount that runs are measured by
+
+    limits: Amounts
+    details: dict[str, Any]
+
+    @abc.abstractmethod
+    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
+               people: int = 1) -> Amounts:
+        """What a run costs.
+
+        Raises:
+          ValueError: for a run that this filter cannot charge.
+        """
+
+    def foreign(self, epsilon: float, delta: float) -> Amounts:
+        """What releases cost of which no more is known than that they are (epsilon, delta)-private.
+
+        Raises:
+          ValueError: if this filter cannot charge them.
+        """
+        raise ValueError(f"A ledger with filter={self.kind!r} has no room for other statements: "
+                         "open one with filter='basic'.")
+
+    def remedy(self, amount: str, left: float) -> str:
+        """What to do where too little of an amount is left."""
+        if amount == self.main:
+            return ("give it more noise or fewer releases; ledger.calibrate(algorithm, hyper, "
+                    "share=...) finds the noise for a share of what is left")
+        return "give it fewer releases, as more noise does not change this"
+
+    def gives_back(self) -> bool:
+        """Whether releases that a run did not make, its end chosen by looking, need not be paid."""
+        return False
+
+    @abc.abstractmethod
+    def odometer(self, spent: Amounts) -> float:
+        """Epsilon of what was charged; see `in_words` for what it means."""
+
+    @abc.abstractmethod
+    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
+        """An (epsilon, delta) such that any further statement of it still fits."""
+
+    @abc.abstractmethod
+    def in_words(self) -> str:
+        """By what theorem runs are added up."""
+
+    @abc.abstractmethod
+    def odometer_in_words(self) -> str:
+        """What the odometer's number means."""
+
+
+class Basic(Filter):
+    """Sums of (epsilon_i, delta_i), Rogers et al. 2016.
+
+    Theorem. With epsilon_i, delta_i and mechanism i chosen by looking at the outputs before it, for
+    every event S of all outputs, E the sum of epsilon_i on the path and delta at least the sum of
+    delta_i on every path, P(S) <= integral over S of e^E dQ + delta.
+
+    Proof. By induction over the number of mechanisms. Let the first one be (e, d)-private, and let
+    y be its output; for what follows P_y(S_y) <= min(1, g(y)) + delta - d with g(y) the integral of
+    e^(E - e) dQ_y. Then P(S) <= integral of min(1, g) dP + delta - d <= e^e integral of g dQ + d +
+    delta - d. With E <= epsilon everywhere that is the filter; with E as it was, the odometer.
+    """
+
+    kind, main = "basic", "epsilon"
+
+    @classmethod
+    def open(cls, epsilon: float, delta: float) -> "Basic":
+        """The filter of (epsilon, delta)."""
+        return cls({"epsilon": epsilon, "delta": delta}, {})
+
+    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
+               people: int = 1) -> Amounts:
+        """Its epsilon, by everything that the accountant knows, at a share of delta."""
+        return {"epsilon": dearest(mechanism, delta, neighbours, people).epsilon, "delta": delta}
+
+    def foreign(self, epsilon: float, delta: float) -> Amounts:
+        """Both."""
+        return {"epsilon": epsilon, "delta": delta}
+
+    def remedy(self, amount: str, left: float) -> str:
+        """Of delta: a smaller one."""
+        if amount != "delta":
+            return super().remedy(amount, left)
+        return (f"it is delta that is short, not noise. State it at a delta of at most {left:.6g}, "
+                "where its epsilon is larger, or open a ledger with a larger delta")
+
+    def odometer(self, spent: Amounts) -> float:
+        """The sum of the runs' epsilons."""
+        return spent["epsilon"]
+
+    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
+        """What is left of both."""
+        return left["epsilon"], left["delta"]
+
+    def in_words(self) -> str:
+        """The theorem."""
+        return ("Runs are added up by basic composition: their epsilons and their deltas "
+                "(Rogers et al. 2016).")
+
+    def odometer_in_words(self) -> str:
+        """Of the theorem."""
+        return "the sum of the runs' epsilons, which holds wherever one stops, with the same delta"
+
+
+class Plan(Filter):
+    """Runs that are all named at opening, charged by one composition of privacy losses.
+
+    Theorem. The order of the releases, and which of them are made, may be chosen by looking.
+
+    Proof. Let the releases that are left be dominated by pairs (P_i, Q_i), i in R, with losses L_i,
+    let y be the loss so far, V_0(y) = (1 - e^(epsilon - y))_+, and (G_i V)(y) = E_P[V(y + L_i)].
+    Those operators commute, as L_i are independent. By induction over R, the value V_R of the best
+    continuation is the product of G_i, i in R, on V_0: with release i first it is G_i V_(R - i),
+    whichever i, because V_(R - i) is convex in e^-y, so a mixture of functions that (P_i, Q_i)
+    dominates on. Not to go on is never better: V <= G_i V by Jensen's inequality, V being convex
+    and falling in e^-y, and E_P[e^-L] <= 1.
+    """
+
+    kind, main = "plan", "runs"
+
+    @classmethod
+    def open(cls, epsilon: float, delta: float, neighbours: str, plan: dict[str, Description],
+             people: int = 1) -> "Plan":
+        """The plan, if all of it together is (epsilon, delta)-private.
+
+        Raises:
+          ValueError: if it costs more.
+        """
+        costs = dearest(Sequence(parts=tuple(plan.values())), delta, neighbours, people).epsilon
+        if not costs <= epsilon:
+            raise ValueError(f"The plan costs epsilon = {costs:.6g} at delta = {delta:g}, and the "
+                             f"ledger has {epsilon:g}: give its runs more noise, calibrate(..., "
+                             "alongside=...) finds how much.")
+        told = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
+        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": told})
+
+    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
+               people: int = 1) -> Amounts:
+        """One of the runs that were named."""
+        if name not in self.limits:
+            raise ValueError(f"{name!r} is not in the plan, which has {', '.join(self.limits)}: "
+                             "name one of these, or open a ledger with filter='renyi'.")
+        if self.details["charges"][name] != repr(charges(mechanism, neighbours)):
+            raise ValueError(f"What was planned as {name!r} has another cost: reserve the "
+                             "description that the ledger was opened with.")
+        return {name: 1.0}
+
+    def odometer(self, spent: Amounts) -> float:
+        """That of the plan, once anything of it was begun."""
+        return self.details["epsilon"] if any(spent.values()) else 0.0
+
+    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
+        """None."""
+        return 0.0, 0.0
+
+    def in_words(self) -> str:
+        """The theorem."""
+        return ("Runs were all named when the ledger was opened, and are charged together by one "
+                f"composition of privacy losses: epsilon = {self.details['epsilon']:.4g}. Their "
+                "order and their ends may be chosen by looking.")
+
+    def odometer_in_words(self) -> str:
+        """Of all of it."""
+        return "of the whole plan"
+
+
+STEPS = 13  # milestones, T included
+
+
+def shares(count: int, delta: float) -> list[float]:
+    """Half of `delta` for the last of `count` milestones, the rest in equal shares; in order."""
+    if count == 1:
+        return [delta]
+    return [0.5 * delta / (count - 1) * (1 - 1e-15)] * (count - 1) + [0.5 * delta]
+
+
+def milestones(allowed: int, delta: float) -> tuple[tuple[int, float], ...]:
+    """Numbers of releases, rising to `allowed`, and the share of `delta` of each."""
+    ends = sorted({-(-allowed * 2**k // 3**k) for k in range(STEPS)})
+    return tuple(zip(ends, shares(len(ends), delta), strict=True))
+
+
+def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, delta: float,
+             neighbours: str, people: int = 1) -> tuple[float, int]:
+    """The odometer's epsilon of a run stopped after `spent` releases, and the milestone it is of.
+
+    Args:
+      part_at: what is charged for a number of releases; for 0, what was released beside the run.
+      allowed: releases allowed, at least 1.
+      spent: releases made, at most `allowed`.
+      delta: of all milestones together.
+      neighbours: as in `epsilon`.
+      people: as in `epsilon`.
+    """
+    if spent == 0 and not leaves(part_at(0)):
+        return 0.0, 0  # nothing was released, and coins alone decided it
+    end, share = next(x for x in milestones(allowed, delta) if x[0] >= spent)
+    return dearest(part_at(end), share, neighbours, people).epsilon, end
+
+
+_RATIO = 1e-3  # part of epsilon that is kept for the law of the integer noise
+_ASIDE = 0.1  # part of delta that is kept for failures
+
+
+class Renyi(Filter):
+    """Sums of Renyi divergences at one order a, fixed at opening, with failures.
+
+    Theorem. Let every release i, chosen by looking at those before it, be a mechanism of which,
+    given the past, all but a failure of mass f_i on either data set has integral of P_i^a
+    Q_i^(1 - a) at most e^((a - 1) rho_i), realised up to a total variation of t_i and factors of
+    e^(r_i / 2) on both data sets. If on every path the sums of rho_i, f_i, t_i, r_i are at most
+    rho, f, t, r, all outputs together are (epsilon, delta)-private with
+
+        epsilon = rho + [ln(1 / (a D)) + (a - 1) ln(1 - 1 / a)] / (a - 1) + r,
+        delta   = e^r (D + f) + (1 + e^epsilon) t                                for every D > 0.
+
+    Proof. Without failures, with likelihood ratios L_i: given the past E_Q[L_i^a e^(-(a - 1)
+    rho_i)] <= 1, so E_Q[prod L_i^a e^(-(a - 1) sum rho_i)] <= 1, and the sum is at most rho: E_Q[
+    L^a] <= e^((a - 1) rho). With failures the same holds for the parts of P and Q on which nothing
+    failed, whose masses only shrink, and what is missing of P has the mass E_P[sum f_i] <= f. Then
+    (x - e^c)_+ <= x^a e^(-(a - 1) c) (1 - 1 / a)^(a - 1) / a for all x > 0, at c = epsilon - r,
+    gives delta. Factors multiply along paths; coupled release by release, the realised run departs
+    from this one with probability at most t on each data set.
+
+    A release that is not made has rho_i = 0, and whether it is made may depend on the past: what a
+    stopped run did not release is given back. A number of releases is charged as its part of the
+    run, along the path of every single record.
+
+    The odometer is that of milestones, as in `odometer`: limits rho_j = rho / 1.5^j, each with a
+    share D_j of D, half of it for rho itself. "Everything that was charged is at most rho_j" is
+    decided by the process that makes no release beyond rho_j. Failures are paid once for all.
+    """
+
+    kind, main = "renyi", "divergence"
+
+    @classmethod
+    def open(cls, epsilon: float, delta: float, order: float) -> "Renyi":
+        """The filter of (epsilon, delta) at an order.
+
+        Raises:
+          ValueError: if the order leaves nothing to spend.
+        """
+        ratio, aside = _RATIO * epsilon, _ASIDE * delta
+        main = (delta - aside) * math.exp(-ratio)
+        rho = (epsilon - ratio - _conversion(order, main)) * (1 - 1e-12)
+        if not rho > 0:
+            raise ValueError(f"order = {order:g} leaves nothing of epsilon = {epsilon:g} at delta "
+                             f"= {delta:g}: take a larger order, or none to have one chosen.")
+        most = _odometers(order, rho, main)[0][1] + ratio  # a little above epsilon
+        return cls({"divergence": rho, "failure": 0.5 * aside * math.exp(-ratio),
+                    "law": 0.5 * aside * math.exp(-np.logaddexp(0.0, most)), "ratio": ratio},
+                   {"order": order, "delta": main})
+
+    def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
+               people: int = 1) -> Amounts:
+        """The divergence at the filter's order, and what is beside it, at its dearest place."""
+        made, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
+        if not together(mechanism, costs, people):
+            raise ValueError(f"There is no Renyi divergence of these releases for {people} records "
+                             "of one person: open the ledger with filter='basic'.")
+        for cost in costs:
+            rho, failure = renyi.divergence(cost, self.details["order"], neighbours,
+                                                   1e-3 * self.limits["failure"], people)
+            one = {"divergence": rho, "failure": failure + cost.failures(people),
+                   "law": people * cost.departure(people), "ratio": people * cost.ratio}
+            made = {name: max(made[name], one[name]) for name in made}
+        return made
+
+    def foreign(self, epsilon: float, delta: float) -> Amounts:
+        """Randomised response of that epsilon beside a failure of mass delta.
+
+        Every (epsilon, delta)-private pair is made from that one: Kairouz, Oh and Viswanath, "The
+        composition theorem for differential privacy", ICML 2015.
+        """
+        return {"divergence": renyi.pure(epsilon, self.details["order"]), "failure": delta,
+                "law": 0.0, "ratio": 0.0}
+
+    def remedy(self, amount: str, left: float) -> str:
+        """For failures, as which the delta of a statement is charged: a smaller delta."""
+        if amount != "failure":
+            return super().remedy(amount, left)
+        return (f"it is delta that is short, not noise. A ledger with filter={self.kind!r} keeps "
+                f"{_ASIDE / 2:.0%} of its delta for the deltas of other statements and for samples "
+                f"that fail. State it at a delta of at most {left:.6g}, where its epsilon is "
+                "larger, or open a ledger with filter='basic', which adds up deltas, and a delta "
+                "above their sum")
+
+    def gives_back(self) -> bool:
+        """See the theorem."""
+        return True
+
+    def odometer(self, spent: Amounts) -> float:
+        """Epsilon of the first milestone at or above what was charged."""
+        if not any(spent.values()):
+            return 0.0
+        reached = _odometers(self.details["order"], self.limits["divergence"],
+                             self.details["delta"])
+        value = min(epsilon for limit, epsilon in reached if limit >= spent["divergence"])
+        return max(value, 0.0) + self.limits["ratio"]
+
+    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
+        """By bisection on randomised response."""
+        low, high = 0.0, left["divergence"] + 50.0
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            fits = renyi.pure(middle, self.details["order"]) <= left["divergence"]
+            low, high = (middle, high) if fits else (low, middle)
+        return low, left["failure"]
+
+    def in_words(self) -> str:
+        """The theorem, and its order."""
+        return ("Runs are added up by their Renyi divergences of order "
+                f"{self.details['order']:.4g}, which was fixed when the ledger was opened (Feldman "
+                "and Zrnic 2021), other statements by the epsilon and delta they say.")
+
+    def odometer_in_words(self) -> str:
+        """Of the milestones."""
+        return ("of the next of its milestones, which were fixed when the ledger was opened; for "
+                "all of them together, the same delta; holds wherever one stops")
+
+
+def best_order(epsilon: float, delta: float, neighbours: str,
+               typical: Description | None = None, people: int = 1) -> float:
+    """The order at which most runs like `typical` fit, or Gaussian ones without sampling.
+
+    Raises:
+      ValueError: if no order leaves anything of so small a delta and epsilon.
+    """
+    best, least = 0.0, math.inf
+    for order in np.geomspace(1e-2, 1e6, 161) + 1.0:
+        try:
+            one = Renyi.open(epsilon, delta, float(order))
+        except ValueError:
+            continue
+        cost = order if typical is None else one.charge(typical, "", delta, neighbours,
+                                                        people)[one.main]
+        share = cost / one.limits[one.main]
+        if share < least:
+            best, least = float(order), share
+        elif share > 4 * least:  # far beyond the best one
+            break
+    if not best:
+        raise ValueError(f"No Renyi order leaves anything of epsilon = {epsilon:g} at delta = "
+                         f"{delta:g}" + (" for the typical run" if typical is not None else "")
+                         + ": use filter='basic'.")
+    return best
+
+
+def _conversion(order: float, delta: float) -> float:
+    """What epsilon is above rho."""
+    return ((-math.log(delta * order) + (order - 1) * math.log1p(-1 / order)) / (order - 1))
+
+
+def _odometers(order: float, rho: float, delta: float) -> list[tuple[float, float]]:
+    """Limits, falling, and epsilon of each, without the ratio."""
+    limits = [rho / 1.5**j for j in range(STEPS)]
+    return [(limit, limit + _conversion(order, share))
+            for limit, share in zip(limits, reversed(shares(STEPS, delta)), strict=True)]

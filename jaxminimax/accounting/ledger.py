@@ -1,0 +1,530 @@
+"""A run in a ledger, from its reservation to its end; and what a ledger has left.
+
+A ledger: one budget for all that is released about the same data, in a file.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+from jaxminimax.accounting import books, calibration, stating
+from jaxminimax.accounting.answers import check_delta, warn_of
+from jaxminimax.accounting.books import Books
+from jaxminimax.accounting.curve import charges, spent_part
+from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan
+from jaxminimax.accounting.statements import LedgerStatement, Statement
+from jaxminimax.accounting.stating import ENDS, assumed_by, claims, enforced_by
+from jaxminimax.base import checks
+from jaxminimax.mechanism import Description, releases, with_noise
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check
+
+
+class Remaining(NamedTuple):
+    """What a ledger has left.
+
+    Attributes:
+      share: part of what it was opened with; of a plan, of its runs.
+      epsilon: with `delta`, of a further statement that certainly fits.
+      delta: see `epsilon`.
+      planned: names of the runs of a plan that were not begun.
+    """
+
+    share: float
+    epsilon: float
+    delta: float
+    planned: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A reservation; also a context, which closes it unless it ends by an exception.
+
+    Attributes:
+      ledger: that it is in.
+      name: of the run.
+      mechanism: its description.
+      fresh: whether this reservation was made now, not found in the file.
+    """
+
+    ledger: "Ledger"
+    name: str
+    mechanism: Description
+    fresh: bool = False
+
+    def close(self, state: Any = None) -> None:
+        """The run has ended.
+
+        With filter="renyi", releases that were not made by then are given back.
+
+        Args:
+          state: the last state of the run, which tells the releases that were made; None if all of
+            them were, or may have been.
+
+        Raises:
+          ValueError: if it was closed before, with another number of releases.
+        """
+        spent = None if state is None else int(concrete(state.spent))
+        self.ledger._close(self, spent)
+
+    def cancel(self) -> None:
+        """Takes the reservation back: nothing was released, and nothing will be.
+
+        Raises:
+          ValueError: for one that was found in the file, or is closed: it may have released.
+        """
+        self.ledger._cancel(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None and self.ledger._find(self.name)["closed"] is None:
+            self.close()
+
+
+_TOLERANCE = 1e-4  # relative, of calibrated noise
+_NONE: Mapping[str, str] = MappingProxyType({})
+_STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
+
+
+class Ledger:
+    """A budget for several runs on the same data, each chosen and stopped by looking at the others.
+
+        ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
+        hyper = ledger.calibrate(jmm.sgda, hyper, share=0.5)  # half of what is left
+        done = jmm.fit(..., ledger=ledger, name="first")
+        print(ledger.statement())
+
+    What a run may release is charged before it reads data, in a file that is changed under a lock
+    and is on disk before the run begins: two processes cannot spend the same budget, a restart
+    finds what was spent, and a run that crashed stays charged. A run beyond the budget is refused.
+
+    How runs are added up is decided when the ledger is opened; proofs are in
+    `accounting.filters`.
+
+    * "renyi": Renyi divergences at one order. The usual choice: k equal runs cost noise of about
+      sqrt(k), not k, and what a stopped run did not release is given back. A single run costs some
+      per cent more noise than it would without a ledger.
+    * "basic": epsilons and deltas of the runs. Any run; other statements at their full strength.
+    * "plan": the runs are all named at opening, `plan={"name": description, ...}`, and charged by
+      one composition of privacy losses, which is the least noise. Their order and their ends may be
+      chosen by looking, nothing else may.
+
+    Args:
+      path: the file; made if it is not there.
+      epsilon: of everything together; None to open a ledger that is there.
+      delta: of everything together.
+      neighbours: as in `epsilon`; None: "replace_one".
+      people: k, how many records of one person may differ; None: 1.
+      unit: what one record is; None: "one record", or "any 3 records" for three of them. Runs and
+        statements of another unit are refused.
+      filter: see above; None: "plan" if a plan is given, else "renyi".
+      order: of the Renyi divergences; None: the best one for `typical`.
+      typical: a description like the ones that are to come, for `order`; None: Gaussian noise
+        without sampling.
+      plan: descriptions by name.
+
+    Raises:
+      ValueError: for numbers out of range, settings other than those of the ledger that is there,
+        or a file that is no ledger.
+
+    Examples:
+        >>> ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000)
+        >>> hyper = jmm.gda.Hyper(query=query, modulus=1.0, offset=1.0, iterations=20)
+        >>> first = ledger.calibrate(jmm.gda, hyper, share=0.5)
+        >>> entry = ledger.reserve(jmm.gda, first, name="first look")
+        >>> ledger.statement().epsilon
+        2.0
+    """
+
+    def __init__(self, path: str | os.PathLike, *, epsilon: float | None = None,
+                 delta: float | None = None, neighbours: str | None = None,
+                 people: int | None = None, unit: str | None = None, filter: str | None = None,
+                 order: float | None = None, typical: Description | None = None,
+                 plan: Mapping[str, Description] | None = None) -> None:
+        self._books = Books(path)
+        given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours,
+                                 "people": people, "unit": unit}
+        kind = filter or ("renyi" if plan is None else "plan")
+        if not self._books.exists():
+            content = books.opened(given, kind, order, typical, plan)
+            with self._books.locked():
+                if not self._books.exists():
+                    self._books.write(content)
+        content = self._books.read()
+        self._rule = books.rule_of(content)
+        self.epsilon, self.delta = content["epsilon"], content["delta"]
+        self.neighbours, self.people = content["neighbours"], content["people"]
+        self.unit, self.filter = content["unit"], self._rule.kind
+        given["filter"] = filter if plan is None else kind
+        given["order"] = order
+        found = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
+        if plan is not None and self._rule.kind == "plan":
+            given["plan"] = {n: repr(charges(x, self.neighbours)) for n, x in plan.items()}
+            found["plan"] = self._rule.details["charges"]
+        for name, value in given.items():
+            if value is not None and value != found[name]:
+                raise ValueError(f"The ledger at {self._books.path} has {name} = {found[name]!r}, "
+                                 f"not {value!r}: give the settings it was opened with, or none.")
+
+    # --- spending ---
+
+    def reserve(self, described: Any, hyper: Any = None, *, name: str | None = None,
+                delta: float | None = None, unit: str | None = None,
+                run: books.RunMark | None = None) -> Entry:
+        """Charges a run, or refuses it; call it before the run reads data.
+
+        Args:
+          described: a description, or with `hyper` the algorithm it is of.
+          hyper: the algorithm's `Hyper`, calibrated.
+          name: of the run; None: "run 1" and so on. A plan needs it.
+          delta: with filter="basic", the part of the ledger's delta for this run; None: a tenth of
+            it, or what is left.
+          unit: what one record of the run is, as in its statement; None: the ledger's, which is
+            then the caller's claim. `fit` gives that of its statement.
+          run: how the run is known again if it goes on after a crash; see `fit`.
+
+        Raises:
+          ValueError: if the ledger cannot pay for it, saying what is left; for a name or a key that
+            was used before; for another unit; for a description that is not valid.
+        """
+        books.check_name(name)
+        self.check_same("The run", unit=self.unit if unit is None else unit)
+        mechanism = described if hyper is None else described.mechanism(hyper)
+        check(mechanism)
+        told = repr(charges(mechanism, self.neighbours))
+        warn_of(self.delta, mechanism)
+        if run is not None:
+            with self._books.locked():
+                if (known := self._known(run, told)) is not None:
+                    return Entry(self, known, mechanism)
+        charge = self._rule.charge(mechanism, name or "", self._delta(delta), self.neighbours,
+                                   self.people)
+        entry = {
+            "words": mechanism.in_words(), "charges": told, "charge": charge,
+            "releases": releases(mechanism), "spent": None, "unit": self.unit,
+            "enforced": enforced_by(mechanism), "assumed": assumed_by(mechanism),
+            "run": None if run is None else {**run._asdict(), "of": None}}
+        with self._books.locked():
+            # once more, as another process may have begun it in the meantime
+            if (known := self._known(run, told)) is not None:
+                return Entry(self, known, mechanism)
+            return Entry(self, self._enter(name, entry), mechanism, fresh=True)
+
+    def add(self, statement: Statement | Any, *, name: str | None = None) -> None:
+        """Charges releases that were made without this ledger, by what their statement says.
+
+        Their epsilon of all releases and their delta are added, as of any mechanism that is
+        (epsilon, delta)-private. `Statement.from_json` reads a statement back. Another kind of
+        statement needs epsilon, delta, neighbours, unit, sampling, enforced and assumed.
+
+        Raises:
+          ValueError: if the ledger cannot pay for it, or if it is for other neighbours, another
+            unit or another number of people.
+        """
+        books.check_name(name)
+        if not all(hasattr(statement, what) for what in _STATED):
+            raise ValueError(f"{type(statement).__name__} is no statement of one mechanism: it "
+                             f"needs {', '.join(_STATED)}. A ledger's own runs are added by its "
+                             "reservations.")
+        self.check_same("The statement", neighbours=statement.neighbours,
+                        people=getattr(statement, "people", 1), unit=statement.unit)
+        for what, high in (("epsilon", math.inf), ("delta", 1.0)):
+            value = getattr(statement, what)
+            checks.number(f"{what} of the statement", value, low=0.0, high=high, closed=True,
+                          infinite=what == "epsilon")
+            checks.scalars(**{what: value})
+        epsilon, delta = float(statement.epsilon), float(statement.delta)
+        entry = {
+            "words": f"({epsilon:.6g}, {delta:g})-private by its statement, and charged as any "
+                     "such mechanism: " + " ".join(statement.sampling),
+            "charges": None, "charge": self._rule.foreign(epsilon, delta), "unit": self.unit,
+            "releases": getattr(statement, "allowed", None),
+            "spent": getattr(statement, "spent", None),
+            "enforced": list(statement.enforced), "assumed": list(statement.assumed),
+            "closed": books.now(), "run": None}
+        with self._books.locked():
+            self._enter(name, entry)
+
+    def check_same(self, what: str, **stated: Any) -> None:
+        """Refuses a run or statement for another unit, relation or number of people.
+
+        Args:
+          what: "The run" or "The statement", for the message.
+          **stated: its unit, neighbours and people.
+
+        Raises:
+          ValueError: naming the setting, and how to state it.
+        """
+        for name, value in stated.items():
+            if value != (own := getattr(self, name)):
+                raise ValueError(f"{what} is for {name} = {value!r}, and the ledger for {own!r}: "
+                                 f"they cannot be added. If {own!r} is true of these data, state "
+                                 f"it with {name}={own!r}; else open a ledger of its own.")
+
+    def calibrate(self, algorithm: Any, hyper: Any, *, share: float = 1.0,
+                  delta: float | None = None) -> Any:
+        """`hyper` with the noise at which the whole run takes `share` of what is left.
+
+        The ratio between the players' multipliers is kept. Nothing is reserved by it.
+
+        Args:
+          algorithm: a module such as `sgda`.
+          hyper: its `Hyper`.
+          share: in (0, 1].
+          delta: as in `reserve`.
+
+        Raises:
+          ValueError: if nothing is left, or for a plan; for losses whose noise is not set.
+        """
+        checks.number("share", share, low=0.0, high=1.0 + 1e-12)
+        left = self._left()
+        if isinstance(self._rule, Plan):
+            raise ValueError("A plan's noise is fixed when the ledger is opened: calibrate(..., "
+                             "alongside=...) before that.")
+        aim = share * left[self._rule.main]
+        if not aim > 0:
+            raise ValueError("Nothing is left in this ledger.")
+        if isinstance(self._rule, Basic):
+            return calibration.calibrate(algorithm, hyper, aim, self._delta(delta),
+                                        neighbours=self.neighbours, people=self.people)
+        losses = getattr(hyper, "losses", None)
+        if losses is not None and losses.noise_multiplier is None:
+            raise ValueError("The noise of the groups' losses is not set: dataclasses.replace("
+                             "hyper, losses=...) with a noise_multiplier first.")
+
+        def scaled(factor: float) -> Any:
+            return dataclasses.replace(hyper, query=with_noise(hyper.query, factor))
+
+        def cost(factor: float) -> float:
+            return self._rule.charge(algorithm.mechanism(scaled(factor)), "", self.delta,
+                                     self.neighbours, self.people)[self._rule.main]
+
+        return scaled(_least(cost, aim))
+
+    # --- reading ---
+
+    def remaining(self) -> Remaining:
+        """What is left."""
+        left = self._left()
+        limits = self._rule.limits
+        planned = tuple(left) if isinstance(self._rule, Plan) else ()
+        planned = tuple(name for name in planned if left[name] > 0)
+        share = (len(planned) / len(limits) if isinstance(self._rule, Plan)
+                 else left[self._rule.main] / limits[self._rule.main])
+        return Remaining(share, *self._rule.statement_that_fits(left), planned)
+
+    @property
+    def odometer(self) -> float:
+        """Epsilon of what is charged now, if nothing more is reserved; see `statement`."""
+        return self._rule.odometer(books.spent_of(self._read(), self._rule))
+
+    def statement(self) -> LedgerStatement:
+        """The privacy statement of everything in this ledger."""
+        content = self._read()
+        return statement_of(content, self._rule, books.spent_of(content, self._rule))
+
+    def entry(self, name: str, described: Any, hyper: Any = None) -> Entry:
+        """A reservation that is in the file, after a restart.
+
+        Args:
+          name: of the run.
+          described: as it was reserved.
+          hyper: as it was reserved.
+
+        Raises:
+          ValueError: if there is none, or it was of another description.
+        """
+        mechanism = described if hyper is None else described.mechanism(hyper)
+        if self._find(name)["charges"] != repr(charges(mechanism, self.neighbours)):
+            raise ValueError(f"{name!r} was reserved for another description: give its own.")
+        return Entry(self, name, mechanism)
+
+    # --- the file ---
+
+    def _read(self) -> dict[str, Any]:
+        content = self._books.read()
+        if books.rule_of(content) != self._rule:
+            raise ValueError(f"{self._books.path} is another ledger than the one that was opened: "
+                             "open it again.")
+        return content
+
+    def _left(self) -> Amounts:
+        spent = books.spent_of(self._read(), self._rule)
+        return {name: max(limit - spent[name], 0.0) * (1 - 1e-15)
+                for name, limit in self._rule.limits.items()}
+
+    def _delta(self, delta: float | None) -> float:
+        if not isinstance(self._rule, Basic):
+            if delta is not None:
+                raise ValueError(f"delta={delta!r} is of filter='basic'; this ledger has one delta "
+                                 "for all runs: leave it out.")
+            return self.delta
+        left = self._left()["delta"]
+        delta = min(0.1 * self.delta, left) if delta is None else delta
+        if not left > 0:
+            raise ValueError(f"Nothing is left of delta = {self.delta:g}: give the runs smaller "
+                             "parts of it.")
+        check_delta(delta)
+        return float(delta)
+
+    def _find(self, name: str) -> dict[str, Any]:
+        return books.named(self._read(), name)
+
+    def _known(self, run: books.RunMark | None, told: str) -> str | None:
+        """The name of a run that goes on, under the lock; from then on nobody may cancel it."""
+        if run is None:
+            return None
+        content = self._read()
+        name = books.known_run(content, run, told)
+        if name is not None:
+            books.named(content, name)["run"]["again"] = True
+            self._books.write(content)
+        return name
+
+    def bind(self, entry: Entry, marks: dict[str, str], kept: Mapping[str, str] = _NONE, *,
+             several: bool = False) -> None:
+        """Writes down what a run reads and computes, or compares it with what was written before.
+
+        Args:
+          entry: of the run.
+          marks: keyed hashes by what they are of, before its first release.
+          kept: further ones, which are written down with them, but not compared yet.
+          several: whether another one is allowed, and none is from then on where it is not.
+
+        Raises:
+          ValueError: naming what is another one.
+        """
+        with self._books.locked():
+            content = self._read()
+            run = books.named(content, entry.name)["run"]
+            if run["of"] is None:
+                run["of"] = {**marks, **kept}
+                self._books.write(content)
+            for name, value in marks.items():
+                if run["of"].get(name) == value:
+                    continue
+                if not several:
+                    raise ValueError(f"{entry.name!r} was begun with another {name}: the same key "
+                                     "would give the data away. Begin anew with another key.")
+                run["of"][name] = "several"
+                self._books.write(content)
+
+    def shown(self, entry: Entry, rounds: int) -> int:
+        """Writes down that a run's state after so many rounds may be seen; the most of any."""
+        with self._books.locked():
+            content = self._read()
+            run = books.named(content, entry.name)["run"]
+            if run is not None and rounds > run.get("shown", 0):
+                run["shown"] = rounds
+                self._books.write(content)
+            return 0 if run is None else int(run.get("shown", 0))
+
+    def _enter(self, name: str | None, entry: dict[str, Any]) -> str:
+        """Adds a charge under the lock, if there is room for it; the name it got."""
+        content = self._read()
+        name = books.add_entry(content, self._rule, name, entry)
+        self._books.write(content)
+        return name
+
+    def _cancel(self, entry: Entry) -> None:
+        with self._books.locked():
+            content = self._read()
+            found = books.named(content, entry.name)
+            # another process that goes on with it may have released something by now
+            again = found["run"] is not None and found["run"].get("again", False)
+            if not entry.fresh or again or found["closed"] is not None:
+                raise ValueError(f"{entry.name!r} may have released something: close it.")
+            content["entries"].remove(found)
+            self._books.write(content)
+
+    def _close(self, entry: Entry, spent: int | None) -> None:
+        part, charge = None, None
+        if spent is not None:
+            checks.count("spent", spent, low=0)
+            if self._rule.gives_back() and spent < releases(entry.mechanism):
+                part = spent_part(entry.mechanism, spent)
+                charge = {name: 0.0 for name in self._rule.limits} if part is None else (
+                    self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
+        with self._books.locked():
+            content = self._read()
+            found = books.named(content, entry.name)
+            if found["closed"] is not None:
+                before, every = found["spent"], (None, found["releases"])
+                kept = before in every or not self._rule.gives_back()
+                if spent == before or (kept and spent in every):
+                    return
+                raise ValueError(f"{entry.name!r} was closed with {before} releases: what "
+                                 "was given back cannot be spent.")
+            found |= {"closed": books.now(), "spent": spent}
+            if charge is not None:
+                found["charge"] = {name: min(x, found["charge"][name])
+                                   for name, x in charge.items()}
+            self._books.write(content)
+
+
+def _least(cost: Callable[[float], float], aim: float) -> float:
+    """The least factor on noise at which a falling cost is at most `aim`, from above.
+
+    Raises:
+      ValueError: if no noise up to 1e15 reaches it.
+    """
+    low = high = 1.0
+    while cost(high) > aim:
+        low, high = high, 2 * high
+        if high > 1e15:
+            raise ValueError("No noise multiplier reaches that share of what is left.")
+    while low == high or cost(low) <= aim:
+        low, high = low / 2, low
+        if low < 1e-15:
+            raise ValueError("The run costs next to nothing without noise: nothing to calibrate.")
+    while high / low > 1 + _TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if cost(middle) <= aim else (middle, high)
+    return high
+
+
+LEDGER_ENFORCED = (
+    "A run is charged before it reads data, and refused if the ledger cannot pay for it; what a "
+    "crash left behind stays charged.",
+)
+LEDGER_ASSUMED = (
+    "Everything that is released about these data is in this ledger, with the description that it "
+    "was run with; every run has a key of its own. No older copy of the file was put back.",
+    "A run's problem, data and settings are fixed when it is reserved; which run comes next, its "
+    "settings, and when it ends may be chosen by looking at anything that was released.",
+    "A run that was closed with a state made no release after that state.",
+    "n, the preprocessing and the projections are public; initial points and hyper-parameters are "
+    "public, or computed from what this ledger paid for.",
+    *(x for x in stating.ASSUMED if not x.startswith(("n, ", "The statement is for one run"))),
+)
+
+
+def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
+                 ) -> LedgerStatement:
+    """The statement of a ledger's content, by its filter and the sums of its charges."""
+    entries = content["entries"]
+    told = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
+    return LedgerStatement(
+        epsilon=content["epsilon"],
+        epsilon_if_stopped_by_looking=rule.odometer(spent),
+        delta=content["delta"],
+        neighbours=content["neighbours"],
+        people=content["people"],
+        unit=content["unit"],
+        filter=rule.in_words(),
+        odometer=rule.odometer_in_words(),
+        limits=dict(rule.limits),
+        spent=spent,
+        runs=tuple({name: entry.get(name) for name in told} for entry in entries),
+        enforced=tuple(dict.fromkeys((
+            *LEDGER_ENFORCED, *(x for e in entries for x in e["enforced"])))),
+        assumed=tuple(dict.fromkeys((
+            *claims(content["unit"], content["people"], False), *LEDGER_ASSUMED, ENDS,
+            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))),
+    )

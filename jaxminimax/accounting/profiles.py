@@ -1,0 +1,304 @@
+"""What the composed privacy loss says beyond one (epsilon, delta): for whoever has to judge a run.
+
+With P and Q the laws of everything that is released on two neighbouring data sets, and
+
+    delta(e) = sup over neighbours of H_{e^e}(P || Q),     H_a(P || Q) = integral of (P - a Q)_+,
+
+every number here is an upper bound for the adversary who is to tell P from Q, and knows all but the
+records that differ:
+
+* His advantage, true less false positives, is at most delta(0).
+* If he is right about P at a rate of at least b and wrong about Q at a rate of at most a, then for
+  every e >= 0, with the divergences of P against Q and of Q against P,
+
+      b <= min( delta_PQ(e) + e^e a,  1 - e^-e (1 - delta_QP(e) - a) ),
+
+  by the definition of the first for the event "he says P", and of the second for its complement.
+  Each e of a finite set gives a bound, so the smallest of finitely many is one. Which of the two is
+  P is not known either: the larger of both ways round is printed, each with its own two curves.
+* mu is the largest, over the printed epsilons, of the mu for which Gaussians mu apart have that
+  delta. The curve is below theirs at these epsilons; that is no Gaussian differential privacy,
+  which would be a statement on all epsilons, and which a release that may fail does not have.
+* Renyi divergences and zCDP's rho come from exact pairs alone (`renyi`), with the orders that they
+  hold for, and apart from failures whose probability is printed beside them.
+
+Between printed epsilons delta is below its chord in e^e, being convex there.
+
+Source for the second: Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, Proposition
+6; the two curves of a pair that is not its own mirror image are kept apart here.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+import scipy
+
+from jaxminimax.accounting import curve, pairs, renyi
+from jaxminimax.accounting.answers import Asked, _asked, curves
+from jaxminimax.accounting.curve import charges
+from jaxminimax.accounting.statements import NO_GUARANTEE
+from jaxminimax.base import checks
+from jaxminimax.mechanism import Description
+from jaxminimax.mechanism.costs import Charge, concrete
+
+RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
+STATED = (1e-3, 0.01, 0.1)  # of them in statements
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Upper bounds for who tells neighbouring data sets apart; `str` for words, `to_json` for JSON.
+
+    Attributes:
+      neighbours: the relation.
+      people: how many records of one unit differ.
+      epsilons: increasing, from 0.
+      deltas: of them, the largest over everything that the adversary may choose.
+      curves: (delta_PQ, delta_QP) of every pair that dominates the mechanism; one pair for each
+        place where the records may be.
+      zcdp: rho and the largest order that it holds for; None without an exact pair.
+      renyi: orders and divergences; None without an exact pair.
+      apart_from: probability of the failures that `zcdp` and `renyi` leave out.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(made.mu, 3), made.true_positives(0.01) < 0.02
+        (0.224, True)
+    """
+
+    neighbours: str
+    people: int
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+    curves: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+    zcdp: renyi.Concentrated | None
+    renyi: tuple[tuple[float, ...], tuple[float, ...]] | None
+    apart_from: float
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on delta at any epsilon >= 0; `jmm.delta` computes it at that one."""
+        checks.number("epsilon", epsilon, low=0.0, closed=True)
+        at = np.asarray(self.epsilons)
+        right = int(np.searchsorted(at, epsilon))
+        if right == len(at) or at[right] == epsilon:
+            return self.deltas[min(right, len(at) - 1)]
+        left = right - 1
+        # (e^epsilon - e^left) / (e^right - e^left), which may be large each
+        share = (math.exp(epsilon - at[right]) * math.expm1(at[left] - epsilon)
+                 / math.expm1(at[left] - at[right]))
+        return self.deltas[left] + share * (self.deltas[right] - self.deltas[left])
+
+    @property
+    def advantage(self) -> float:
+        """Of membership inference: true less false positives, at most; total variation."""
+        return self.deltas[0]
+
+    def true_positives(self, rate: float) -> float:
+        """The most true positives at that rate of false ones."""
+        checks.number("rate", rate, low=0.0, high=1.0, closed=True)
+        at = np.asarray(self.epsilons)
+        return max(_power(at, np.asarray(one), np.asarray(two), rate)
+                   for pair in self.curves for one, two in (pair, pair[::-1]))
+
+    @property
+    def mu(self) -> float:
+        """The closest Gaussian from above on the printed epsilons; no statement beyond them."""
+        return max(map(pairs.closest_mu, self.epsilons, self.deltas))
+
+    def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
+        """What statements print of it."""
+        return {
+            "advantage": self.advantage,
+            "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
+            "closest_gaussian": {"mu": self.mu if math.isfinite(self.mu) else NO_GUARANTEE,
+                                 "epsilon_up_to": self.epsilons[-1]},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain Python values: an infinite mu is "no guarantee"; all orders are None."""
+        return dict(json.loads(json.dumps({
+            "neighbours": self.neighbours, "people": self.people,
+            **self.answers(),
+            "epsilon": self.epsilons, "delta": self.deltas, "curves": self.curves,
+            "zcdp": None if self.zcdp is None else {
+                "rho": self.zcdp.rho,
+                "up_to_order": self.zcdp.up_to if math.isfinite(self.zcdp.up_to) else None},
+            "renyi": None if self.renyi is None else {
+                "order": self.renyi[0], "divergence": self.renyi[1]},
+            "apart_from": self.apart_from,
+        }, allow_nan=False)))
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Self:
+        """The profile that `to_json` made a record of."""
+        zcdp, renyi = record["zcdp"], record["renyi"]
+        order = zcdp and zcdp["up_to_order"]
+        return cls(
+            record["neighbours"], record["people"], tuple(record["epsilon"]),
+            tuple(record["delta"]),
+            tuple((tuple(one), tuple(two)) for one, two in record["curves"]),
+            None if zcdp is None else renyi.Concentrated(
+                zcdp["rho"], math.inf if order is None else order),
+            None if renyi is None else (tuple(renyi["order"]), tuple(renyi["divergence"])),
+            record["apart_from"])
+
+    def __str__(self) -> str:
+        who = "one record" if self.people == 1 else f"any {self.people} records"
+        lines = [
+            f"Who knows everything but {who}, and sees all releases, is bounded as follows.",
+            f"Advantage in telling whether {'they were' if self.people > 1 else 'it was'} as "
+            f"suspected: at most {self.advantage:.4g} (0 is guessing, 1 is certainty).",
+            "False positives, and true positives at most:",
+            *(f"  {rate:<8g} {self.true_positives(rate):.4g}" for rate in RATES),
+            "epsilon, and delta at most:",
+            *(f"  {e:<8.4g} {self.delta(e):.4g}" for e in _few(self.epsilons)),
+            f"Closest Gaussian from above at epsilons in [0, {self.epsilons[-1]:.4g}]: mu = "
+            f"{self.mu:.5g}; that says nothing beyond them.",
+        ]
+        if self.zcdp is None:
+            return "\n".join([*lines, "Renyi divergences: none, there is no exact pair for some "
+                                      "of the releases."])
+        orders = ("all orders" if math.isinf(self.zcdp.up_to)
+                  else f"orders up to {self.zcdp.up_to:.4g}, not beyond")
+        apart = (f", apart from failures of probability {self.apart_from:.2g}"
+                 if self.apart_from else "")
+        return "\n".join([*lines, f"Concentrated privacy: rho = {self.zcdp.rho:.5g} for "
+                                  f"{orders}{apart}."])
+
+    def plot(self, path: Any) -> None:
+        """Draws the trade-off curve and delta(epsilon) into a file.
+
+        Raises:
+          ValueError: without matplotlib.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ValueError("plots need matplotlib: python -m pip install matplotlib.") from error
+        figure = Figure(figsize=(9, 4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        rates = np.geomspace(1e-6, 1.0, 121)
+        left.loglog(rates, [self.true_positives(x) for x in rates], label="at most")
+        left.loglog(rates, rates, "--", color="0.6", label="guessing")
+        left.set(xlabel="false positive rate", ylabel="true positive rate",
+                 title="who tells neighbouring data sets apart")
+        left.legend()
+        known = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
+        if known:
+            right.semilogy(*zip(*known, strict=True))
+        right.set(xlabel="epsilon", ylabel="delta, at most", title="(epsilon, delta)")
+        figure.savefig(path)
+
+
+def _few(epsilons: tuple[float, ...]) -> list[float]:
+    """Nine of them, evenly."""
+    return sorted({epsilons[0] + (epsilons[-1] - epsilons[0]) * k / 8 for k in range(9)})
+
+
+def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate: float) -> float:
+    with np.errstate(over="ignore"):
+        one = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
+    # a sum of positive numbers: a difference from 1 would lose small rates
+    two = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
+    return min(1.0, float(min(one.min(), two.min())) * (1 + 1e-14))
+
+
+_FARTHEST = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5)  # deltas at which the printed range may end
+_POINTS = 33  # of the printed range
+
+
+def profile(mechanism: Description, spent: int | None = None, *, neighbours: str = "replace_one",
+            people: int = 1, epsilons: Iterable[float] | None = None) -> Profile:
+    """What the composed privacy loss of a mechanism says at all epsilons of a range.
+
+    Args:
+      mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
+      spent: as in `epsilon`: a number of releases fixed before the first one.
+      neighbours: as in `epsilon`.
+      people: how many records of one unit differ.
+      epsilons: to evaluate at, beside 0; None: up to where delta is 1e-12, or as far as is known.
+
+    Raises:
+      ValueError: for numbers that are not finite, out of range or of the wrong type.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(made.advantage, 3)  # of membership inference, at most
+        0.089
+    """
+    asked = _asked(mechanism, spent, neighbours, people)
+    if asked is None:
+        asked = Asked(mechanism, (Charge(),), neighbours, people)
+    if epsilons is None:
+        at = _range(asked)
+    else:
+        given = list(epsilons)
+        for one in given:
+            checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
+            concrete(one)
+        at = np.unique([0.0, *map(float, given)])
+    # a bound at a smaller epsilon holds at a larger one
+    pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)
+                  for pair in curves(asked, at))
+    zcdp, renyi = _renyi_of(asked)
+    return Profile(
+        neighbours, people, tuple(map(float, at)),
+        tuple(map(float, np.max(pairs, axis=(0, 1)))), pairs,  # type: ignore[arg-type]
+        zcdp, renyi, max(curve.failures_of(cost, people) for cost in asked.costs))
+
+
+def briefly(mechanism: Description, delta: float, *, neighbours: str, people: int) -> Profile:
+    """A profile at few epsilons, up to that of `delta`: for what statements print."""
+    asked = Asked(mechanism, charges(mechanism, neighbours), neighbours, people)
+    top = _reaches(asked, delta) or 1.0
+    first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
+    at = [*np.linspace(0.0, top, 5), *_best_for(STATED, first)]
+    return profile(mechanism, neighbours=neighbours, people=people, epsilons=at)
+
+
+def _range(asked: Asked) -> np.ndarray:
+    """Epsilons from 0 to where delta is small, and those that the printed rates ask for."""
+    found = (_reaches(asked, least) for least in _FARTHEST)
+    top = max(next((one for one in found if one is not None), 1.0), 1e-6)
+    first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
+    near = [one for one in _best_for(RATES, first) if one < top]
+    return np.unique([*np.linspace(0.0, top, _POINTS), *near])
+
+
+def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
+    """Epsilons at which a Gaussian with this advantage has its best tests, and some beside them."""
+    mu = min(pairs.closest_mu(0.0, min(advantage, 0.999)), 10.0)
+    best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
+    return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
+
+
+def _reaches(asked: Asked, least: float) -> float | None:
+    """The epsilon of that delta, if there is one that is finite and not absurd."""
+    try:
+        found = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
+    except ValueError:  # failures alone exceed that delta
+        return None
+    return found if found < 700 else None
+
+
+def _renyi_of(asked: Asked) -> tuple[Any, Any]:
+    """Of the alternatives together: the largest rho, and the orders that all have."""
+    if not asked.together:
+        return None, None
+    rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]
+    found = [renyi.divergences(cost, *asked[2:]) for cost in asked.costs]
+    if any(one is None for one in (*rhos, *found)):
+        return None, None
+    whole = np.max(np.asarray(found, np.float64), axis=0)
+    known = np.isfinite(whole)
+    return (renyi.Concentrated(max(one.rho for one in rhos if one is not None),
+                                min(one.up_to for one in rhos if one is not None)),
+            (tuple(map(float, renyi.ORDERS[known])), tuple(map(float, whole[known]))))

@@ -1,0 +1,380 @@
+"""Renyi divergences of the pairs that a charge is made of, and what of concentration they prove.
+
+With a record of k people, everything in units of the clip norm, noise z and B(k, q) the number of
+their records in a Poisson sample, one release has the pair
+
+    P = sum_j B(k, q)(j) N(j, z^2)   against   Q = sum_j B(k, q)(j) N(-j, z^2)
+
+for records that are replaced; for r records that are added while k - r are removed the laws are
+B(r, q) and B(k - r, q), and the largest divergence over r = 0, ..., k counts. Each dominates one
+release for any dimension and any adaptive choice, at every order of its hockey-stick divergence,
+and so in Renyi divergence, which is an integral of those with positive weights; Renyi divergences
+of adaptive releases add up. Gaussian releases and Laplace ones have closed forms.
+
+Fixed-size samples have no entry: their curve is a bound glued together, of which no exact pair is
+known. What a sampler or the noise may fail by is not in a Renyi divergence at all, which is
+infinite as soon as there is an event of positive probability on one side and none on the other; it
+is printed beside it, as in the approximate concentrated privacy of the first source.
+
+The integrand P^a Q^(1-a) is a mixture of Gaussians whose centres lie between 0 and (2 a - 1) k, so
+the quadrature reaches from -20 z to (2 a - 1) k + 20 z. What is added up is
+
+    Q (e^(a l) - 1 - a (e^l - 1)) >= 0,       l = ln(P / Q),
+
+whose integral is that of P^a Q^(1-a) less 1, so that small divergences keep relative accuracy. The
+logarithms are analytic up to pi z^2 away from the real line (the roots of the mixtures, polynomials
+in e^(x / z^2), are real and negative: binomial ones are, and a factor e^(-c j^2) on coefficients
+keeps that), where the trapezoid rule converges geometrically; an order at which twice the step
+gives another number is left out.
+
+Sources: Bun and Steinke, "Concentrated differential privacy: simplifications, extensions, and lower
+bounds", TCC 2016; Bun, Dwork, Rothblum and Steinke, "Composable and versatile privacy via truncated
+CDP", STOC 2018; Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian
+mechanism", 2019.
+
+Renyi divergences of one release at one order, as upper bounds, for filters.
+
+For a privacy loss and an order a > 1 the answer is (rho, failure): for neighbouring P, Q in either
+direction there are parts of them, P minus at most `failure` and Q minus at most `failure` of mass,
+with integral of P^a Q^(1 - a) at most e^((a - 1) rho).
+
+* Gaussian noise, unsampled, mu the distance in units of the noise: rho = a mu^2 / 2, exact.
+* Laplace noise of scale z: rho = ln[ a / (2a - 1) e^((a - 1) / z) + (a - 1) / (2a - 1) e^(-a / z) ]
+  / (a - 1), exact.
+* Poisson samples: the pair (1 - q) N(0) + q N(+-1) for a replaced record, its own mirror image; for
+  one present or absent that mixture against N(0), in both directions. They dominate every pair of
+  neighbours, given everything released before, and a Renyi divergence is a positive mixture of
+  hockey-stick divergences, so theirs is the larger.
+* The index of a largest score, one of the family of `selection`, whose losses are c with
+  probability 1 - p_c and c - t, chosen anew in every release by looking at those before: rho is the
+  largest of the family's, for the best c at one order does not depend on the past. With u = e^c and
+  g = (1 - e^(-(a - 1) t)) / (e^t - 1), E_Q (P / Q)^a = u^(a - 1) (1 + g - g u), largest at
+  u = (a - 1) (1 + g) / (a g), where it is u^(a - 1) (1 + g) / a. That is inside of (1, e^t), at
+  whose ends it is 1. Exact; at most a t^2 / 8 (Cesar and Rogers), and at most t.
+* All else, also k records of one person on Poisson samples: from the profiles F(x) >= H_{e^x}(P ||
+  Q) and G(x) >= H_{e^x}(Q || P), x >= 0, of the pairs in `pairs` that dominate,
+
+      integral of P^a Q^(1 - a) = 1 + a (a - 1) integral over x >= 0 of
+                                  e^((a - 1) x) F(x) + e^(-a x) G(x) dx,
+
+  F convex in e^x, so that chords are above it. Losses beyond the last x, of mass F there, are
+  `failure`: the dominating pair has them as an atom at infinity. Of a pair for each direction the
+  largest counts.
+
+The Poisson integral is by the trapezoid rule. On the line x + i d the Gaussian grows by e^(d^2 /
+2 z^2), and the mixture that is in the denominator shrinks by cos(d / 2 z^2) at most, while that in
+the numerator does not grow: |s + t e^(i u)| >= (s + t) cos(u / 2). For d <= pi z^2 / 2 both factors
+together are at most e^(d^2 A / 2), A = 1 / z^2 + (a - 1) / (3.5 z^4), and the rule with step h is
+off by at most a part 2 e^(d^2 A / 2) / (e^(2 pi d / h) - 1). The step makes that 2 e^-40.
+
+The integrand's logarithm falls by at least s / z^2 at a distance s outside of [-2a, 2a], so 14 z
+more leave out less than rounding does.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from jaxminimax.accounting import curve, pairs
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
+
+# a - 1 grows by an eighth: what lies between two orders is then known to 0.4 %
+ORDERS = 1 + np.geomspace(0.005, 1024.0, 105)
+_MOST_POINTS = 300_000  # of a quadrature
+_AGREE = 1e-7  # of a divergence at two steps, relative
+_NEARLY = 1.05  # by how much D_a / a may exceed its value at order 2 within the printed orders
+
+
+class Concentrated(NamedTuple):
+    """D_a <= rho a for all 1 < a <= `up_to`: (rho, omega)-truncated concentrated privacy.
+
+    Attributes:
+      rho: zCDP's if `up_to` is infinite.
+      up_to: the largest order that it is shown for.
+    """
+
+    rho: float
+    up_to: float
+
+
+def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | None:
+    """D_a of all releases at `ORDERS`, infinite where it was not computed.
+
+    What samplers and noise may fail by is left out; `Charge.ratio` is in it.
+
+    Args:
+      cost: of one alternative.
+      neighbours: the relation.
+      people: k records that differ.
+
+    Returns:
+      None where some release has no exact pair.
+    """
+    shift = 2.0 if neighbours == "replace_one" else 1.0
+    total = 0.5 * ORDERS * (people * shift) ** 2 * cost.gaussian
+    for loss, times in cost.losses:
+        one = _one(loss, neighbours, people)
+        if one is None:
+            return None
+        total = total + times * one
+    # probabilities within e^(+- ratio / 2) on either side
+    return total + (2 * ORDERS - 1) / (ORDERS - 1) * people * cost.ratio / 2
+
+
+def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
+    if loss.z == 0:
+        return np.full(ORDERS.shape, np.inf)
+    match loss.kind:
+        case "laplace" if neighbours == "replace_one":
+            return _laplace(loss.z / people)
+        case "poisson":
+            replaced = neighbours == "replace_one"
+            pairs = [(people, people)] if replaced else [
+                (r, people - r) for r in range(people + 1)]
+            return np.max([_mixtures(loss.rate, loss.z, *pair) for pair in pairs], axis=0)
+    return None
+
+
+def _laplace(z: float) -> np.ndarray:
+    """Of Laplace noise of scale z on a sensitivity of 1, in closed form."""
+    a = ORDERS
+    near = math.log(0.5) + np.log(2 * a / (2 * a - 1)) + (a - 1) / z
+    far = np.log((a - 1) / (2 * a - 1)) - a / z
+    # near order 1 the logarithm of a number near 1 is known to one rounding only
+    return np.logaddexp(near, far) / (a - 1) + 4e-16 / (a - 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
+    """D_a of the mixture with `up` records at their best against that with `down` at theirs."""
+    out = np.full(ORDERS.shape, np.inf)
+    step = min(z, z * z) / 8
+    for i, order in enumerate(ORDERS):
+        far = (2 * order - 1) * max(up, down)
+        if (far + 40 * z) / step > _MOST_POINTS:
+            break
+        x = np.arange(-20 * z, far + 20 * z + 2 * step, step)
+        p, q = _over_centre(x, rate, z, up), _over_centre(-x, rate, z, down)
+        base = -(x**2) / (2 * z * z) - math.log(z * math.sqrt(2 * math.pi)) + q
+        logs = base + _log_excess(p - q, order)
+        fine, coarse = (scipy.special.logsumexp(f) + math.log(h)
+                        for f, h in ((logs, step), (logs[::2], 2 * step)))
+        one, two = (np.logaddexp(0.0, f) / (order - 1) for f in (fine, coarse))
+        if abs(one - two) <= _AGREE * one + 1e-300:
+            out[i] = one * (1 + 1e-9) + 1e-15 * order
+    return out
+
+
+def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarray:
+    """Ln of sum_j B(records, rate)(j) N(j, z^2) over N(0, z^2), with relative accuracy near 0."""
+    j = np.arange(1, records + 1)
+    weights = scipy.stats.binom.pmf(j, records, rate)
+    j, weights = j[weights > 0], weights[weights > 0]
+    if not len(j):
+        return np.zeros_like(x)
+    y = (2 * np.outer(x, j) - j**2) / (2 * z * z)
+    none = (1 - rate) ** records
+    large = scipy.special.logsumexp(np.column_stack([np.zeros_like(x), y]), axis=1,
+                              b=np.append(none, weights)) if none > 0 else (
+        scipy.special.logsumexp(y, axis=1, b=weights))
+    small = np.log1p(np.maximum(np.sum(weights * np.expm1(np.minimum(y, 1.0)), axis=1), -1.0)
+                     ) if none > 0 else large
+    return np.where(y.max(axis=1) < 1.0, small, large)
+
+
+def _log_excess(loss: np.ndarray, order: float) -> np.ndarray:
+    """Ln of e^(a l) - 1 - a (e^l - 1), which is at least 0."""
+    al = order * loss
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        near = np.log(np.maximum(np.expm1(al) - order * np.expm1(loss), 0.0))
+        # l large and positive: 1 - a e^((1-a) l) + (a - 1) e^(-a l) of e^(a l) is left
+        rest = np.log1p(np.minimum((order - 1) * np.exp(-al) - order * np.exp(loss - al), 0.0))
+    return np.where(al > 30, al + np.where(al > 30, rest, 0.0), near)
+
+
+def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated | None:
+    """The rho of concentrated privacy, and the orders that it holds for.
+
+    Gaussians alone have D_a = c a, and with the ratio r of the realised noise at most c a +
+    r (2 a - 1) / (2 (a - 1)); as D_a grows with a, that is at most (c + (2 r c)^(1/2) + r) a at all
+    orders (split at a - 1 = (r / (2 c))^(1/2)). Of other charges, (a - 1) D_a is convex in a and so
+    below its chords, whence D_a / a is at most the larger of both ends times 1 + (a_2 - a_1)^2 / (4
+    a_1 (a_1 - 1)) between two orders; below the first D_a <= D_{a_1}.
+
+    Returns:
+      None without exact pairs, or where not even order 2 was computed.
+    """
+    if not cost.losses:
+        shift, r = 2.0 if neighbours == "replace_one" else 1.0, people * cost.ratio
+        c = 0.5 * (people * shift) ** 2 * cost.gaussian
+        return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
+    found = divergences(cost, neighbours, people)
+    if found is None:
+        return None
+    ratio, a = found / ORDERS, ORDERS
+    between = 1 + np.diff(a) ** 2 / (4 * a[:-1] * (a[:-1] - 1))
+    upto = np.maximum.accumulate(
+        np.append(found[0], np.maximum(ratio[1:], ratio[:-1]) * between))
+    two = upto[np.searchsorted(a, 2.0)]
+    if not math.isfinite(two):
+        return None
+    last = int(np.flatnonzero(upto <= _NEARLY * two)[-1])
+    return Concentrated(float(upto[last]), float(a[last]))
+
+
+_MOST_NODES = 4_000_000  # of a quadrature, at most
+_OFF = 2e-15  # relative, of exponents
+
+
+def divergence(charge: Charge, order: float, neighbours: str, allowance: float,
+               people: int = 1) -> tuple[float, float]:
+    """(rho, failure) of everything that a charge counts but its sampler's failures.
+
+    Releases add up, also if each is chosen by looking at those before it: `filters.Renyi`.
+
+    Args:
+      charge: what is released.
+      order: a > 1.
+      neighbours: the relation.
+      allowance: what failures may be in all; where they save divergence, they are up to that.
+      people: k, how many records of one person may differ.
+
+    Returns:
+      Infinity where the noise is too small to compute one.
+
+    Raises:
+      ValueError: for a loss that there is no divergence for.
+    """
+    rho = 0.5 * order * (people * curve.shift(neighbours)) ** 2 * charge.gaussian
+    failure = 0.0
+    for loss, times in charge.losses:
+        # a power of 10, to cache by
+        tail = 10.0 ** math.floor(math.log10(max(allowance / times, 1e-22)))
+        one, fails = of_losses(loss, times, float(order), neighbours, tail, people)
+        rho, failure = rho + one, failure + fails
+    return rho * (1 + 1e-12), failure * (1 + 1e-12)
+
+
+@functools.lru_cache(maxsize=4096)
+def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail: float = 1e-18,
+              people: int = 1) -> tuple[float, float]:
+    """(rho, failure) of that many releases, failure about `tail` each at most; see `divergence`."""
+    if loss.z == 0:
+        return math.inf, 0.0
+    if loss.kind == "poisson" and people == 1:
+        return times * _poisson_at(loss.rate, loss.z, order, neighbours), 0.0
+    if loss.kind == "laplace":
+        return times * _laplace_at(loss.z / people, order), 0.0
+    if loss.kind == "selection":
+        return times * _selection_at(people / loss.z * (1 + 1e-15), order), 0.0
+    if loss.kind not in pairs.KINDS:
+        raise ValueError(f"There is no Renyi divergence for a release of kind {loss.kind!r} here: "
+                         "open the ledger with filter='basic'.")
+    rho = failure = 0.0
+    for directions, count in pairs.KINDS[loss.kind](loss, times, neighbours, people):
+        found = [_of_pair(pair, order, tail) for pair in directions]
+        rho += count * max(one for one, _ in found)
+        failure += count * max(fails for _, fails in found)
+    return rho, failure
+
+
+def pure(epsilon: float, order: float) -> float:
+    """The largest rho of what is (epsilon, 0)-private: that of randomised response."""
+    if not math.isfinite(epsilon):
+        return math.inf
+    mass = float(np.logaddexp(0, epsilon))
+    near, far = order * epsilon - mass, (1 - order) * epsilon - mass
+    return (max(float(np.logaddexp(near, far)), 0.0) + 1e-15) / (order - 1) * (1 + 1e-12)
+
+
+def _laplace_at(z: float, order: float) -> float:
+    near = math.log(order / (2 * order - 1)) + (order - 1) / z
+    far = math.log((order - 1) / (2 * order - 1)) - order / z
+    # the sum is 1 + O(1 / z^2), of terms that are rounded
+    return (max(float(np.logaddexp(near, far)), 0.0) + 1e-15) / (order - 1) * (1 + 1e-14)
+
+
+def _selection_at(t: float, order: float) -> float:
+    simple = min(order * t * t / 8, t) * (1 + 1e-14)
+    if t > 700:
+        return simple
+    g = -math.expm1(-(order - 1) * t) / math.expm1(t)
+    u = (order - 1) * (1 + g) / (order * g)
+    exact = math.log(u) + (math.log1p(g) - math.log(order)) / (order - 1)
+    # logarithms of numbers near u, 1 + g and a, each of which a few roundings move
+    return min(simple, exact + 1e-14 * (1 + t + (1 + math.log(order)) / (order - 1)))
+
+
+def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
+    curved = 1 / z**2 + (order - 1) / (3.5 * z**4)
+    height = min(0.5 * math.pi * z * z, 9 / math.sqrt(curved))
+    step = 2 * math.pi * height / (40 + 0.5 * height**2 * curved)
+    points = math.ceil((2 * order + 14 * z) / step)
+    if not points <= _MOST_NODES:
+        return math.inf
+    x = step * np.arange(-points, points + 1)
+    center = -(x**2) / (2 * z * z)
+
+    def mixture(to: float) -> np.ndarray:
+        far = -((x - to) ** 2) / (2 * z * z) + math.log(rate)
+        return np.logaddexp(center + math.log1p(-rate), far) if rate < 1 else far
+
+    if neighbours == "replace_one":
+        pairs = [(mixture(1.0), mixture(-1.0))]
+    else:
+        pairs = [(mixture(1.0), center), (center, mixture(1.0))]
+    scale = math.log(step / (z * math.sqrt(2 * math.pi)))
+    logs = []
+    for p, q in pairs:
+        f = order * p + (1 - order) * q
+        top = float(f.max())
+        counts = f > top - 60
+        off = _OFF * (1 + order * float(np.max(np.abs(p[counts]) + np.abs(q[counts]))))
+        logs.append(top + math.log(float(np.sum(np.exp(f - top)))) + scale + off)
+    return max(*logs, 0.0) / (order - 1)
+
+
+def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]:
+    right, left = (_tabulated(profile, order, tail) for profile in pair)
+    if right is None or left is None:
+        return math.inf, 0.0
+    (x, above), (y, below) = right, left
+    failure, rest = float(above[-1]), float(below[-1])
+    total = _log_sum(np.concatenate([
+        _chords(x, above - failure, order - 1), _chords(y, below, -order),
+        [math.log(rest / order) - order * y[-1] if rest > 0 else -math.inf]]))
+    value = float(np.logaddexp(0.0, total + math.log(order * (order - 1)) + 1e-9))
+    return value / (order - 1), failure
+
+
+def _tabulated(profile: pairs.Profile, order: float,
+               tail: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Losses from 0 to where a profile is at most `tail`, and its values; None if too far."""
+    top = 1e-5
+    while float(profile(np.array([top]))[0]) > tail:
+        top *= 1.25
+        if top > 1000:
+            return None
+    # cells from 1e-6 of the range on, near 0, to what the order wants at the other end
+    places = np.linspace(0.0, 10.0, math.ceil(min(4000 + 1000 * top * order, 20_000)) + 1)
+    x = top * np.sinh(places) / math.sinh(10.0)
+    return x, np.minimum.accumulate(profile(x)) * (1 + 1e-12)
+
+
+def _log_sum(logs: np.ndarray) -> float:
+    top = float(np.max(logs))
+    return top + math.log(float(np.sum(np.exp(logs - top))))
+
+
+def _chords(x: np.ndarray, h: np.ndarray, rate: float) -> np.ndarray:
+    """Ln of at least the integrals of e^(rate x) h(x) over the cells, h convex in e^x, falling."""
+    width = np.diff(x)
+    one = np.expm1(rate * width) / rate
+    # with u = e^(x - x_i): h_i + (h_i+1 - h_i) (u - 1) / expm1(width), times u^(rate - 1) du
+    more = np.expm1((rate + 1) * width) / (rate + 1) - one
+    share = more / np.expm1(width) * np.maximum(1 - 1e-6 - 1e-15 / width, 0.0)
+    with np.errstate(divide="ignore"):
+        return rate * x[:-1] + np.log(h[:-1] * (one - share) + h[1:] * share)

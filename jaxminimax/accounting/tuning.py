@@ -1,0 +1,366 @@
+"""Epsilon and delta of a private search over settings.
+
+The theorem is in `mechanism.repetitions`: a search that makes a random number K of runs and
+releases the best one has, with d the profile of one run, its score included,
+
+    delta(e) = E[K] d(e - (eta + 1) e1),     d(e1) <= gamma / (1 - gamma) (exp(e1) - 1).
+
+Each run draws its settings among the candidates, with public probabilities, and d is the largest of
+the candidates' profiles, so that it does not matter which ones.
+
+The noise at which a private search over settings meets its target.
+
+One profile must meet two points, (e1, d1) and (epsilon - (eta + 1) e1, delta / E[K]), see
+`_tuning`. The first candidate's noise is the least at which some e1 meets both; the others', and
+that of a score on other records, is the least that meets them at the same e1. So the largest of the
+profiles meets both, and the candidates are alike in privacy.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import scipy
+
+from jaxminimax.accounting.answers import check_delta, check_epsilon
+from jaxminimax.accounting.calibration import check_met
+from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
+from jaxminimax.base import checks
+from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, leaves, with_noise
+from jaxminimax.mechanism import Sequence as InSequence
+from jaxminimax.mechanism.composed import disjoint_parts
+from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, silent
+from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.mechanism.repetitions import Repetitions
+
+_RUNS = Repetitions()
+_SAFE = 1 + 1e-9  # on what is found by floating-point roots
+
+
+def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
+                  runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
+    """The epsilon at which the best of a random number of runs is (epsilon, delta)-private.
+
+    Args:
+      mechanisms: what one run does to the data, the release of its score included; several, if it
+        draws its settings among candidates.
+      delta: in (0, 1).
+      runs: the law of the number of runs, which must stay secret.
+      neighbours: as in `epsilon`.
+
+    Raises:
+      ValueError: for numbers out of range, or a description that is not valid.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> one = jmm.Repeat(query=query, times=20)
+        >>> search = jmm.accounting.tuned_epsilon(one, 1e-6)
+        >>> search > jmm.epsilon(one, 1e-6)  # a search costs more than a run
+        True
+    """
+    check_delta(delta)
+    runs.check()
+    return epsilon_of_best(_costs(mechanisms, neighbours), float(delta), runs, neighbours)
+
+
+def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
+                runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
+    """The delta at which the best of a random number of runs is (epsilon, delta)-private.
+
+    Args and errors as in `tuned_epsilon`; epsilon in (0, 1e6).
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
+        ...                   population=100)
+        >>> one = jmm.Repeat(query=query, times=20)
+        >>> jmm.accounting.tuned_delta(one, 2.0) < 1e-6
+        True
+    """
+    check_epsilon(epsilon)
+    runs.check()
+    costs = _costs(mechanisms, neighbours)
+    left = float(epsilon) - price_of_choice(costs, runs, neighbours)
+    if left == -math.inf:
+        return 1.0
+    if left < 0:  # H_a(P || Q) = 1 - a + a H_{1/a}(Q || P)
+        one = -math.expm1(left) + math.exp(left) * delta_of_one(costs, -left, neighbours)
+    else:
+        one = delta_of_one(costs, left, neighbours)
+    return min(1.0, runs.mean * one * _SAFE)
+
+
+def _costs(mechanisms: Mechanism | Sequence[Mechanism], neighbours: str) -> tuple[Charge, ...]:
+    several: Sequence[Any] = mechanisms if isinstance(mechanisms, list | tuple) else (mechanisms,)
+    found = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
+    if not found:
+        raise ValueError("tuned_epsilon needs at least one mechanism.")
+    return tuple(found)
+
+
+def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> float:
+    """The largest delta, over candidates and places of the differing record."""
+    return max(delta_of(cost, epsilon, neighbours) for cost in costs)
+
+
+def epsilon_of_best(costs: tuple[Charge, ...], delta: float, runs: Repetitions,
+                    neighbours: str) -> float:
+    """Epsilon of the best of a random number of runs, of charges."""
+    one = max(epsilon_of(cost, delta / runs.mean, neighbours) for cost in costs)
+    return (one + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
+
+
+def price_of_choice(costs: tuple[Charge, ...], runs: Repetitions, neighbours: str) -> float:
+    """(eta + 1) e1, and what the realised law of K departs from the described one."""
+    e1 = condition(lambda e: delta_of_one(costs, e, neighbours), odds(runs))
+    return (runs.eta + 1) * e1 + runs.ratio
+
+
+def odds(runs: Repetitions) -> float:
+    """Gamma / (1 - gamma), from below."""
+    return runs.gamma / (1 - runs.gamma) / _SAFE
+
+
+def condition(profile: Callable[[float], float], factor: float) -> float:
+    """About the smallest e1 with profile(e1) <= factor (exp(e1) - 1); checked, so any is valid.
+
+    By the Gaussian that has the profile's value at the last guess, for which it is a root.
+    """
+    def met(e: float) -> bool:
+        return profile(e) <= factor * math.expm1(min(e, 500.0)) / _SAFE
+
+    e, step = 0.3, 1e-5
+    for _ in range(12):
+        here = profile(e)
+        if here >= 1:
+            e *= 3
+            if e > 1e4:
+                return math.inf
+            continue
+        new = gaussian_condition(gaussian_with(e, here), factor)
+        same, e = abs(new - e) <= step * e, new
+        if same:
+            break
+    while not met(e):
+        e, step = e * (1 + step), 2 * step
+        if e > 1e4:
+            return math.inf
+    return e
+
+
+def _log_delta(mu: float, e: float) -> float:
+    """Ln H_{exp(e)}(N(mu, 1) || N(0, 1))."""
+    a, b = scipy.special.log_ndtr(mu / 2 - e / mu), e + scipy.special.log_ndtr(-mu / 2 - e / mu)
+    return max(float(a + math.log(-math.expm1(min(b - a, -1e-16)))), -1e5)
+
+
+def _root_of(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function is 0; an end of the interval where it is not."""
+    if falling(low) <= 0:
+        return low
+    if falling(high) >= 0:
+        return high
+    return float(scipy.optimize.brentq(falling, low, high, xtol=1e-13))
+
+
+def gaussian_with(e: float, delta: float) -> float:
+    """The mu at which the Gaussian mechanism has this profile at e >= 0."""
+    goal = math.log(min(max(delta, 1e-280), 1 - 1e-9))
+    return math.exp(_root_of(lambda x: goal - _log_delta(math.exp(x), e), -21.0,
+                          math.log(20 + 2 * e) + 2))
+
+
+def gaussian_condition(mu: float, factor: float) -> float:
+    """E1 of the Gaussian mechanism."""
+    def gap(e: float) -> float:
+        return _log_delta(mu, e) - math.log(factor) - e - math.log(-math.expm1(-e))
+
+    return _root_of(gap, 1e-12, 20 * mu * mu + 20 * mu + 200)
+
+
+@functools.lru_cache(maxsize=64)
+def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
+    """The mu of one run at which the search is (epsilon, delta)-private, if it were Gaussian."""
+    def gap(log_mu: float) -> float:
+        mu = math.exp(log_mu)
+        left = epsilon - (runs.eta + 1) * gaussian_condition(mu, odds(runs)) - runs.ratio
+        if left <= 0:
+            return 50.0
+        return min(_log_delta(mu, left) - math.log(delta / runs.mean), 50.0)
+
+    return math.exp(_root_of(lambda x: -gap(x), -21.0, math.log(50 + epsilon)))
+
+
+_TOLERANCE = 2e-4  # relative, on a noise multiplier; the private side is returned
+Points = tuple[tuple[float, float], ...]
+Describe = Callable[[float], Mechanism]
+
+
+class Target(NamedTuple):
+    """What a search must meet.
+
+    Attributes:
+      epsilon: of the whole search.
+      delta: of the whole search.
+      runs: the law of their number.
+      neighbours: the relation.
+    """
+
+    epsilon: float
+    delta: float
+    runs: Repetitions
+    neighbours: str
+
+    def cost(self, described: Mechanism) -> tuple[Charge, ...]:
+        """The charges of one run."""
+        return charges(described, self.neighbours)
+
+
+def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, target: Target, *,
+                     apart: bool, share: float) -> tuple[list[Any], Repeat]:
+    """Candidates and score with the noise that makes the whole search meet the target.
+
+    Args:
+      algorithm: a module such as `sgda`.
+      candidates: its `Hyper`s; ratios between players' noise multipliers are kept.
+      score: the release of a run's score.
+      target: see `Target`.
+      apart: whether the score reads other records than the training.
+      share: of epsilon, what a search would cost that released the scores alone, if they read the
+        training records; the same for groups' losses whose noise is not set.
+
+    Raises:
+      ValueError: for numbers out of range, or a target that no noise reaches, or none closely.
+    """
+    check_epsilon(target.epsilon)
+    check_delta(target.delta)
+    checks.one_of("neighbours", target.neighbours, NEIGHBOURS)
+    checks.number("share", share, low=0.0, high=1.0)
+    small = target._replace(epsilon=share * target.epsilon)
+    if not apart:
+        score = score.with_noise(least(lambda scale: with_noise(score, scale), small))
+    points: Points | None = None
+    known: dict[tuple, float] = {}
+
+    def noise(describe: Describe) -> float:
+        nonlocal points
+
+        def run(scale: float) -> Mechanism:
+            training = describe(scale)
+            return training if apart else InSequence(parts=(training, score))
+
+        same = target.cost(run(1.0)), target.cost(run(2.0))
+        if same not in known:
+            if any(map(silent, same[0])):
+                raise ValueError("noise_multiplier of a candidate holds a 0, so no common factor "
+                                 "makes the search private: give the ratio between the players, "
+                                 "or leave it None.")
+            known[same] = least(run, target) if points is None else enough(run, target, points)
+            points = points or points_met(target.cost(run(known[same])), target)
+        return known[same]
+
+    made = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
+    assert points is not None
+    if apart:
+        score = score.with_noise(
+            enough(lambda scale: with_noise(score, scale), target, points))
+    costs = tuple(dict.fromkeys(
+        cost for hyper in made
+        for cost in target.cost(one_run(algorithm, hyper, score, apart))))
+    check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
+              target.epsilon * (1 + 1e-9))
+    return made, score
+
+
+def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Mechanism:
+    """What one run does to the data: it trains, and releases its score."""
+    parts = (algorithm.mechanism(hyper), score)
+    return Parallel(parts=parts) if apart else InSequence(parts=parts)
+
+
+def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
+                small: Target) -> Any:
+    """`hyper` with the noise that `noise` finds for what it describes."""
+    losses = getattr(hyper, "losses", None)
+    if losses is not None and losses.noise_multiplier is None:
+        (leaf,) = (x for x in leaves(algorithm.mechanism(hyper)) if type(x) is type(losses))
+        scale = least(lambda scale: with_noise(leaf, scale), small)
+        hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
+    if parts := disjoint_parts(hyper.query):  # a record is in one of them
+        made = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
+                     for part in parts)
+        return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=made))
+
+    def described(scale: float) -> Any:
+        return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
+
+    return described(noise(lambda scale: algorithm.mechanism(described(scale))))
+
+
+def least(run: Describe, target: Target) -> float:
+    """The scale of the noise at which a search of such runs meets the target."""
+    def excess(scale: float) -> float:  # of the mu of a Gaussian with the same total
+        total = epsilon_of_best(target.cost(run(scale)), target.delta, target.runs,
+                                        target.neighbours)
+        if not total < 1e3:
+            return 1e3
+        mu = [gaussian_of_total(max(x, 1e-6), target.delta, target.runs)
+              for x in (total, target.epsilon)]
+        return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
+
+    return _reach(excess)
+
+
+def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
+    """The points that a profile must meet, at the e1 of these charges."""
+    runs = target.runs
+    price = price_of_choice(costs, runs, target.neighbours)
+    e1 = (price - runs.ratio) / (runs.eta + 1)
+    # a little less: e1 is found anew for all candidates together, to 1e-5 of itself
+    return ((e1, odds(runs) * math.expm1(e1) * (1 - 1e-4)),
+            (target.epsilon - price, target.delta / runs.mean * (1 - 1e-3)))
+
+
+def enough(run: Describe, target: Target, points: Points) -> float:
+    """The scale of the noise at which the profile of such a run meets the points."""
+    def excess(scale: float) -> float:  # of the mu of a Gaussian with the same delta
+        costs, found = target.cost(run(scale)), 0.0
+        for e, goal in points:
+            here = delta_of_one(costs, e, target.neighbours)
+            mu = gaussian_with(e, here) / gaussian_with(e, goal)
+            found = max(found, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
+        return found
+
+    return _reach(excess)
+
+
+def _reach(excess: Callable[[float], float]) -> float:
+    """The smallest scale, nearly, with excess(scale) <= 1; excess falls about like 1 / scale.
+
+    Raises:
+      ValueError: if no scale is enough.
+    """
+    low, high, scale = 0.0, math.inf, 1.0
+    last: tuple[float, float] | None = None
+    for tried in range(80):
+        here = excess(scale)
+        low, high = (low, scale) if here <= 1 else (scale, high)
+        if high <= low * (1 + _TOLERANCE) or 1 - _TOLERANCE / 2 <= here <= 1:
+            return high
+        slope = -1.0
+        if last is not None and here != last[1]:
+            slope = math.log(here / last[1]) / math.log(scale / last[0])
+        last = scale, here
+        new = scale * min(max(here ** (-1 / min(max(slope, -4.0), -0.25)), 0.05), 20.0)
+        new *= 1 + _TOLERANCE / 4  # a little to the private side
+        if high < math.inf:
+            new = min(new, high * (1 - _TOLERANCE / 2))
+        scale = max(new, low * (1 + _TOLERANCE / 2))
+        if low and high < math.inf and (scale >= high or tried > 8):
+            scale = math.sqrt(low * high)
+        if scale > 1e12:
+            break
+    raise ValueError("No noise makes the search as private as that: what samplers may depart from "
+                     "their law already takes more than delta over the expected number of runs.")

@@ -1,0 +1,332 @@
+"""Neighbouring data sets to attack: the library's own, and what a user's pair must be.
+
+Rounds of a run, one by one: what each releases with and without noise, on both data sets.
+
+From the state that a run has reached, a round is taken four times with the run's key: on each data
+set of a pair, as described and with noise multipliers of 0. The key decides sample and noise, so
+the described release less the release without noise is the noise of this release alone, however
+the algorithm uses it. The releases without noise on both data sets show how far the record moves
+them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.algorithms.descent import EUCLIDEAN
+from jaxminimax.base.types import (
+    Algorithm,
+    GroupProblem,
+    Problem,
+    PyTree,
+    Saddle,
+    saddle_operator,
+    with_strategy,
+)
+from jaxminimax.mechanism import Query, Resolvent
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.sampling import WorstCase
+from jaxminimax.releases.watch import update_and_releases
+
+PAIRS = ("worst", "random")
+GIANT = 1e3  # norm of the records' operators in clip norms
+
+
+def _loss(w: jax.Array, v: jax.Array, x: Saddle) -> jax.Array:
+    """Its saddle operator is the record, negated in the first round, which starts at 0."""
+    first = jnp.all(w == 0) & jnp.all(v == 0)
+    return jnp.where(first, -1.0, 1.0).astype(w.dtype) * (jnp.sum(w * x.w) - jnp.sum(v * x.v))
+
+
+PROBLEM = Problem(saddle_operator(_loss))
+# the same in every round, so that what a record adds does not depend on what was released
+PLAIN = Problem(saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x.v)))
+
+
+def worst_case(query: Query | Resolvent) -> WorstCase:
+    """What a release reads of the worst pair.
+
+    Raises:
+      ValueError: where none is known.
+    """
+    found = query.sampling.worst_case(query.population)
+    if found is None:
+        raise ValueError(f"No pair is known to be the worst for {query.sampling!r}: give "
+                         "problem=..., z=... and pair=(data, neighbour).")
+    return found
+
+
+def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
+    """`problem`, with clipped sums computed as said."""
+    return problem._replace(operator=with_strategy(problem.operator, strategy, microbatch))
+
+
+def rest_of(query: Query | Resolvent) -> float:
+    """What all other records contribute in the worst pair, in clip norms."""
+    return -1.0 if worst_case(query).slots else 0.0
+
+
+def clip_norms(query: Query | Resolvent) -> Saddle:
+    """The clip norms of both players; a Resolvent has one bound for both."""
+    return Saddle(query.bound, query.bound) if isinstance(query, Resolvent) else query.clip
+
+
+def share_of(query: Query | Resolvent) -> tuple[float, float]:
+    """Clip norms that each player's operator has left in the worst pair, once it is clipped.
+
+    All of it under two clips. One joint clip spends it on the player with less noise.
+    """
+    if isinstance(query, Resolvent):
+        return math.sqrt(0.5), math.sqrt(0.5)
+    if not query.joint:
+        return 1.0, 1.0
+    w, v = (concrete(z) for z in check_noise(query))
+    if w == v:
+        return math.sqrt(0.5), math.sqrt(0.5)
+    return float(w < v), float(v < w)
+
+
+def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Saddle:
+    """Two data sets of operators, leaves `[2, n, 1]`, that differ in one record."""
+    n, away = query.population, -1.0 if neighbours == "replace_one" else math.nan
+    sign = np.full((2, n, 1), rest_of(query))
+    sign[:, record, 0] = (1.0, away)
+
+    def leaf(clip: Any, towards: float, share: float) -> jax.Array:
+        size = 0.0 if clip is None else GIANT * concrete(clip)
+        return jnp.asarray(towards * size * share * sign, jnp.float32)
+
+    (w, v), clip = share_of(query), clip_norms(query)
+    return Saddle(leaf(clip.w, 1.0, w), leaf(clip.v, -1.0, v))
+
+
+def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
+    """As `worst_pair`, in two dimensions a player, with records of random direction and size."""
+    rng = np.random.default_rng(seed)
+    n = query.population
+    record = int(rng.integers(getattr(query.sampling, "batch", n)))
+
+    def leaf(clip: Any) -> jax.Array:
+        size = 0.0 if clip is None else concrete(clip)
+        one = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1, (n, 1))
+        other = one.copy()
+        other[record] = rng.normal(size=2) if neighbours == "replace_one" else math.nan
+        one[record] *= GIANT
+        other[record] *= GIANT
+        return jnp.asarray(size * np.stack([one, other]), jnp.float32)
+
+    return Saddle(*map(leaf, clip_norms(query)))
+
+
+def _records(x: np.ndarray, axes: int) -> np.ndarray:
+    return x.reshape(*x.shape[:axes], -1)
+
+
+def check_pair(pair: Any, problem: Problem | GroupProblem) -> PyTree:
+    """A user's pair as leaves `[2, n, ...]` (of groups `[2, p, n_max, ...]`).
+
+    Raises:
+      ValueError: unless it is two data sets of one shape that differ in one record.
+    """
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise ValueError(f"pair must be 'worst', 'random' or (data, neighbour), got {pair!r}.")
+    shapes = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(data)] for data in pair]
+    structures = {str(jax.tree.structure(data)) for data in pair}
+    if len(structures) > 1 or shapes[0] != shapes[1]:
+        raise ValueError(f"pair must be two data sets of equal shapes and dtypes, got {shapes[0]} "
+                         f"and {shapes[1]}: a record that is absent is one of NaN.")
+    axes = 2 if isinstance(problem, GroupProblem) else 1
+    differs: Any = False
+    for a, b in zip(*(map(np.asarray, jax.tree.leaves(data)) for data in pair), strict=True):
+        a, b = _records(a, axes), _records(b, axes)
+        differs = differs | np.any((a != b) & ~((a != a) & (b != b)), -1)
+    if np.sum(differs) != 1:
+        raise ValueError(f"pair differs in {int(np.sum(differs))} records, neighbours differ in "
+                         "one: replace one record of the data.")
+    return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *pair)
+
+
+_NUMBERS = 2**24  # how many numbers are on the device at a time
+# An observation of a round, `(state after the round, values that it released) -> tree`: a tree of
+# numbers that noise was added to, or a tuple of trees for several releases.
+Observe = Callable[[Any, list[Any]], PyTree]
+
+
+class Rounds(NamedTuple):
+    """Runs on one data set of a pair.
+
+    Attributes:
+      noisy: what is observed of each round on the two data sets, `[runs, rounds, 2, k]`; the run
+        goes on from one of them.
+      quiet: without noise.
+      leaves: numbers of each leaf of what is observed, for each release of a round; they sum to k.
+    """
+
+    noisy: np.ndarray
+    quiet: np.ndarray
+    leaves: tuple[tuple[int, ...], ...]
+
+    def spans(self) -> list[list[slice]]:
+        """Where the numbers of each leaf are, for each release of a round."""
+        ends = iter(np.cumsum([size for release in self.leaves for size in release]))
+        return [[slice(int(end) - size, int(end)) for size, end in zip(release, ends, strict=False)]
+                for release in self.leaves]
+
+    def release(self, i: int) -> "Rounds":
+        """The i-th release of every round alone."""
+        leaves = self.spans()[i]
+        there = slice(leaves[0].start, leaves[-1].stop)
+        return Rounds(self.noisy[..., there], self.quiet[..., there], (self.leaves[i],))
+
+    @property
+    def noise(self) -> np.ndarray:
+        """The noise of each round on the first data set, `[runs, rounds, k]`."""
+        return self.noisy[:, :, 0] - self.quiet[:, :, 0]
+
+
+def silenced(described: Any) -> Any:
+    """A `Hyper`, or a description, with noise multipliers of 0 throughout."""
+    if isinstance(described, tuple) and not hasattr(described, "_fields"):
+        return tuple(map(silenced, described))
+    if not dataclasses.is_dataclass(described) or isinstance(described, type):
+        return described
+    values = {}
+    for field in dataclasses.fields(described):
+        value = getattr(described, field.name)
+        quiet = (jax.tree.map(lambda _: 0.0, value) if field.name == "noise_multiplier"
+                 else silenced(value))
+        if quiet is not value:
+            values[field.name] = quiet
+    return dataclasses.replace(described, **values) if values else described
+
+
+def first_release(state: Any, released: list[Any]) -> PyTree:
+    """The first value that a round released.
+
+    The noise of later values is known only if operators do not depend on the point, since the noise
+    of the first value moves the point.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    if not released:
+        raise ValueError("An update called no release function of jaxminimax, so that no noise can "
+                         "be told from data: release by jmm.release, see "
+                         "docs/adding_an_algorithm.md.")
+    return released[0]
+
+
+def all_releases(state: Any, released: list[Any]) -> PyTree:
+    """All that a round released."""
+    return tuple(released)
+
+
+def first_points(state: Any) -> PyTree:
+    """The points that the first release of a round led to."""
+    return getattr(state, "ahead", state.z)
+
+
+def unprojected(problem: Problem | GroupProblem, hyper: Any) -> Problem | GroupProblem:
+    """`problem` without its projection, where that only hides what was released."""
+    if isinstance(problem, Problem) and isinstance(getattr(hyper, "query", None), Query):
+        return problem._replace(project=lambda z: z)
+    return problem
+
+
+def straightened(hyper: Any) -> Any:
+    """`hyper` with Euclidean steps, where others only hide what was released."""
+    if hasattr(hyper, "geometry"):
+        return dataclasses.replace(hyper, geometry=EUCLIDEAN)
+    return hyper
+
+
+def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
+           observe: Observe, runs: int) -> Rounds:
+    """Runs on the first data set of a pair.
+
+    Args:
+      key: for all the runs.
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`, with noise multipliers.
+      z: the initial point.
+      data: leaves `[2, ...]`.
+      problem: what the algorithm takes.
+      observe: what is looked at.
+      runs: how many.
+
+    Raises:
+      ValueError: if what is looked at was released in a branch or a loop of the algorithm's own.
+    """
+    return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
+
+
+def rounds_of_both(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
+                   problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+    """Runs on each data set of a pair; arguments as in `rounds`."""
+    return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
+
+
+def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+    """`rounds` for a key for each data set."""
+    quiet = silenced(hyper)
+    (loud, structure), hushed = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
+    # only what differs is mapped over: every other number stays the one that is described
+    varied = [i for i, (a, b) in enumerate(zip(loud, hushed, strict=True)) if a is not b]
+    noise = [jnp.stack([jnp.asarray(x) for x in (loud[i], hushed[i])]) for i in varied]
+    noise = [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float) for x in noise]
+    start = algorithm.init(z, hyper)
+
+    def described(noise: list[jax.Array]) -> Any:
+        leaves = list(loud)
+        for i, x in zip(varied, noise, strict=True):
+            leaves[i] = x
+        return jax.tree.unflatten(structure, leaves)
+
+    def update(key: jax.Array, state: Any, data: PyTree, hyper: Any) -> tuple[Any, PyTree]:
+        new, seen = update_and_releases(algorithm, key, state, data, hyper, problem)
+        return new, observe(new, [release.value for release in seen])
+
+    shown = jax.eval_shape(lambda key, data: update(key, start, data, hyper)[1], sides[0],
+                           jax.tree.map(lambda x: x[0], data))
+    several = isinstance(shown, tuple) and not hasattr(shown, "_fields")
+    leaves = tuple(tuple(x.size for x in jax.tree.leaves(release))
+                   for release in (shown if several else (shown,)))
+    count = sum(map(sum, leaves))
+
+    @jax.jit
+    def programme(keys: jax.Array, data: PyTree, on: jax.Array) -> Any:
+        def one(key: jax.Array) -> Any:
+            def step(state: Any, _: None) -> Any:
+                def flat(noise: list[jax.Array], data: PyTree) -> tuple[Any, jax.Array]:
+                    new, shown = update(key, state, data, described(noise))
+                    return new, jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(shown)])
+
+                both, seen = jax.vmap(jax.vmap(flat, (None, 0)), (0, None))(noise, data)
+                return jax.tree.map(lambda x: x[0, on], both), (seen[0], seen[1])
+
+            return jax.lax.scan(step, start, length=hyper.iterations)[1]
+
+        # one after the other: lanes would all take the rare branches of any of them
+        return jax.lax.map(lambda several: jax.lax.map(one, several), keys)
+
+    together = max(1, min(runs, 1000, _NUMBERS // (8 * hyper.iterations * count)))
+    results = []
+    for on, key in enumerate(sides):
+        keys = jax.random.split(key, (-(-runs // together), together))
+        try:
+            seen = jax.device_get(programme(keys, data, jnp.int32(on)))
+        except jax.errors.UnexpectedTracerError as error:
+            raise ValueError(
+                "The algorithm makes a release in a branch or a loop of its own, where it cannot "
+                "be observed: give observe=lambda state, released: ..., of what its state holds of "
+                "that release.") from error
+        noisy, still = (np.asarray(x, np.float64).reshape(-1, *x.shape[2:])[:runs] for x in seen)
+        results.append(Rounds(noisy, still, leaves))
+    return results

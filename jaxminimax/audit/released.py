@@ -1,0 +1,295 @@
+"""What whole runs released, read off their iterates, and the likelihood ratio of it.
+
+Statistics that see holes and grids in noise, such as floating-point samplers leave.
+
+Whoever knows all records but one subtracts either candidate's sum from what was released. Under the
+right candidate the rest is the sampler's own number, whatever it cannot be is never seen there;
+under the wrong one it is shifted. So every property of a sampler's numbers that a shift destroys
+tells the two apart, however little of the noise's law it is.
+
+Whether two releases of a run share noise, so that their difference has too little of it.
+
+The states of a run mix its releases, and later releases depend on earlier ones. The test therefore
+compares the releases themselves, for an operator that is 0 everywhere: each is its noise alone.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax import mechanism
+from jaxminimax.accounting import effective_noise_multiplier
+from jaxminimax.audit.bounds import shared_noise
+from jaxminimax.audit.pairs import GIANT, PROBLEM, Rounds, clip_norms, rest_of, share_of, worst_case
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.drivers import run
+from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.noise.floats import ROUNDING_MARGIN
+from jaxminimax.releases.watch import Seen, update_and_releases
+
+
+def observed(state: Any) -> Saddle:
+    """The points that a round's releases led to, leaves `[releases, dim]`."""
+    points = [state.ahead, state.z] if hasattr(state, "ahead") else [state.z]
+    return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
+
+
+def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle,
+           problem: Problem) -> Saddle:
+    """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
+    if getattr(hyper.query, "doubling", False):  # a solution moves away from its centre
+        return run(key, start, data, hyper, algorithm, problem,
+                   lambda state: jax.tree.map(jnp.subtract, state.z, state.centre))[1]
+    _, path = run(key, start, data, hyper, algorithm, problem, observed)
+
+    def moves(x: jax.Array) -> jax.Array:
+        before = jnp.concatenate([jnp.zeros_like(x[:1, -1:]), x[:-1, -1:]])
+        return (x - before).reshape(-1, x.shape[-1])
+
+    return jax.tree.map(moves, path)
+
+
+def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, runs: int,
+             problem: Problem = PROBLEM, together: int = 1024) -> np.ndarray:
+    """What runs on each of several data sets released, read off the iterates.
+
+    Iterates move by a step times what was released; the steps are measured on a run without noise.
+    Optimisers with a memory leave a mixture, on which only the attack is weaker.
+
+    Args:
+      key: for all the runs.
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`.
+      data: leaves `[sets, n, dim]`.
+      runs: on each data set.
+      problem: whose operator is the record, and how its clipped sums are computed.
+      together: runs at a time.
+
+    Returns:
+      Noisy sums over clip norms (proximal points: over displacements), sign of the first release
+      undone: `[sets, runs, releases, players, dim]`, the players that have a clip norm.
+    """
+    players = [p for p, clip in enumerate(clip_norms(hyper.query)) if clip is not None]
+    together = min(together, runs)
+
+    @jax.jit
+    def programme(keys: jax.Array, data: Saddle) -> Saddle:
+        # one after the other: lanes would all take the rare branches of any of them
+        return jax.lax.map(lambda several: jax.lax.map(
+            lambda key: _moves(key, algorithm, hyper, data, problem), several), keys)
+
+    key, other = jax.random.split(key)
+    sets = [Saddle(*x) for x in zip(*data, strict=True)]
+    keys = jax.random.split(key, (len(sets), -(-runs // together), together))
+    moves = [jax.device_get(programme(k, x)) for k, x in zip(keys, sets, strict=True)]
+    size: Any
+    if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
+        query, made = hyper.query, algorithm.mechanism(hyper)
+        parts = (mechanism.resolvent.on_part(query, k // made.times)
+                 for k in range(mechanism.releases(made)))
+        lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(part)) for part in parts]
+        step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
+    else:
+        step, size = _steps(other, algorithm, hyper, sets[0]), mechanism.batch_size(hyper.query)
+    flat = [[x[p].reshape(-1, *x[p].shape[2:])[:runs].astype(np.float64) for p in players]
+            for x in moves]
+    return np.stack([np.stack([x * (size / step[p]) for x, p in zip(row, players, strict=True)], 2)
+                     for row in flat])
+
+
+def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Saddle:
+    """Moves per clip norm released, from a run without noise on one record, `[releases, 1]`."""
+    query = hyper.query
+    zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
+    plain = dataclasses.replace(hyper, query=dataclasses.replace(
+        query, noise_multiplier=zero, sampling=Full(), population=1, joint=False))
+    unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
+        GIANT * mechanism.costs.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
+    unit = jax.tree.map(lambda x: jnp.repeat(x, algorithm.mechanism(hyper).parts, 0), unit)
+    moves = jax.device_get(_moves(key, algorithm, plain, unit, PROBLEM))
+    sizes = (np.abs(x[:, :1].astype(np.float64)) for x in moves)
+    return Saddle(*(np.where(np.arange(len(x)) > 0, -1.0, 1.0)[:, None]  # players descend
+                    * np.where((x > 0) & np.isfinite(x), x, 1.0) for x in sizes))
+
+
+def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours: str,
+                     times: int | None = None) -> np.ndarray:
+    """Log-likelihood ratio of the described mechanism on the two data sets of `worst_pair`.
+
+    Args:
+      released: from `releases`, `[runs, releases, players, 1]`.
+      query: the description.
+      neighbours: the relation.
+      times: releases on the part of the data that the record is in; None: all of them.
+    """
+    noise, clips = mechanism.description.check_noise(query), clip_norms(query)
+    noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
+    z = [mechanism.costs.concrete(x) for x in noise if x is not None]
+    joint = effective_noise_multiplier(query)
+    w, v = share_of(query)
+    towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]
+    direction = joint * np.array(towards) / np.square(z)
+    u = released[:, :times, :, 0] @ direction  # [runs, releases], N(contributions / joint, 1)
+    found = worst_case(query)
+    u = u[:, :: found.every]  # those that record 0 is read in
+    k, weight = found.times, found.probability
+    away = -1.0 if neighbours == "replace_one" else 0.0
+    total = np.zeros(len(u))
+    for sign, own in ((1.0, 1.0), (-1.0, away)):
+        mean = (own * k + rest_of(query) * (found.slots - k)) / joint
+        logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
+        with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
+            total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
+    return total
+
+
+_NEAR = 2000  # steps of a grid from 0 that are looked at
+
+
+def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
+    """Statistics of released numbers less a candidate's sum, over the noise's scale.
+
+    Args:
+      noise: `[runs, d]`, float64.
+      bits: digits of the type that they were drawn in, 24 or 53.
+
+    Returns:
+      Each `[runs]`: the share of small pairs (i, i + d / 2) whose 1 - exp(-r^2 / 2) is a multiple
+      of 2^-bits, and whether all are; of numbers that are multiples of 2^-k; of numbers with no
+      more than 8 or 11 digits; how many are equal but for a sign; the smallest and the largest.
+    """
+    runs, d = noise.shape
+    half = (d + 1) // 2
+    found: dict[str, np.ndarray] = {}
+    one, two = noise[:, : d - half], noise[:, half:]
+    for digits in (bits - 1, bits, bits + 1):
+        steps = -np.expm1(-(one**2 + two**2) / 2) * 2.0**digits
+        near = steps < (_NEAR if bits == 24 else 2.0**digits * 0.05**2 / 2)
+        hit = near & (np.abs(steps - np.round(steps)) < 0.03)
+        count = near.sum(1)
+        found[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        found[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+    for k in range(4, 17, 2):
+        steps = noise * 2.0**k
+        found[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
+    fraction, _ = np.frexp(noise)
+    for digits in (8, 11):
+        steps = fraction * 2.0**digits
+        found[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
+    size = np.sort(np.abs(noise), 1)
+    gaps = np.diff(size, axis=1)
+    found["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    found["smallest"], found["largest"] = size[:, 0], size[:, -1]
+    return found
+
+
+def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
+    """The described standard deviation of the noise in a release's numbers, `[k]`.
+
+    Returns:
+      NaN for a player without a clip norm. None if the mechanism is not a `Query`, has no noise, or
+      reads a secret sample, whose sum nobody knows.
+    """
+    query = getattr(hyper, "query", None)
+    if not isinstance(query, Query) or query.sampling.secret:
+        return None
+    unit = np.concatenate([
+        np.full(sum(jnp.size(x) for x in jax.tree.leaves(point)), math.nan if clip is None else
+                concrete(clip) * concrete(noise) / batch_size(query))
+        for point, clip, noise in zip(z, query.clip, check_noise(query), strict=True)])
+    return None if np.any(unit == 0) else unit
+
+
+def coarse_scores(found: list[Rounds], unit: np.ndarray | float,
+                  bits: int) -> list[dict[str, np.ndarray]]:
+    """`coarse` of the first round's releases on each data set, less the first data set's sum.
+
+    Args:
+      found: what runs on each data set released.
+      unit: the described standard deviation of their noise, `[k]` or one for all; NaN where there
+        is none.
+      bits: as in `coarse`.
+    """
+    unit = np.broadcast_to(unit, found[0].noisy.shape[-1:])
+    known = np.isfinite(unit)
+    louder = unit[known] * ROUNDING_MARGIN
+    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, known] / louder,
+                   bits) for i, seen in enumerate(found)]
+
+
+_NUMBERS = 256  # how many numbers of a run are compared with each other
+_ROUNDS = 16
+
+
+def _independent(described: Any) -> bool:
+    """Whether a description's releases are sums with noise of their own each."""
+    query = getattr(described, "query", None)
+    return (isinstance(described, Repeat) and isinstance(query, Query | GroupGradients)
+            and getattr(query, "bands", 1) == 1)
+
+
+def _zero(problem: Problem | GroupProblem) -> Any:
+    """The problem of the same signature whose operator, or loss, is 0."""
+    def operator(z: Saddle, *_: Any) -> Saddle:
+        return jax.tree.map(jnp.zeros_like, z)
+
+    if isinstance(problem, GroupProblem):
+        return problem._replace(
+            operator=operator, project=lambda w: w,
+            loss=lambda w, *_: jnp.zeros(()))
+    return problem._replace(operator=operator, public=None, project=lambda z: z)
+
+
+def shared_between_releases(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle,
+                            data: PyTree, problem: Problem | GroupProblem, runs: int,
+                            confidence: float) -> float:
+    """A lower bound on the largest |correlation| of two releases of a run; 0 if it is chance.
+
+    It compares the first numbers of each release in the first rounds, and only for an algorithm
+    that makes several releases of sums a round: `signals` tests all others. It does not see a
+    release inside a branch or a loop of the round.
+
+    Args:
+      key: for all the runs.
+      algorithm: a module such as `extragradient`.
+      hyper: its `Hyper`, with noise multipliers.
+      z: the initial point.
+      data: one data set; only its shapes matter.
+      problem: only its kind matters.
+      runs: how many.
+      confidence: of the bound.
+    """
+    sums = [one for one in algorithm.mechanism(hyper).answered() if _independent(one)]
+    if sum(one.releases() for one in sums) <= hyper.iterations:
+        return 0.0
+    problem = _zero(problem)
+
+    def numbers(seen: Seen) -> list[jax.Array]:
+        try:
+            return [jnp.ravel(x)[:_NUMBERS // _ROUNDS // 2].astype(float)
+                    for x in jax.tree.leaves(seen.value)]
+        except jax.errors.UnexpectedTracerError:
+            return []
+
+    def one(key: jax.Array) -> list[jax.Array]:
+        def step(state: Any, _: None) -> tuple[Any, list[jax.Array]]:
+            state, seen = update_and_releases(algorithm, key, state, data, hyper, problem)
+            return state, [x for release in seen if _independent(release.described)
+                           for x in numbers(release)]
+
+        return jax.lax.scan(step, algorithm.init(z, hyper),
+                            length=min(hyper.iterations, _ROUNDS))[1]
+
+    found = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
+    noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in found], 1)
+    noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
+    columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)
+    return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)

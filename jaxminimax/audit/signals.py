@@ -1,0 +1,315 @@
+"""How far apart neighbours' releases are, in units of their noise, against what is charged.
+
+An attack's lower bound on epsilon is proof against any mistake, but a mistake must raise epsilon by
+a good part to be seen. What the accountant charges rests on two numbers that can be measured
+directly: how far a record moves what is released, and how much noise is on it. A few thousand runs
+tell their ratio to a few hundredths.
+
+How far a record moves the odds of a released index, against what is charged.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import scipy
+
+from jaxminimax.accounting import curve
+from jaxminimax.audit.bounds import clopper_pearson, gaussian_signal, laplace_signal, shared_noise
+from jaxminimax.audit.pairs import Observe, Rounds, first_release, rounds
+from jaxminimax.base import checks
+from jaxminimax.base.types import Algorithm, PyTree, Saddle
+from jaxminimax.mechanism import Full, TreeSums
+from jaxminimax.mechanism.factorisation import coefficients
+from jaxminimax.mechanism.repeat import OneRelease
+
+LAWS = ("gaussian", "laplace")
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """How far a record moves the releases of a run, in units of their noise.
+
+    For Gaussian noise the distance of the two means in the metric of the noise's covariance, over
+    all rounds that are looked at, given samples that hold the record; a run is the Gaussian
+    mechanism of this parameter. For Laplace noise the sum of distances over scales. For the index
+    of the largest of scores with Gumbel noise the change of its log odds, see `index_signal`.
+
+    Attributes:
+      attained: the estimate.
+      low: lower confidence bound on it.
+      high: upper confidence bound.
+      charged: what the accountant takes it for.
+      read: share of the releases that read the record, from below; 0 where samples are public.
+      read_charged: the share that the description says; 1 where samples are public.
+      shared: largest correlation of two released numbers' noise, or of noise with whether a sample
+        holds the record, from below; 0 unless it is there beyond doubt. Of a tree the nodes' noise,
+        of correlated noise what it is made of.
+      law: "gaussian", "laplace" or "gumbel".
+      confidence: of each bound.
+      runs: that it was measured on.
+
+    Examples:
+        >>> found = jmm.audit.Signal(attained=0.9, low=0.8, high=1.1, charged=1.0, read=1.0,
+        ...                          read_charged=1.0, shared=0.0, law="gaussian", confidence=0.999,
+        ...                          runs=4000)
+        >>> found.violated
+        False
+    """
+
+    attained: float
+    low: float
+    high: float
+    charged: float
+    read: float
+    read_charged: float
+    shared: float
+    law: str
+    confidence: float
+    runs: int
+
+    @property
+    def violated(self) -> bool:
+        """Whether what is charged is refuted."""
+        return not (self.low <= self.charged and self.read <= self.read_charged
+                    and self.shared <= 0)
+
+
+def _unsampled(described: Any) -> Any:
+    """A description in which every sample holds the record, disjoint batches apart."""
+    if isinstance(described, tuple) and not hasattr(described, "_fields"):
+        return tuple(map(_unsampled, described))
+    if not dataclasses.is_dataclass(described) or isinstance(described, type):
+        return described
+    if isinstance(described, OneRelease) and described.sampling.secret:
+        return described.sampled_by(Full())
+    return dataclasses.replace(described, **{
+        field.name: _unsampled(getattr(described, field.name))
+        for field in dataclasses.fields(described)})
+
+
+def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
+    """What the accountant takes the signal for, given samples that hold the record.
+
+    A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z, and
+    for Gumbel noise ("gumbel") too, of the indices that it decides.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(4.0, None),
+        ...                   population=100)
+        >>> round(jmm.audit.charged_signal(jmm.Repeat(query=query, times=4)), 2)  # 2 (4 / 16)^(1/2)
+        1.0
+    """
+    kind = {"laplace": "laplace", "gumbel": "selection"}.get(law)
+    most = 0.0
+    for charge in curve.charges(_unsampled(mechanism), neighbours):
+        if law == "gaussian":
+            most = max(most, curve.shift(neighbours) * math.sqrt(charge.gaussian))
+        else:
+            most = max(most, sum(times / loss.z if loss.z else math.inf
+                                 for loss, times in charge.losses if loss.kind == kind))
+    return most
+
+
+def _reduced(found: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each round's part of a leaf as its component along the record's move."""
+    columns = []
+    for span in (span for release in found.spans() for span in release):
+        move = gap[:, span]  # [rounds, k]
+        length = np.linalg.norm(move, axis=1, keepdims=True)
+        away = np.where(length > 0, move / np.where(length > 0, length, 1.0),
+                        1 / math.sqrt(span.stop - span.start))
+        columns.append((np.einsum("rtk,tk->rt", noise[..., span], away), length[:, 0]))
+    return np.stack([x for x, _ in columns], -1), np.stack([x for _, x in columns], -1)
+
+
+def _release_spans(found: Rounds) -> list[slice]:
+    return [slice(leaves[0].start, leaves[-1].stop) for leaves in found.spans()]
+
+
+def _largest(found: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
+    """Each release's move of the run in which it is largest over the noise, `[rounds, k]`.
+
+    Of samples that may hold the record several times, the smallest that is not 0.
+    """
+    scale = noise.std(0)
+    square, every = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
+    move = np.zeros(gap.shape[1:])
+    for span in _release_spans(found):
+        size = np.sum(square[..., span], -1)  # [runs, rounds]
+        if smallest:
+            size = np.where(size > 1e-6 * size.max(), -size, -np.inf)
+        move[:, span] = gap[np.argmax(size, 0), every, span]
+    return move
+
+
+def _nodes(steps: np.ndarray) -> np.ndarray:
+    """What a tree's nodes hold, `[runs, rounds, k]`, from how much its sums grow with each leaf.
+
+    With leaf t = 1, 2, ... one node comes, and those at the bits of t - 1 below it go.
+    """
+    nodes = np.array(steps)
+    for t in range(1, steps.shape[1] + 1):
+        low = (t & -t).bit_length() - 1
+        for level in range(low):  # the node over the leaves up to t - 1 at this level came then
+            nodes[:, t - 1] += nodes[:, ((t - 1) >> level << level) - 1]
+    return nodes
+
+
+def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
+    """What correlated noise is made of, `[runs, rounds, k]`, and how far a record moves it."""
+    if bands == 1:
+        return steps
+    a = coefficients(bands)
+    return np.asarray(scipy.signal.lfilter([1.0], a / a[0], steps, axis=1))
+
+
+def _there(found: Rounds, gap: np.ndarray) -> list[np.ndarray]:
+    """Whether each release of a round read the record, `[runs, rounds]` each."""
+    sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(found)]
+    return [size > 1e-9 * size.max() for size in sizes]
+
+
+def _read(there: list[np.ndarray], confidence: float) -> float:
+    """How often a release reads the record, from below, where it reads it at all."""
+    read = 0.0
+    for one in there:
+        one = one[:, one.any(0)]  # rounds on other parts of the data never do
+        if one.size:
+            read = max(read, float(clopper_pearson(one.sum(), one.size,
+                                                   (1 - confidence) / len(there))[0]))
+    return read
+
+
+def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
+              law: str = "gaussian", confidence: float = 0.999) -> Signal:
+    """The signal of rounds that were observed; see `signal`."""
+    noise, gap = found.noise, found.quiet[:, :, 0] - found.quiet[:, :, 1]
+    known = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
+    if known.sum() < 4:
+        raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
+                         "that cannot be drawn, or solutions without a certificate.")
+    noise, gap = noise[known], gap[known]
+    if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
+        noise, gap = _nodes(noise), _nodes(gap)
+    query: Any = getattr(mechanism, "query", None)
+    if getattr(query, "adaptive", None) is not None and found.noisy.shape[1] > 1:
+        raise ValueError("With adaptive clip norms a release's noise differs from run to run: "
+                         "measure the signal of one round, iterations=1.")
+    bands = getattr(mechanism if query is None else query, "bands", 1)
+    if bands > 1 and len(found.leaves) > 1:
+        raise ValueError("The signal of correlated noise is that of one release a round, and "
+                         f"{len(found.leaves)} are looked at: audit another algorithm.")
+    noise, gap = (_innovations(x, bands) for x in (noise, gap))
+    sampling = getattr(query, "sampling", None)
+    n = getattr(query, "population", None) or min(getattr(query, "sizes", (1,)))
+    case = None if sampling is None else sampling.worst_case(n)
+    several = case is not None and case.times.max() > 1
+    move = _largest(found, gap, noise, several)
+    if noise[0].size > len(noise) // 20:
+        noise, move = _reduced(found, noise, move)
+    noise, move = noise.reshape(len(noise), -1), move.ravel()
+    there = _there(found, gap)
+    shared = shared_noise(noise, np.concatenate(there, 1), confidence)
+    measure = gaussian_signal if law == "gaussian" else laplace_signal
+    attained, low, high = measure(noise, move, confidence)
+    read, charged = 0.0, 1.0
+    if sampling is not None and case is not None and sampling.secret:
+        read, charged = _read(there, confidence), case.read
+    return Signal(attained, low, high, charged_signal(mechanism, neighbours, law), read, charged,
+                  shared, law, confidence, len(noise))
+
+
+def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
+           *,
+           observe: Observe = first_release, runs: int = 4000,
+           neighbours: str = "replace_one", law: str = "gaussian", confidence: float = 0.999,
+           mechanism: Any = None) -> Signal:
+    """Measures how far a record moves the releases, in units of their noise.
+
+    With k runs the noise is known to a part (2 k)^(-1/2); 4000 runs refute a description whose
+    sensitivity or noise is a tenth off.
+
+    Args:
+      key: for all the runs.
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`, with noise multipliers; they need not be calibrated.
+      z: the initial point.
+      data: the pair, leaves `[2, ...]`.
+      problem: what the algorithm takes; it should attain the clip norms.
+      observe: `(state, released) -> tree`, what is looked at of a round: `released` are the values
+        that the update's calls of release functions returned, in their order, and `state` is the
+        one after it. A tuple of trees for several releases. By default the first value.
+      runs: at least ten for each number that is looked at.
+      neighbours: the relation.
+      law: of the noise, "gaussian" or "laplace".
+      confidence: of each bound.
+      mechanism: what is charged for the numbers that are looked at; None: all of the run.
+
+    Raises:
+      ValueError: for numbers out of range, runs that are too few, several releases a round with
+        correlated noise, several rounds with adaptive clip norms, or a release within a branch or a
+        loop of the algorithm's own.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(2.0, None),
+        ...                   population=10)
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=1)
+        >>> problem = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: jnp.sum(w * x)))
+        >>> data = jnp.zeros((2, 10, 1)).at[:, 0,
+        ...                                 0].set(jnp.array([1.0, -1.0]))  # a pair of data sets
+        >>> found = jmm.audit.signal(jax.random.key(0), jmm.sgda, hyper,
+        ...                          Saddle(jnp.zeros(1), jnp.zeros(())), data, problem, runs=1000)
+        >>> round(found.charged, 2), found.violated
+        (1.0, False)
+    """
+    checks.count("runs", runs, low=4)
+    checks.one_of("law", law, LAWS)
+    checks.number("confidence", confidence, low=0.0, high=1.0)
+    made = algorithm.mechanism(hyper) if mechanism is None else mechanism
+    found = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
+    return signal_of(found, made, neighbours=neighbours, law=law, confidence=confidence)
+
+
+def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:
+    """The largest change of an index's log odds, from how often each came up on two data sets.
+
+    `Selection` promises that no record changes the odds of any index by more than e^t, whatever
+    the scores, t = 1 / its multiplier as charged. The index, and in which of the data sets it comes
+    up more often, are chosen by the same counts: the bounds are for all of them together.
+
+    Args:
+      one: indices released in runs on one data set, `[runs]`; one release each.
+      two: on the other.
+      mechanism: the `Selection`, of any number of releases.
+      confidence: of each bound.
+
+    Examples:
+        >>> chosen = jmm.mechanism.Selection(bound=1.0, sizes=(50, 50), noise_multiplier=2.0)
+        >>> rng = np.random.default_rng(0)
+        >>> one, two = rng.integers(0, 2, (2, 1000))  # indices of 1,000 runs on either data set
+        >>> jmm.audit.index_signal(one, two, chosen).violated
+        False
+    """
+    one, two = (np.asarray(x).ravel() for x in (one, two))
+    known = np.union1d(one, two)
+    error = (1 - confidence) / (4 * max(len(known), 2))
+    hits = [np.array([np.sum(x == i) for i in known]) for x in (one, two)]
+
+    def odds(p: np.ndarray) -> np.ndarray:
+        p = np.clip(p, 1e-12, 1 - 1e-12)
+        return np.log(p) - np.log1p(-p)
+
+    bounds = [[odds(b) for b in clopper_pearson(h, len(x), error)]
+              for h, x in zip(hits, (one, two), strict=True)]
+    middle = [odds(h / len(x)) for h, x in zip(hits, (one, two), strict=True)]
+    low, value, high = (np.concatenate([a, b]) for a, b in (
+        (bounds[0][0] - bounds[1][1], bounds[1][0] - bounds[0][1]),
+        (middle[0] - middle[1], middle[1] - middle[0]),
+        (bounds[0][1] - bounds[1][0], bounds[1][1] - bounds[0][0])))
+    best = int(np.argmax(low))
+    charged = charged_signal(dataclasses.replace(mechanism, times=1), law="gumbel")
+    return Signal(float(value[best]), max(float(low[best]), 0.0), float(high[best]), charged, 0.0,
+                  1.0, 0.0, "gumbel", confidence, min(len(one), len(two)))

@@ -1,0 +1,194 @@
+"""That the operator of a record reads that record only, as far as its traced program shows.
+
+Sensitivities rest on it: clipping bounds what a record adds by its own operator, not what it does
+to the operators of others. Found are mistakes, such as statistics of a batch or a loss that
+contrasts a record with the others. What a program cannot show stays assumed, and statements say so:
+numbers that were computed from the data beforehand, such as a mean, look like any others.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base import checks, programs
+from jaxminimax.base.tree import any_lane_rule
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.placement.host_data import Window
+from jaxminimax.placement.sharding import Sharded
+from jaxminimax.releases import operator_rng
+
+_TELLING = 16  # an axis as long as the data means something from this length on
+_HOST = ("pure_callback", "io_callback", "ffi_call")
+_OF_ALL = ("rng_bit_generator", "rng_uniform")  # that draw for a batch from one key
+_ONE_BY_ONE = (None, "sequential", "sequential_unrolled")  # how a vmap may call the host
+
+
+def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
+          records: int = 0) -> PyTree:
+    """Refuses an operator or a loss that sees more of the data than the record it is given.
+
+    One trace on the shapes of one record. Refused are
+
+    * functions with a batching rule of their own (`custom_vmap`), calls of the host that get a
+      whole batch, keys of a device's own generator, and collectives over named axes: under the vmap
+      over records they see all;
+    * arrays that the function closes over and that are one of the data's, or have a leading axis as
+      long as the data. Lengths below 16 are not compared, nor those of an axis of the point or of a
+      record: matrices that act on these are the likelier explanation.
+
+    Args:
+      function: `(point, record) -> anything`.
+      point: where it is evaluated.
+      data: leaves `[n, ...]`, on a mesh or sent ahead; `[p, n_max, ...]` with two axes.
+      axes: leading axes that number the records.
+      records: how many there are, where the axes are padded.
+
+    Returns:
+      Shapes and dtypes of the function's value. What the function itself raises on a record gets a
+      note with the record's shapes.
+
+    Raises:
+      ValueError: naming what was found and the way out; for arithmetic that is not sound.
+    """
+    checks.exact_arithmetic()
+    rows, lead = _records(data, axes)
+    record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+        np.shape(x)[lead:], jnp.result_type(x)), rows)
+    try:
+        traced, value = jax.make_jaxpr(function, return_shape=True)(point, record)
+    except NameError as error:
+        if "axis name" not in str(error):
+            raise
+        raise ValueError("The operator uses a collective over an axis that it does not make itself "
+                         f"({error}): it would read other records. Write it for one record, "
+                         "without axis names.") from error
+    except Exception as error:
+        error.add_note(f"This was raised on one record of shapes {jax.tree.map(np.shape, record)}, "
+                       f"at a point of shapes {jax.tree.map(np.shape, point)}.")
+        raise
+    for equation in programs.equations(traced):
+        _check_equation(equation)
+    own = {length for x in jax.tree.leaves((point, record)) for length in np.shape(x)}
+    lengths = {n for n in (records, *_lengths(data, rows, axes)) if n >= _TELLING} - own
+    for x in programs.constants(traced):
+        _check_closed_over(x, rows, lengths, axes)
+    return value
+
+
+def check_operator(problem: Problem | GroupProblem, z: Saddle, data: PyTree, axes: int = 1,
+                   records: int = 0) -> PyTree:
+    """`check` of a problem's operator, with any key where it draws."""
+    return check(_any_key(operator_rng.operator_of(problem), problem.random), z, data, axes,
+                 records)
+
+
+def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
+               records: int = 0) -> PyTree:
+    """`check` of a problem's loss, with any key where it draws."""
+    return check(_any_key(operator_rng.loss_of(problem), problem.random), w, data, axes, records)
+
+
+def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable:
+    def of_record(point: PyTree, record: PyTree) -> PyTree:
+        return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
+
+    return of_record
+
+
+def check_constants(program: Any, data: PyTree) -> None:
+    """Refuses a traced program that closes over one of the data's own arrays.
+
+    For programs that are kept: `check` saw the data of the call that traced them, or their shapes.
+
+    Args:
+      program: a traced release, or a run of them.
+      data: leaves whose numbers are known, or on a mesh.
+
+    Raises:
+      ValueError: naming the array's shape and the way out.
+    """
+    rows, _ = _records(data, 1)
+    for x in programs.constants(program):
+        _check_closed_over(x, rows, set(), 1)
+
+
+def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
+    """The rows that are there, and how many of their leading axes number them."""
+    if isinstance(data, Window):
+        return data.rows, 2 + (data.mesh is not None)
+    return (data.rows if isinstance(data, Sharded) else data), axes
+
+
+def _lengths(data: PyTree, rows: PyTree, axes: int) -> set[int]:
+    """Lengths of an array with one number, or more, for each record."""
+    found = {data.population} if isinstance(data, Window | Sharded) else set()
+    if not isinstance(data, Window):
+        for x in jax.tree.leaves(rows):
+            shape = np.shape(x)[:axes]
+            found |= {shape[-1], math.prod(shape)}
+    return found
+
+
+def _check_equation(equation: Any) -> None:
+    name, params = equation.primitive.name, equation.params
+    if name == "custom_vmap_call" and not _is_ours(params.get("rule")):
+        raise ValueError("The operator calls a function with a batching rule of its own "
+                         "(custom_vmap), which is handed all records of a batch at once: write it "
+                         "for one record, without custom_vmap or sequential_vmap.")
+    if name in _HOST and params.get("vmap_method") not in _ONE_BY_ONE:
+        raise ValueError(f"The operator calls the host ({name}) with vmap_method="
+                         f"{params['vmap_method']!r}, which hands it all records of a batch at "
+                         "once: use vmap_method='sequential'.")
+    if name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", "")) for x in (
+            *equation.invars, *equation.outvars)):
+        raise ValueError("The operator draws from a key of a device's own generator (rbg), which "
+                         "draws for all records of a batch at once, from the first one's key: use "
+                         "impl='threefry2x32', or a problem with random=True.")
+    named = [x for key in ("axes", "axis_name") for x in _each(params.get(key, ()))
+             if not isinstance(x, int | np.integer)]
+    if named:
+        raise ValueError(f"The operator uses the collective {name} over {named}, so it reads what "
+                         "other records or runs compute: write it for one record, without axis "
+                         "names.")
+
+
+def _each(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, tuple | list) else () if value is None else (value,)
+
+
+def _is_ours(rule: Any) -> bool:
+    """Whether a batching rule is the library's, which looks at a mask and no more."""
+    while rule is not None and rule is not any_lane_rule:
+        rule = getattr(rule, "__wrapped__", None)
+    return rule is any_lane_rule
+
+
+def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int) -> None:
+    shape = np.shape(x)
+    if not shape:
+        return
+    leaves = jax.tree.leaves(rows)
+    same = any(x is leaf or _equal(x, leaf) for leaf in leaves)
+    grouped = axes > 1 and math.prod(shape[:axes]) >= _TELLING and any(
+        shape[:axes] == np.shape(leaf)[:axes] for leaf in leaves)
+    if same or grouped or shape[0] in lengths:
+        what = "one of the data's own arrays" if same else "as many rows as the data have records"
+        raise ValueError(
+            f"The operator closes over an array of shape {shape}, "
+            f"{what if same else 'which has ' + what}: what it reads of other records is not "
+            "clipped, and not charged. Make it a part of the record, or release it first. An array "
+            "that is public, and has this length by chance, can be given another leading axis: "
+            "close over array[None] and read [0] of that inside.")
+
+
+def _equal(x: Any, leaf: Any) -> bool:
+    """Whether two arrays whose numbers are known here are equal."""
+    if np.shape(x) != np.shape(leaf) or np.size(x) < _TELLING or any(
+            isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True)
+            for a in (x, leaf)):
+        return False
+    return np.array_equal(np.asarray(x), np.asarray(leaf))
