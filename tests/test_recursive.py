@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from benchmarks.utility.rates.cases import solution_cost
 from jaxminimax import (
     FixedSize,
@@ -653,7 +654,7 @@ def test_strong_convexity_is_found_without_being_told():
     assert math.log(made[1] / made[0]) / math.log(4) == pytest.approx(-0.93, abs=0.1)
 
 
-KINKED = problems.kinked_game()
+KINKED = demo_games.kinked_game()
 KINKS = tuple(jnp.array([-1.0, 0.0, 0.0, 0.0, 1.0]) for _ in "ab")
 
 
