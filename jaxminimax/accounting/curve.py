@@ -151,6 +151,14 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
     return found.value + r, found.name
 
 
+def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
+    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
+
+    Infinity without noise, or where failures alone cost delta.
+    """
+    return named_epsilon(cost, float(delta), neighbours, people)[0]
+
+
 def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], float]) -> float:
     """An epsilon at which at most `paid(epsilon)` is used; infinity if none is found."""
     left = paid(0.0)
