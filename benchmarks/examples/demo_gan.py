@@ -42,7 +42,7 @@ def sliced_wasserstein(key: jax.Array, made: jax.Array, data: jax.Array,
     count = min(len(made), len(data))
     levels = (jnp.arange(count) + 0.5) / count
 
-    def quantiles(x, u):
+    def quantiles(x: jax.Array, u: jax.Array) -> jax.Array:
         return jnp.quantile(x @ u, levels)
 
     return jnp.mean(jax.lax.map(
