@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxminimax.accounting import calibrate, calibrate_noise
-from jaxminimax.algorithms.plan import Plan, Target
+from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import Solution

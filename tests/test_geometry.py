@@ -12,7 +12,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle, problems
 from jaxminimax.algorithms import descent
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, moved, stepped
-from jaxminimax.algorithms.plan import release_variance
+from jaxminimax.algorithms.planning import release_variance
 from jaxminimax.audit import pairs
 
 ALGORITHMS = (jmm.sgda, jmm.optimistic, jmm.extragradient)

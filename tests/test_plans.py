@@ -7,7 +7,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax.algorithms import ALGORITHMS
-from jaxminimax.algorithms.plan import Plan
+from jaxminimax.algorithms.planning import Plan
 
 TARGET = dict(epsilon=1.0, delta=1e-6)
 NUMBERS = dict(dim=4, bound=2.0, diameter=3.0)

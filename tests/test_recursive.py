@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from benchmarks.utility.rates.cases import solution_cost
 from jaxminimax import (
     FixedSize,
@@ -84,7 +85,7 @@ def path(algorithm, hyper, data, key=0):
 def test_the_moduli_of_the_rounds():
     assert [recursive.modulus(1.0, t) for t in (1, 2, 3, 4)] == [4, 12, 28, 60]
     q = query(prox=4 * 0.3)
-    assert [float(mechanism.on_part(q, p).prox) for p in range(4)] == pytest.approx(
+    assert [float(mechanism.resolvent.on_part(q, p).prox) for p in range(4)] == pytest.approx(
         [0.3 * x for x in (4, 12, 28, 60)])
 
 
@@ -224,7 +225,7 @@ def test_opposite_linear_records_attain_the_sensitivity_and_the_noise_just_cover
     # the second part is solved around a centre that holds two thirds of the first noise
     noise = many[:, 1] - one[1] - 2 / 3 * (many[:, 0] - one[0])
     std = np.std(noise)
-    described = float(mechanism.noise_unit(mechanism.on_part(hyper.query, 1))
+    described = float(mechanism.resolvent.noise_unit(mechanism.resolvent.on_part(hyper.query, 1))
                       * hyper.query.noise_multiplier)
     assert std == pytest.approx(described, rel=0.05)
 
@@ -440,7 +441,8 @@ def test_the_calibrated_noise_is_a_seventh_to_a_fourteenth_of_the_published_form
     ratios = []
     for t in range(1, 8):
         unit = NUMBERS["bound"] / (2**t * lam * q.population)
-        sigma = float(mechanism.noise_unit(mechanism.on_part(q, t - 1)) * q.noise_multiplier)
+        part = mechanism.resolvent.on_part(q, t - 1)
+        sigma = float(mechanism.resolvent.noise_unit(part) * q.noise_multiplier)
         ratios.append(8 * math.sqrt(math.log(2e6)) * unit / sigma)
     assert ratios[0] == pytest.approx(30.47 / (1.02 * 4.2247), rel=1e-3)
     assert ratios == sorted(ratios)
@@ -642,7 +644,7 @@ def test_strong_convexity_is_found_without_being_told():
     assert math.log(made[1] / made[0]) / math.log(4) == pytest.approx(-0.93, abs=0.1)
 
 
-KINKED = problems.kinked_game()
+KINKED = demo_games.kinked_game()
 KINKS = tuple(jnp.array([-1.0, 0.0, 0.0, 0.0, 1.0]) for _ in "ab")
 
 

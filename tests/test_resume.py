@@ -6,6 +6,8 @@ import hashlib
 import pathlib
 import shutil
 import tracemalloc
+import types
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -340,3 +342,33 @@ def test_an_older_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match="another data set"):
         gone_on(tmp_path / "a")
+
+
+class Earlier(NamedTuple):
+    """The state of `optimistic` as it was in earlier versions."""
+
+    z: Saddle
+    before: Saddle
+    mean: Any
+    spent: jax.Array
+
+    @classmethod
+    def of(cls, state):
+        return cls(state.z, state.memory, state.mean, state.spent)
+
+
+def earlier_update(key, state, *rest):
+    now = jmm.optimistic.State(state.z, state.before, state.mean, state.spent)
+    return Earlier.of(jmm.optimistic.update(key, now, *rest))
+
+
+def test_a_state_of_an_earlier_shape_is_refused(tmp_path):
+    """Its numbers might be put where they do not belong."""
+    settings = jmm.optimistic.Hyper(query=hyper().query, step=Saddle(0.1, 0.1), iterations=4)
+    earlier = types.ModuleType(jmm.optimistic.__name__)
+    vars(earlier).update(vars(jmm.optimistic), update=earlier_update,
+                         init=lambda *how: Earlier.of(jmm.optimistic.init(*how)))
+    begun(tmp_path / "a", settings=settings, algorithm=earlier)
+    with pytest.raises(ValueError, match="another shape of its state"):
+        gone_on(tmp_path / "a", settings=settings, algorithm=jmm.optimistic)
+    assert gone_on(tmp_path / "a", settings=settings, algorithm=earlier).state.spent == 4

@@ -38,13 +38,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import averaging, descent, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import projected
 from jaxminimax.algorithms.group_sgd import averaged, check_same_groups, uniform
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Mechanism, Repeat, Sequence
+from jaxminimax.mechanism import GroupGradients, GroupLosses, Repeat, Sequence
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.releases.groups import release_weighted_gradient
 from jaxminimax.releases.losses import release_group_losses
 
@@ -209,7 +209,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
         log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}
     change, memory = _optimiser(hyper, t).update(
         tree.cast_like(g, w), state.memory, w)
-    w = projected(tree.add(w, change), w, problem)  # w_{t+1}
+    w = descent.projected(tree.add(w, change), w, problem)  # w_{t+1}
     z = tree.cast_like(Saddle(w, log_weights), state.z)
     spent = t + jnp.maximum(t - first, 0) * (hyper.losses is not None)
     return State(z, averaged(state.mean, z, t + 1, hyper), memory, y, spent, t)

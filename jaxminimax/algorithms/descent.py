@@ -1,4 +1,11 @@
-"""Where a run starts, and the projected step that most algorithms take.
+"""Descent-ascent along released operators: the round that its algorithms share, and the step.
+
+    g_t                   = release at z_t, with the public terms there
+    (change_t, memory_t)  = rule_t(g_t, memory_{t-1}, z_t)
+    z_{t+1}               = P_{W x V}(z_t + change_t),                     t = 1, ..., T,
+
+and the state keeps the weighted mean of z_1, ..., z_t, the points at which the operator was taken.
+A rule sees what was released and nothing else, so a run costs its T releases for any rule.
 
 A player whose set is the simplex may take entropic steps, geometry "entropy" in place of
 "euclidean": with D the Kullback-Leibler divergence,
@@ -13,7 +20,8 @@ Source: Nemirovski, Juditsky, Lan and Shapiro, "Robust stochastic approximation 
 stochastic programming", SIAM J. Optim. 19 (2009), Section 3.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +30,86 @@ import numpy as np
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import OneRelease
+from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism.repeat import OneRelease
+from jaxminimax.releases.sums import noisy_operator_and_clip
 
 GEOMETRIES = ("euclidean", "entropy")
 EUCLIDEAN = Saddle("euclidean", "euclidean")
 ENTROPIC = Saddle("entropy", "entropy")
 _LEAST = 1e-30  # a probability below it counts as this much: what became 0 may come back
+
+
+class State(NamedTuple):
+    """Everything here is private output: it may be published and stored.
+
+    Attributes:
+      z: the iterate.
+      memory: what the rule keeps from one round to the next.
+      mean: running average of the iterates.
+      spent: releases made so far, int32 `[]`.
+      clip: per player, the clip norm of the next round, float32 `[]`; None where it stays.
+    """
+
+    z: Saddle
+    memory: Any
+    mean: averaging.Mean
+    spent: jax.Array
+    clip: Saddle | None = None
+
+    @property
+    def average(self) -> Saddle:
+        """The averaged iterate, in the dtypes of z."""
+        return tree.cast_like(self.mean.value, self.z)
+
+
+# (hyper, t, g_t, state before the round) -> (change_t, memory_t)
+Rule = Callable[[Any, jax.Array, Saddle, State], tuple[Saddle, Any]]
+
+
+def init(z: Saddle, hyper: Any, memory: Callable[[Saddle], Any] = lambda z: ()) -> State:
+    """The state before the first round.
+
+    Args:
+      z: initial point; must not depend on the data. Leaves of any shape and float dtype.
+      hyper: see `started`.
+      memory: `z -> memory_0` of the rule.
+
+    Raises:
+      ValueError: for a step, an average or a geometry that is not defined.
+    """
+    z, clip = started(z, hyper), None
+    if hyper.query.adaptive is not None:
+        clip = jax.tree.map(lambda c: jnp.asarray(c, jnp.float32), hyper.query.clip)
+    return State(z, memory(z), averaging.start(z), jnp.int32(0), clip)
+
+
+def update(key: jax.Array, state: State, data: PyTree, hyper: Any, problem: Problem,
+           described: Repeat, rule: Rule) -> State:
+    """One round.
+
+    Args:
+      key: root key of the run. A secret, so never part of the state.
+      state: from `init` or the previous round.
+      data: leaves `[n, ...]`, with n = `hyper.query.population`.
+      hyper: with `iterations`, `averaging` and, if it has it, `geometry`.
+      problem: operator, public terms and projection.
+      described: the mechanism of the run.
+      rule: see the module.
+
+    Returns:
+      The next state, in the dtypes of `state.z`; NaN once `iterations` releases are spent.
+
+    Raises:
+      ValueError: while tracing, if `data` does not have n rows or no noise was calibrated.
+    """
+    t = state.spent + 1
+    g, clip = noisy_operator_and_clip(key, described, state.spent, problem, state.z, data,
+                                      state.clip)  # g_t
+    change, memory = rule(hyper, t, g, state)
+    z = moved(state.z, change, problem, getattr(hyper, "geometry", EUCLIDEAN))  # z_{t+1}
+    mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
+    return State(z, memory, mean, t, clip)
 
 
 def started(z: Saddle, hyper: Any) -> Saddle:
@@ -105,6 +187,14 @@ def check_geometry(geometry: Saddle, z: Saddle) -> None:
                                  "the simplex: start at equal weights, 1/d each.")
 
 
+def along(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array) -> PyTree:
+    """-step_t g, in the dtypes of z; a `Saddle` of steps has one for each player."""
+    if isinstance(step, Saddle):
+        return Saddle(*(along(*player, t) for player in zip(z, g, step, strict=True)))
+    length = schedules.at(step, t)
+    return jax.tree.map(lambda x, a: -length.astype(x.dtype) * a.astype(x.dtype), z, g)
+
+
 def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
             problem: Problem | GroupProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
     """P(z - step_t g), in the dtypes of z; entropic steps for the players that take them.
@@ -117,19 +207,7 @@ def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
       problem: `project` is used, for players with Euclidean steps.
       geometry: of a `Saddle` z.
     """
-    if geometry != EUCLIDEAN:
-        assert isinstance(step, Saddle)
-        lengths = [schedules.at(one, t) for one in step]
-        change = Saddle(*(jax.tree.map(lambda a, s=s: -s.astype(a.dtype) * a, x)
-                          for x, s in zip(g, lengths, strict=True)))
-        return moved(z, change, problem, geometry)
-
-    def player(z: PyTree, g: PyTree, step: schedules.Step) -> PyTree:
-        length = schedules.at(step, t)
-        return jax.tree.map(lambda x, a: x - length.astype(x.dtype) * a.astype(x.dtype), z, g)
-
-    new = Saddle(*map(player, z, g, step)) if isinstance(step, Saddle) else player(z, g, step)
-    return projected(new, z, problem)
+    return moved(z, along(z, g, step, t), problem, geometry)
 
 
 def projected(new: PyTree, z: PyTree, problem: Problem | GroupProblem) -> PyTree:
@@ -137,14 +215,16 @@ def projected(new: PyTree, z: PyTree, problem: Problem | GroupProblem) -> PyTree
     return tree.cast_like(problem.project(new), z)
 
 
-def moved(z: Saddle, change: Saddle, problem: Problem | GroupProblem,
-          geometry: Saddle) -> Saddle:
+def moved(z: PyTree, change: PyTree, problem: Problem | GroupProblem,
+          geometry: Saddle = EUCLIDEAN) -> PyTree:
     """P(z + change), in the dtypes of z; softmax(log z + change) for entropic players.
 
     An entropic step stays inside the simplex by itself. Projecting it as well would set the
     smallest probabilities to 0, which the next steps multiply.
     """
     new = projected(tree.add(z, change), z, problem)
+    if geometry == EUCLIDEAN:
+        return new
     return Saddle(*(jax.tree.map(_entropic, x, c) if kind == "entropy" else at
                     for kind, x, c, at in zip(geometry, z, change, new, strict=True)))
 

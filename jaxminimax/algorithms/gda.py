@@ -22,19 +22,17 @@ Examples:
 """
 
 import math
-from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import started, stepped
-from jaxminimax.algorithms.plan import Plan, Target
-from jaxminimax.base import checks, tree
+from jaxminimax.algorithms.planning import Plan, Target
+from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Full, Query, Repeat
-from jaxminimax.releases.sums import noisy_operator
+
+State = descent.State
 
 
 @pytree_dataclass
@@ -57,25 +55,6 @@ class Hyper:
     averaging: Averaging = UNIFORM
 
 
-class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
-
-    Attributes:
-      z: the iterate.
-      mean: running average of z_1 ... z_t.
-      spent: releases made so far, int32 `[]`.
-    """
-
-    z: Saddle
-    mean: averaging.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The averaged iterate, the algorithm's output, in the dtypes of z."""
-        return tree.cast_like(self.mean.value, self.z)
-
-
 def mechanism(hyper: Hyper) -> Repeat:
     """What a run does to the data: one full-batch release a round.
 
@@ -93,10 +72,31 @@ def example(query: Query, iterations: int) -> Hyper:
     return Hyper(query=query, modulus=1.0, iterations=iterations)
 
 
+def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, tuple[()]]:
+    """-g_t / (rho (t + phi))."""
+    step = schedules.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
+    return descent.along(state.z, g, step, t), ()
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round, see `descent.init`; the paper starts at the origin.
+
+    Raises:
+      ValueError: for a modulus, an offset or an average that is not defined.
+    """
+    checks.number("modulus", hyper.modulus, low=0.0)
+    checks.number("offset", hyper.offset, low=0.0, high=1e30, closed=True)
+    return descent.init(z, hyper)
+
+
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
+    """One round; see `descent.update`."""
+    return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
+
+
 def safe_offset(lipschitz: float, modulus: float) -> float:
     """Phi = max{0, l^2 / (2 rho^2) - 1}: the first step is then at most 2 rho / l^2."""
-    checks.number("lipschitz", lipschitz, low=0.0)
-    checks.number("modulus", modulus, low=0.0)
+    planning.check_numbers(lipschitz=lipschitz, modulus=modulus)
     return max(0.0, lipschitz**2 / (2 * modulus**2) - 1)
 
 
@@ -115,33 +115,11 @@ def plan(target: Target, *, population: int, bound: float, smooth: float, modulu
     Raises:
       ValueError: for numbers out of range.
     """
-    checks.count("population", population)
+    planning.check_numbers(population=population)
     rounds = math.ceil(population ** (2 / 3)) if iterations is None else iterations
-    query = Query(clip=Saddle(bound, bound), joint=True, population=population)
-    hyper = target.noise(Hyper(query=query, modulus=modulus, offset=safe_offset(smooth, modulus),
-                               iterations=rounds))
+    query = planning.joint_query(bound, population, Full())
+    hyper = target.noise(Hyper(query=query, modulus=modulus,
+                               offset=safe_offset(smooth, modulus), iterations=rounds))
     return Plan(hyper, None, False, (
         "The strong gap by Kang, Liu, Li and Wang (2022), a rate.",
         "Steps are delayed, 1 / (rho (t + phi)), so that no round amplifies errors."))
-
-
-def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round; the paper starts at the origin.
-
-    Raises:
-      ValueError: for a modulus, an offset or an average that is not defined.
-    """
-    checks.number("modulus", hyper.modulus, low=0.0)
-    checks.number("offset", hyper.offset, low=0.0, high=1e30, closed=True)
-    z = started(z, hyper)
-    return State(z, averaging.start(z), jnp.int32(0))
-
-
-def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round; arguments, result and errors as in `sgda.update`."""
-    t = state.spent + 1
-    g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_t
-    step = schedules.Decay(scale=1.0 / hyper.modulus, offset=hyper.offset)
-    z = stepped(state.z, g, step, t, problem)  # z_{t+1}
-    mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
-    return State(z, mean, t)

@@ -37,21 +37,21 @@ Examples:
     50
 """
 
+import dataclasses
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, WEIGHTED, Averaging
-from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN, started, stepped
-from jaxminimax.algorithms.plan import Plan, Target, beside_trivial, release_variance
-from jaxminimax.base import checks, tree
+from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
+from jaxminimax.algorithms.planning import Plan, Target
+from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import FixedSize, Full, Poisson, Query, Repeat
-from jaxminimax.releases.sums import noisy_operator
 
+State = descent.State  # its memory: g_{t-1}, the operator of the round before
 GAMES = ("monotone", "bilinear", "strongly_monotone")
 
 
@@ -75,27 +75,6 @@ class Hyper:
     geometry: Saddle = jax.tree.static(default=EUCLIDEAN)
 
 
-class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
-
-    Attributes:
-      z: the iterate.
-      before: g_{t-1}, the operator of the last round.
-      mean: running average of the iterates at which the operator was taken.
-      spent: releases made so far, int32 `[]`.
-    """
-
-    z: Saddle
-    before: Saddle
-    mean: averaging.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The averaged iterate, in the dtypes of z."""
-        return tree.cast_like(self.mean.value, self.z)
-
-
 def mechanism(hyper: Hyper) -> Repeat:
     """What a run does to the data: one release a round. The accountant reads nothing else."""
     return Repeat(query=hyper.query, times=hyper.iterations)
@@ -106,21 +85,21 @@ def example(query: Query, iterations: int) -> Hyper:
     return Hyper(query=query, step=Saddle(0.5, 0.25), iterations=iterations)
 
 
+def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
+    """-step_t (2 g_t - g_{t-1}), g_0 = g_1."""
+    before = jax.tree.map(lambda a, b: jnp.where(t == 1, a, b), g, state.memory)  # g_{t-1}
+    ahead = jax.tree.map(lambda a, b: 2 * a - b, g, before)
+    return descent.along(state.z, ahead, hyper.step, t), g
+
+
 def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round; arguments and errors as in `sgda.init`."""
-    z = started(z, hyper)
-    return State(z, jax.tree.map(jnp.zeros_like, z), averaging.start(z), jnp.int32(0))
+    """The state before the first round; see `descent.init`."""
+    return descent.init(z, hyper, lambda z: jax.tree.map(jnp.zeros_like, z))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round; arguments, result and errors as in `sgda.update`."""
-    t = state.spent + 1
-    g = noisy_operator(key, mechanism(hyper), state.spent, problem, state.z, data)  # g_t
-    before = jax.tree.map(lambda a, b: jnp.where(t == 1, a, b), g, state.before)  # g_{t-1}
-    ahead = jax.tree.map(lambda a, b: 2 * a - b, g, before)
-    z = stepped(state.z, ahead, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
-    mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
-    return State(z, g, mean, t)
+    """One round; see `descent.update`."""
+    return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
 def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, smooth: float,
@@ -167,15 +146,13 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
       ValueError: for numbers out of range or missing.
     """
     checks.one_of("game", game, GAMES)
-    checks.count("population", population)
     checks.count("iterations", iterations, low=2)
-    for name, value in dict(bound=bound, smooth=smooth, kappa=kappa).items():
-        checks.number(name, value, low=0.0)
+    planning.check_numbers(population=population, bound=bound, smooth=smooth, kappa=kappa)
     diameter, radius = _reach(dim, diameter, radius, geometry)
-    query = Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
+    query = planning.joint_query(bound, population, sampling)
     hyper = target.noise(Hyper(query=query, step=Saddle(1.0, 1.0), iterations=iterations,
                                geometry=geometry))
-    spread = release_variance(hyper.query, dim, geometry)  # V
+    spread = planning.release_variance(hyper.query, dim, geometry)  # V
     cap, factor = (1 / (4 * smooth), math.sqrt(0.4)) if proved else (1 / (2 * smooth), kappa)
     noisy = factor * radius / math.sqrt(iterations * spread) if spread else math.inf
     step = min(cap, noisy)
@@ -185,21 +162,20 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
     elif game == "strongly_monotone":
         falling = schedules.Linear(scale=step, rounds=iterations)
         how = falling, Averaging(skip=1 - 0.5 / iterations)  # z_T
-    made = Hyper(query=hyper.query, step=Saddle(how[0], how[0]), iterations=iterations,
-                 averaging=how[1], geometry=geometry)
+    planned = dataclasses.replace(hyper, step=Saddle(how[0], how[0]), averaging=how[1])
     covered = (proved or game == "bilinear") and step * smooth <= 0.25 and (
         geometry == EUCLIDEAN or sampling.spread() == 0)
     if not covered:
-        return Plan(made, None, False, (
+        return Plan(planned, None, False, (
             "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
             f"The step is {step * smooth:.3g} / L; up to 1 / (4 L), with equal weights"
             f"{'' if geometry == EUCLIDEAN else ' and full batches'}, there is one: proved=True."))
     gap, trivial = radius**2 / (step * (iterations - 1)) + 2.5 * step * spread, bound * diameter
-    return Plan(made, gap, gap >= trivial, (
+    return Plan(planned, gap, gap >= trivial, (
         "The strong gap by the theorem on forward-reflected-backward steps with noise, "
         "docs/variational_inequalities.md.",
         "It is for a monotone, L-Lipschitz mean operator of which nothing is clipped.",
-        beside_trivial(gap, trivial)), trivial)
+        planning.beside_trivial(gap, trivial)), trivial)
 
 
 def _reach(dim: int | Saddle, diameter: float | None, radius: float | None,
@@ -216,8 +192,7 @@ def _reach(dim: int | Saddle, diameter: float | None, radius: float | None,
     if geometry != EUCLIDEAN:
         raise ValueError(f"a plan has one geometry for both players, got {geometry!r}: make the "
                          "Hyper yourself for two different ones, and calibrate it.")
-    checks.count("dim", dim)
-    checks.number("diameter", diameter, low=0.0)
+    planning.check_numbers(dim=dim, diameter=diameter)
     assert diameter is not None
     if radius is None:
         return diameter, diameter

@@ -46,7 +46,8 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from jaxminimax.algorithms.plan import Target, beside_trivial
+from jaxminimax.algorithms import planning
+from jaxminimax.algorithms.planning import Target
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson
 
@@ -194,12 +195,9 @@ def public_numbers(target: Target, *, dim: int, bound: float, diameter: float,
     Raises:
       ValueError: for numbers out of range.
     """
-    checks.count("dim", dim)
-    checks.number("bound", bound, low=0.0)
-    checks.number("diameter", diameter, low=0.0)
-    checks.number("delta", target.delta, low=0.0, high=1.0)
+    planning.check_numbers(dim=dim, bound=bound, diameter=diameter, delta=target.delta)
     if slack is not None:
-        checks.number("slack", slack, low=0.0)
+        planning.check_numbers(slack=slack)
     if inner is not None:
         checks.count("inner", inner, low=2)
     return Public(int(dim), bound, diameter, target.epsilon, target.delta, target.gaussian(), slack,
@@ -222,8 +220,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
       ValueError: for numbers out of range.
     """
     checks.one_of("mode", mode, MODES)
-    checks.count("population", population)
-    checks.number("kappa", kappa, low=0.0)
+    planning.check_numbers(population=population, kappa=kappa)
     population = int(population)  # NumPy's would overflow
     bound, diameter = public.bound, public.diameter
 
@@ -245,7 +242,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
         count = int(rounds)
     why = ["The strong gap, for saddle points, by Theorems 5, 12, 18 and 21 of Bassily, Guzman and "
            "Menart (2023), with the constants of their induction worked out anew.",
-           beside_trivial(gap(count), bound * diameter)]
+           planning.beside_trivial(gap(count), bound * diameter)]
     if public.slack is None:
         why.append("It is for losses of which nothing is clipped: L bounds the norm of every "
                    "record's operator, public terms included.")

@@ -27,20 +27,19 @@ Examples:
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import EUCLIDEAN, moved, started
-from jaxminimax.algorithms.plan import Plan, Target, beside_trivial
-from jaxminimax.base import checks, tree
+from jaxminimax.algorithms.planning import Plan, Target
+from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, Poisson, Query, Repeat
-from jaxminimax.releases.sums import noisy_operator_and_clip
+
+State = descent.State  # its memory: both players' optimisers
 
 
 @pytree_dataclass
@@ -63,30 +62,7 @@ class Hyper:
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
     optimiser: Saddle = jax.tree.static(default=Saddle(optax.sgd, optax.sgd))
-    geometry: Saddle = jax.tree.static(default=EUCLIDEAN)
-
-
-class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
-
-    Attributes:
-      z: the iterate.
-      mean: running average of the iterates at which the operator was taken.
-      memory: the two optimisers' states.
-      spent: releases made so far, int32 `[]`.
-      clip: per player, the clip norm of the next round, float32 `[]`; None where it stays.
-    """
-
-    z: Saddle
-    mean: averaging.Mean
-    memory: Saddle
-    spent: jax.Array
-    clip: Saddle | None = None
-
-    @property
-    def average(self) -> Saddle:
-        """The averaged iterate, in the dtypes of z."""
-        return tree.cast_like(self.mean.value, self.z)
+    geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
 
 
 def mechanism(hyper: Hyper) -> Repeat:
@@ -104,50 +80,26 @@ def _optimisers(hyper: Hyper, t: jax.Array) -> Saddle:
                     for make, step in zip(hyper.optimiser, hyper.step, strict=True)))
 
 
-def init(z: Saddle, hyper: Hyper) -> State:
-    """The state before the first round.
-
-    Args:
-      z: initial point; must not depend on the data. Leaves of any shape and float dtype.
-      hyper: see `Hyper`.
-
-    Raises:
-      ValueError: for a step, an average or a geometry that is not defined.
-    """
-    z = started(z, hyper)
-    make = _optimisers(hyper, jnp.int32(1))
-    memory = Saddle(*(tx.init(x) for tx, x in zip(make, z, strict=True)))
-    clip = None
-    if hyper.query.adaptive is not None:
-        clip = jax.tree.map(lambda c: jnp.asarray(c, jnp.float32), hyper.query.clip)
-    return State(z, averaging.start(z), memory, jnp.int32(0), clip)
-
-
-def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
-    """One round.
-
-    Args:
-      key: root key of the run. A secret, so never part of the state.
-      state: from `init` or the previous round.
-      data: leaves `[n, ...]`, with n = `hyper.query.population`.
-      hyper: see `Hyper`.
-      problem: operator, public terms and projection.
-
-    Returns:
-      The next state, in the dtypes of `state.z`; NaN once `iterations` releases are spent.
-
-    Raises:
-      ValueError: while tracing, if `data` does not have n rows or no noise was calibrated.
-    """
-    t = state.spent + 1
-    g, clip = noisy_operator_and_clip(key, mechanism(hyper), state.spent, problem, state.z, data,
-                                      state.clip)  # g_t
+def rule(hyper: Hyper, t: jax.Array, g: Saddle, state: State) -> tuple[Saddle, Saddle]:
+    """-step_t g_t, or what each player's optimiser makes of g_t and of its memory."""
     moves = [tx.update(*x)
              for tx, *x in zip(_optimisers(hyper, t), g, state.memory, state.z, strict=True)]
     change, memory = (Saddle(*x) for x in zip(*moves, strict=True))
-    z = moved(state.z, change, problem, hyper.geometry)  # z_{t+1}
-    mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
-    return State(z, mean, memory, t, clip)
+    return change, memory
+
+
+def init(z: Saddle, hyper: Hyper) -> State:
+    """The state before the first round; see `descent.init`."""
+    def memory(z: Saddle) -> Saddle:
+        return Saddle(*(tx.init(x) for tx, x in zip(
+            _optimisers(hyper, jnp.int32(1)), z, strict=True)))
+
+    return descent.init(z, hyper, memory)
+
+
+def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
+    """One round; see `descent.update`."""
+    return descent.update(key, state, data, hyper, problem, mechanism(hyper), rule)
 
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float | None = None,
@@ -179,9 +131,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
       ValueError: for numbers that are out of range or missing.
     """
     checks.one_of("passes", passes, ("one", "many"))
-    checks.count("population", population)
-    checks.count("dim", dim)
-    checks.number("bound", bound, low=0.0)
+    planning.check_numbers(population=population, dim=dim, bound=bound)
     if passes == "one":
         return _one_pass(target, population, dim, bound, diameter, batch)
     if batch is not None:
@@ -196,8 +146,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
                          f"{population}: the counter of releases has 32 bits. Give smooth, or take "
                          "jmm.recursive_sgda, which needs none.")
     size = min(population, max(1, round(population * math.sqrt(epsilon / (4 * rounds)))))
-    query = Query(clip=Saddle(bound, bound), joint=True, population=population,
-                  sampling=Poisson(rate=size / population))
+    query = planning.joint_query(bound, population, Poisson(rate=size / population))
     hyper = target.noise(Hyper(query=query, step=step, iterations=rounds))
     return Plan(hyper, None, False, (
         f"The weak gap by Theorem 2({'b' if smooth is None else 'a'}) of Yang et al. (2022), a "
@@ -206,14 +155,13 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
 
 def _one_pass(target: Target, population: int, dim: int, bound: float, diameter: float | None,
               batch: int | None) -> Plan:
-    checks.number("diameter", diameter, low=0.0)
+    planning.check_numbers(diameter=diameter)
     assert diameter is not None
     ratio = target.gaussian()
     if batch is None:
         batch = min(population, max(1, round(2 * ratio * math.sqrt(dim))))
     checks.count("batch", batch)
-    query = Query(clip=Saddle(bound, bound), joint=True, population=population,
-                  noise_multiplier=Saddle(1.0, 1.0), sampling=Disjoint(batch=batch))
+    query = planning.joint_query(bound, population, Disjoint(batch=batch))
     rounds = max(1, population // batch)
     second = bound**2 * (1 + dim * (2 * ratio / batch) ** 2)
     step = diameter / math.sqrt(rounds * second)
@@ -222,7 +170,7 @@ def _one_pass(target: Target, population: int, dim: int, bound: float, diameter:
     trivial = bound * diameter
     return Plan(hyper, gap, gap >= trivial, (
         "The strong gap of one pass, for saddle points, Appendix A.2 of Bassily, Guzman and Menart "
-        "(2023).", beside_trivial(gap, trivial),
+        "(2023).", planning.beside_trivial(gap, trivial),
         "It is for losses of which nothing is clipped.",
         "The published noise forgets that replacing a record moves its operator by 2 L, and the "
         "published step divides by epsilon where it should multiply."), trivial)
@@ -236,16 +184,18 @@ def theorem2_step(*, population: int, dim: int, smooth: float, epsilon: float,
     d is the larger of their dimensions and L = `smooth` the Lipschitz constant of the
     operator. (The statement in the paper's main text omits L; its proof has it.)
     """
-    _check_theorem(population, dim, epsilon, delta)
-    checks.number("smooth", smooth, low=0.0)
-    step = 1.0 / (smooth * _theorem2_scale(population, dim, epsilon, delta))
-    return Saddle(step, step)
+    planning.check_numbers(smooth=smooth)
+    return _theorem2(smooth, population, dim, epsilon, delta)
 
 
 def theorem2_step_nonsmooth(*, population: int, dim: int, epsilon: float, delta: float) -> Saddle:
     """Constant steps of Theorem 2(b), convex-concave without smoothness, for T = n^2 rounds."""
-    _check_theorem(population, dim, epsilon, delta)
-    step = 1.0 / (population * _theorem2_scale(population, dim, epsilon, delta))
+    return _theorem2(population, population, dim, epsilon, delta)
+
+
+def _theorem2(factor: float, population: int, dim: int, epsilon: float, delta: float) -> Saddle:
+    planning.check_numbers(population=population, dim=dim, epsilon=epsilon, delta=delta)
+    step = 1.0 / (factor * max(math.sqrt(population), planning.privacy_term(dim, epsilon, delta)))
     return Saddle(step, step)
 
 
@@ -264,22 +214,10 @@ def theorem3_step(*, pl: float, smooth: float, modulus: float) -> Saddle:
       smooth: L, the Lipschitz constant of the operator.
       modulus: rho, the modulus of strong concavity in v.
     """
-    for name, value in dict(pl=pl, smooth=smooth, modulus=modulus).items():
-        checks.number(name, value, low=0.0)
+    planning.check_numbers(pl=pl, smooth=smooth, modulus=modulus)
     kappa, primal = smooth / modulus, smooth + smooth**2 / modulus
     ratio = max(8 * kappa**2 * math.sqrt(primal / pl), 4 * math.sqrt(2) * kappa**2)
     return Saddle(
         schedules.Decay(scale=2 / pl, power=1.0, cap=1 / primal),
         schedules.Decay(scale=2 * ratio / pl, power=2 / 3, cap=1 / smooth),
     )
-
-
-def _check_theorem(population: int, dim: int, epsilon: float, delta: float) -> None:
-    checks.count("population", population)
-    checks.count("dim", dim)
-    checks.number("epsilon", epsilon, low=0.0)
-    checks.number("delta", delta, low=0.0, high=1.0)
-
-
-def _theorem2_scale(population: int, dim: int, epsilon: float, delta: float) -> float:
-    return max(math.sqrt(population), math.sqrt(dim * math.log(1 / delta)) / epsilon)

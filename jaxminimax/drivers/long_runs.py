@@ -33,7 +33,8 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.drivers import fingerprint, runs
 from jaxminimax.drivers.prefetch import Supply
-from jaxminimax.mechanism import Mechanism, check, releases
+from jaxminimax.mechanism import releases
+from jaxminimax.mechanism.description import Mechanism, check
 from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData
@@ -289,8 +290,13 @@ class _Folder:
                 raise ValueError(f"The checkpoint is of a run with another {name}: use its own "
                                  "key, data, problem and settings to go on, or an empty folder to "
                                  "start anew.")
-        return self._manager.restore(
-            step, args=self._args.Composite(state=self._args.StandardRestore(state))).state
+        try:
+            return self._manager.restore(
+                step, args=self._args.Composite(state=self._args.StandardRestore(state))).state
+        except ValueError as error:  # of an older version, whose states had other fields
+            raise ValueError("The checkpoint is of a run with another shape of its state: go on "
+                             "with the version that it began with, or with an empty folder to "
+                             "start anew.") from error
 
     def save(self, step: int, state: Any) -> None:
         """Saves `state` and waits until it is on disk.

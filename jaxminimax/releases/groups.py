@@ -17,13 +17,9 @@ from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.summation import Part, Rounding, Sums
-from jaxminimax.mechanism import (
-    GroupGradients,
-    Repeat,
-    check_noise,
-    group_batch_sizes,
-    in_group,
-)
+from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.groups import in_group
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement.group_shards import one_group, sum_over_groups
 from jaxminimax.placement.shard_sums import sum_over_shards

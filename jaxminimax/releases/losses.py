@@ -14,7 +14,9 @@ from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.gradients import summation
-from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
+from jaxminimax.mechanism import GroupLosses, RecordLosses, Selection
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.grid import MOST_BITS
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.group_shards import each_record

@@ -18,7 +18,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import in_float64
 from jaxminimax.base.types import PyTree
-from jaxminimax.mechanism import Answered
+from jaxminimax.mechanism.description import Answered
 
 _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another

@@ -46,7 +46,7 @@ from jaxminimax.base.types import (
     SaddleOperator,
 )
 from jaxminimax.gradients.clipping import ClippedOperator
-from jaxminimax.mechanism import Answered
+from jaxminimax.mechanism.description import Answered
 from jaxminimax.releases import opening
 
 

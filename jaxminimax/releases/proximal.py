@@ -16,18 +16,9 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import OwnOperator, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
-from jaxminimax.mechanism import (
-    Repeat,
-    Resolvent,
-    batch_size,
-    check_noise,
-    modulus,
-    noise_unit,
-    on_part,
-    rounding,
-    rows_read,
-    split,
-)
+from jaxminimax.mechanism import Repeat, Resolvent, batch_size, rows_read
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
 from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, arrays, refuse_ahead

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import PyTree
 from jaxminimax.gradients.summation import Part
-from jaxminimax.mechanism import GroupGradients, Query, Repeat, Resolvent, SampleKeys
-from jaxminimax.mechanism.row_numbers import NARROW
-from jaxminimax.mechanism.sampling import Sample, draw, draw_in_group
+from jaxminimax.mechanism import GroupGradients, Query, Repeat, Resolvent
+from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.host_data import Sent, Window, mark
 from jaxminimax.placement.sharding import Sharded, check_key, refuse_ahead

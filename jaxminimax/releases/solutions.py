@@ -15,11 +15,10 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.mechanism import (
-    GroupSolution,
-    check_noise,
+from jaxminimax.mechanism import GroupSolution, phase_sizes
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.solutions import (
     exact_sensitivity,
-    phase_sizes,
     solution_length,
     solution_rounding,
     solution_smooth,

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import CorrelatedSums, PrefixSums, TreeSums, check_noise
+from jaxminimax.mechanism import CorrelatedSums, TreeSums
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.placement.sharding import Sharded, check_key
 from jaxminimax.releases import noising, opening, operator_rng, record_isolation
 from jaxminimax.releases.reading import Place, check_groups, record_at

@@ -13,17 +13,10 @@ from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.mechanism import (
-    REACH,
-    Query,
-    Repeat,
-    batch_size,
-    check_correlated,
-    check_noise,
-    count_grid,
-    count_multiplier,
-    rows_read,
-)
+from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
+from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
 from jaxminimax.placement.shard_sums import sum_over_shards
 from jaxminimax.placement.sharding import arrays, is_spread
