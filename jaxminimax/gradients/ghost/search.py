@@ -306,7 +306,7 @@ def derived(flat: Flat, leaves: Mapping[int, Any], parameters: int) -> dict[int,
                    for slot, (of, aval) in split.edge.items() if k in of and (
                        aval is None or jnp.issubdtype(aval.dtype, jnp.inexact))]
         if through and "vmap" not in [t.kind for _, t in through]:
-            treatments[k] = Treatment("function", (), "", leaf.shape, leaf.dtype, tuple([
+            treatments[k] = Treatment("function", leaf.shape, leaf.dtype, through=tuple([
                 (slot, t._replace(kind="matrix") if t.parts else t) for slot, t in through]))
     return treatments
 
