@@ -125,7 +125,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
-         diameter: float, passes: str = "one") -> Plan:
+         diameter: float, passes: str = "one") -> Plan[Hyper]:
     """Corollary 1's one pass, Theorem 4's single records, or full batches.
 
     See `single_pass`, whose step is then that of the calibrated noise (`calibrated_step`),

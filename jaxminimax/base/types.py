@@ -351,7 +351,10 @@ class Algorithm(Protocol[_Hyper, StateT]):
 
     def update(self, key: jax.Array, state: StateT, data: PyTree, hyper: _Hyper,
                problem: Any) -> StateT:
-        """One round; pure, so that callers jit, vmap and scan it."""
+        """One round; pure, so that callers jit, vmap and scan it.
+
+        The problem is a `Problem`, or a `GroupProblem` for algorithms on groups.
+        """
 
 
 class OnlineOptimiser(Protocol):

@@ -53,7 +53,7 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS",
                    donate_argnames="state")
 def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds: jax.Array,
              algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
-             places: tuple | None = None) -> StateT:
+             places: tuple[Any, ...] | None = None) -> StateT:
     def step(_: jax.Array, state: Any) -> Any:
         state = update(algorithm, key, state, data, hyper, problem)
         if places is None:
@@ -68,7 +68,7 @@ def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds:
 def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         algorithm: Algorithm[HyperT, StateT], problem: AnyProblem, *, delta: float,
         neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
-        unit: str | None = None, checkpoint: str | os.PathLike | None = None,
+        unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
         every: int | None = None, callback: Callable[[StateT], None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
         ledger: Ledger | None = None, name: str | None = None) -> runs.Run[StateT]:
@@ -242,7 +242,7 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
                 {"place of a part": places} if any(places) else {})
 
 
-def _check_folder(path: str | os.PathLike) -> None:
+def _check_folder(path: str | os.PathLike[str]) -> None:
     """Refuses a folder that states cannot be saved in, before anything is charged or run."""
     if importlib.util.find_spec("orbax") is None:
         raise ImportError("checkpoint=... needs orbax-checkpoint: pip install 'jaxminimax[fit]'")
@@ -260,7 +260,7 @@ def _check_folder(path: str | os.PathLike) -> None:
 class _Folder:
     """Saved states in a folder, by orbax; nothing at all without one."""
 
-    def __init__(self, path: str | os.PathLike | None, promise: dict[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, promise: dict[str, Any]) -> None:
         self._promise = promise
         self._manager: Any = None
         if path is None:
