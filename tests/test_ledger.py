@@ -247,7 +247,7 @@ def test_the_odometer_of_a_statement_holds_for_the_best_stop():
     mechanism = jmm.sgda.mechanism(hyper)
     mu = 2 * math.sqrt(charges(mechanism, RO)[0].gaussian / rounds)
     told = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta) for t in range(rounds)]
-    last = filters.odometer(mechanism.spent_part, rounds, rounds, delta, RO)[0]
+    last = filters.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
     looking = [said.epsilon_if_stopped_by_looking for said in told] + [last]
     fixed = [said.epsilon_spent_if_fixed for said in told] + [told[0].epsilon]
     release = [(1, mu)]
