@@ -60,13 +60,13 @@ class OneRelease(abc.ABC):
 
     def facts(self, repeat: "Repeat") -> Facts:
         """Those of `repeat`: every number of every release is noised, and every sum rounded."""
-        times = repeat.times
+        times, sampling = repeat.times, known_sampling(self.sampling)
         return Facts(
             costs.CLIP_NORM, times * repeat.parts, times, numbers=times * self.parameters,
-            near=times * self.sampling.compared_pairs, repeats=True,
+            near=times * sampling.compared_pairs, repeats=True,
             records=repeat.parts * self.records(), noise=self.noise_multiplier,
             parameters=self.parameters, exact=self.exact, slack=getattr(self, "slack", None),
-            absent=known_sampling(self.sampling).compares_absent)
+            absent=sampling.compares_absent)
 
     def records(self) -> int:
         """How many records one part of the data has."""
