@@ -30,6 +30,7 @@ import optax
 
 import jaxminimax as jmm
 from benchmarks.data_sets import images as set_images
+from benchmarks.examples import demo_gan
 from benchmarks.examples.runs import ASSUMED, Outcome, told
 from jaxminimax import Saddle
 
@@ -94,13 +95,14 @@ def mean_embedding(key: jax.Array, hyper: jmm.sgda.Hyper, frequencies: jax.Array
 
     problem = jmm.Problem(jmm.types.with_strategy(operator, "microbatch", 100))
     start = Saddle(jnp.zeros((2 * frequencies.shape[1], CLASSES), jnp.float32), ())
-    found: jax.Array = jmm.release(key, jmm.sgda.mechanism(hyper), 0, problem, start, records).w
+    found: jax.Array = jmm.release(key, jmm.sgda.mechanism(hyper), jnp.int32(0), problem, start,
+                                   records).w
     return found
 
 
 def started(key: jax.Array, hidden: int) -> dict[str, jax.Array]:
     """A generator's parameters: two layers, the first one sees the class."""
-    return jmm.problems.generator_init(key, latent=LATENT + CLASSES, hidden=hidden, dim=SIDE**2)
+    return demo_gan.generator_init(key, latent=LATENT + CLASSES, hidden=hidden, dim=SIDE**2)
 
 
 def drawn(v: Any, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -108,7 +110,7 @@ def drawn(v: Any, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     classes = jnp.arange(count) % CLASSES
     xi = jnp.concatenate([jax.random.normal(key, (count, LATENT)),
                           2 * jax.nn.one_hot(classes, CLASSES)], 1)
-    return jax.vmap(jmm.problems.image_generator, (None, 0))(v, xi), classes
+    return jax.vmap(demo_gan.image_generator, (None, 0))(v, xi), classes
 
 
 @functools.partial(jax.jit, static_argnames="sizes")
@@ -129,7 +131,7 @@ def fitted(key: jax.Array, mean: jax.Array, frequencies: jax.Array, sizes: Sizes
         theirs = jnp.concatenate([mean[:k][some], mean[k:][some]])
         return jnp.sum(jnp.square(theirs - ours)) * (2 * k / sizes.some)
 
-    def step(carry: tuple, t: jax.Array) -> tuple[tuple, jax.Array]:
+    def step(carry: tuple[Any, ...], t: jax.Array) -> tuple[tuple[Any, ...], jax.Array]:
         v, memory = carry
         value, g = jax.value_and_grad(loss)(v, jax.random.fold_in(own, t))
         move, memory = adam.update(g, memory, v)

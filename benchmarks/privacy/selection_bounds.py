@@ -5,6 +5,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def attained(t: float, times: int, epsilon: float, points: int = 60) -> float:
 
 
 def table(moves: tuple[float, ...] = (0.1, 0.5, 2.0, 6.0),
-          counts: tuple[int, ...] = (1, 2, 3, 10, 40)) -> list[dict]:
+          counts: tuple[int, ...] = (1, 2, 3, 10, 40)) -> list[dict[str, Any]]:
     """Indices of the largest score, chosen adaptively: attained against claimed epsilon.
 
     At epsilon = 0 the attained delta against that of the block's profile.

@@ -314,8 +314,11 @@ class Algorithm(Protocol):
     def init(self, z: Saddle, hyper: Any) -> Any:
         """The state before the first round; `z` must not depend on the data."""
 
-    def update(self, key: jax.Array, state: Any, data: PyTree, hyper: Any, problem: Problem) -> Any:
-        """One round; pure, so that callers jit, vmap and scan it."""
+    def update(self, key: jax.Array, state: Any, data: PyTree, hyper: Any, problem: Any) -> Any:
+        """One round; pure, so that callers jit, vmap and scan it.
+
+        The problem is a `Problem`, or a `GroupProblem` for algorithms on groups.
+        """
 
 
 class OnlineOptimiser(Protocol):

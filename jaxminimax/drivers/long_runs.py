@@ -50,7 +50,8 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS",
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
                    donate_argnames="state")
 def _advance(state: Any, key: jax.Array, data: PyTree, hyper: Any, rounds: jax.Array,
-             algorithm: Algorithm, problem: Problem, places: tuple | None = None) -> Any:
+             algorithm: Algorithm, problem: Problem | GroupProblem,
+             places: tuple[Any, ...] | None = None) -> Any:
     def step(_: jax.Array, state: Any) -> Any:
         state = update(algorithm, key, state, data, hyper, problem)
         if places is None:
@@ -62,7 +63,8 @@ def _advance(state: Any, key: jax.Array, data: PyTree, hyper: Any, rounds: jax.A
     return jax.lax.fori_loop(0, rounds, step, state)
 
 
-def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm, problem: Problem,
+def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
+        problem: Problem | GroupProblem,
         *, delta: float, neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
         unit: str | None = None, checkpoint: str | os.PathLike | None = None,
         every: int | None = None, callback: Callable[[Any], None] | None = None,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import arguments, checks
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers import runs
 from jaxminimax.mechanism import Repeat
 from jaxminimax.mechanism.description import check
@@ -58,7 +58,7 @@ def _has_iterations(hyper: Any) -> bool:
 
 
 def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm,
-          problem: Problem, observe: Callable[[Any], PyTree] = runs.nothing, *,
+          problem: Problem | GroupProblem, observe: Callable[[Any], PyTree] = runs.nothing, *,
           at_once: int | None = None, progress: bool = False) -> runs.Run:
     """Every budget with every seed, in one compiled program.
 
@@ -145,7 +145,7 @@ def _check_different(keys: jax.Array) -> None:
 
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm,
-             problem: Problem, observe: Callable[[Any], PyTree], at_once: int | None,
+             problem: Problem | GroupProblem, observe: Callable[[Any], PyTree], at_once: int | None,
              progress: bool) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width, the longest first; each share ends with its longest."""
     budgets, seeds = keys.shape

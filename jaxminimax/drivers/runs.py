@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxminimax.accounting import Statement
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.programs import is_traced
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases import record_isolation
@@ -56,7 +56,8 @@ def nothing(state: Any) -> tuple[()]:
     return ()
 
 
-def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm, problem: Problem,
+def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
+        problem: Problem | GroupProblem,
         observe: Callable[[Any], PyTree] = nothing) -> Run:
     """All `hyper.iterations` rounds of an algorithm in one compiled scan.
 
@@ -105,7 +106,7 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
 
 
 def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
-           problem: Problem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
+           problem: Problem | GroupProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     """All rounds: a program of its own, or a part of the one that is being traced."""
     if is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
@@ -117,7 +118,8 @@ def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algor
 
 
 def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
-            problem: Problem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
+            problem: Problem | GroupProblem, observe: Callable[[Any], PyTree]
+            ) -> tuple[Any, PyTree]:
     def step(state: Any, _: None) -> tuple[Any, PyTree]:
         state = update(algorithm, key, state, data, hyper, problem)
         return state, observe(state)
@@ -129,7 +131,7 @@ _compiled = jax.jit(_rounds, static_argnames=("algorithm", "problem", "observe")
 
 
 def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
-              problem: Problem, lengths: tuple[int, ...], number: jax.Array,
+              problem: Problem | GroupProblem, lengths: tuple[int, ...], number: jax.Array,
               hide_time: bool = False) -> Any:
     """The last state of a run whose iterations are `lengths[number]`; all else is as in `run`.
 

@@ -20,7 +20,15 @@ from jaxminimax.accounting.stating import tuning_statement
 from jaxminimax.accounting.tuning import Target, calibrate_search
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle, rows_each, unit_of
+from jaxminimax.base.types import (
+    Algorithm,
+    GroupProblem,
+    Problem,
+    PyTree,
+    Saddle,
+    rows_each,
+    unit_of,
+)
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.mechanism import Full, Query, Repeat
 from jaxminimax.mechanism.composed import with_noise_of_all
@@ -62,7 +70,7 @@ def average(state: Any) -> PyTree:
 
 
 def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], algorithm: Algorithm,
-         problem: Problem, *, score: Callable[[PyTree, PyTree], jax.Array],
+         problem: Problem | GroupProblem, *, score: Callable[[PyTree, PyTree], jax.Array],
          score_range: tuple[float, float], epsilon: float, delta: float,
          held_out: PyTree | None = None, expected: float = 10.0, eta: float = 0.0,
          most: int | None = None, hide_time: bool = False, share: float = 0.2,
@@ -276,7 +284,8 @@ def number_of_runs(key: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Ar
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "scored", "point", "at_once",
                                              "hide_time"))
 def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, score: Repeat,
-           table: tuple[jax.Array, jax.Array], *, algorithm: Algorithm, problem: Problem,
+           table: tuple[jax.Array, jax.Array], *, algorithm: Algorithm,
+           problem: Problem | GroupProblem,
            scored: Problem, point: Callable[[Any], PyTree], at_once: int,
            hide_time: bool) -> tuple[Any, jax.Array, jax.Array]:
     """The winner's state, its released score less the middle of the range, its candidate.

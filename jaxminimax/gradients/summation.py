@@ -40,7 +40,7 @@ from jaxminimax.gradients import weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
 from jaxminimax.mechanism.grid import BLOCK
 
-_JOINT = ("regularized_incomplete_beta",)  # loops that end for all numbers together
+_JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
 
 
 def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> PyTree:
@@ -51,17 +51,19 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
       z: shared.
       examples: leaves `[b, ...]`.
     """
-    met = jax.make_jaxpr(jax.vmap(of_one, (None, 0)))(z, examples)
-    groups, joint = _groups(met), any(
-        equation.primitive.name in _JOINT for equation in programs.equations(met))
+    batched, shapes = jax.make_jaxpr(jax.vmap(of_one, (None, 0)), return_shape=True)(z, examples)
+    treedef = jax.tree.structure(shapes)
+    equations = programs.equations(batched)
+    groups, joint = _groups(equations), _JOINT in [x.primitive.name for x in equations]
     if not groups and not joint:
-        return jax.vmap(of_one, (None, 0))(z, examples)
+        return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
+            batched.jaxpr, batched.consts, *jax.tree.leaves((z, examples))))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
-    alone, told = jax.make_jaxpr(of_one, return_shape=True)(z, one)
+    alone = jax.make_jaxpr(of_one)(z, one)
 
     # a rule of vmap sees arguments alone: what a run closes over, as another may, becomes one
     def of(held: list[jax.Array], z: Any, example: PyTree) -> PyTree:
-        return jax.tree.unflatten(jax.tree.structure(told), jax.core.eval_jaxpr(
+        return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
             alone.jaxpr, held, *jax.tree.leaves((z, example))))
 
     def together(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
@@ -70,7 +72,7 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
     def in_turn(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
         return jax.lax.map(lambda x: of(held, z, x), examples)
 
-    apart = groups == _groups(alone) and not joint
+    apart = groups == _groups(programs.equations(alone)) and not joint
     return jax.custom_batching.sequential_vmap(together if apart else in_turn)(
         list(alone.consts), z, examples)
 
@@ -82,11 +84,10 @@ def each_of_groups(of_one: Callable[[Any, PyTree], PyTree], z: Any, data: PyTree
     return jax.tree.map(lambda x: x.reshape(p, n, *x.shape[1:]), each(of_one, z, rows))
 
 
-def _groups(program: Any) -> list[tuple[int, int]]:
+def _groups(equations: list[Any]) -> list[tuple[int, int]]:
     """Of each convolution, into how many groups its features and its batch are cut."""
-    return [(equation.params["feature_group_count"], equation.params["batch_group_count"])
-            for equation in programs.equations(program)
-            if equation.primitive.name == "conv_general_dilated"]
+    return [(x.params["feature_group_count"], x.params["batch_group_count"])
+            for x in equations if x.primitive.name == "conv_general_dilated"]
 
 
 _FEW = 2**14  # numbers of a sum that cost less to copy than a further branch does
@@ -132,13 +133,13 @@ class Sums(NamedTuple):
     Attributes:
       floats: in floating point.
       integers: `integer_sums.Words` for every leaf, on a grid; None without one.
-      within: per player, examples within the clip norm less longer ones, int32 `[]`; None if they
-        are not counted.
+      num_unclipped: per player, examples within the clip norm less longer ones, int32 `[]`; None
+        if they are not counted.
     """
 
     floats: Saddle
     integers: Saddle | None
-    within: Saddle | None = None
+    num_unclipped: Saddle | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Summation:
         ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
         return self.players(lambda _, r: weights.weight(r, mask), ratio)
 
-    def within(self, weight: Saddle) -> Saddle | None:
+    def num_unclipped(self, weight: Saddle) -> Saddle | None:
         """1 for each example of weight 1, -1 for each that is shortened, 0 for absent ones."""
         if not self.counted:
             return None
@@ -227,14 +228,14 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
         return materialise(lambda: how.twice_on_leaves(
             lambda leaf, _, x: leaf.one_block(*x), rounding.grid, z,
             how.players(lambda _, x, s: weights.silenced(x, s), g, scale))
-            )._replace(within=how.within(scale))
+            )._replace(num_unclipped=how.num_unclipped(scale))
 
     def integers(grid: Grid) -> Saddle:
         silenced = how.players(lambda _, x, s: weights.silenced(x, s), g, scale)
         return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, silenced)
 
     return how.both(lambda: how.players(lambda _, x, s: weights.weighted_sum(x, s), g, scale),
-                    integers, rounding)._replace(within=how.within(scale))
+                    integers, rounding)._replace(num_unclipped=how.num_unclipped(scale))
 
 
 def fresh(rows: jax.Array, first: jax.Array) -> jax.Array:
@@ -275,14 +276,14 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
     # Compensated: plainly added, many small terms on a large sum would be lost or not
     # depending on one record, and move the sum by far more than its clip norm.
     def step(carry: tuple, slices: Any) -> tuple[tuple, None]:
-        so_far, lost, integers, within = carry
+        so_far, lost, integers, unclipped = carry
         found = total(*at(slices))
         more = jax.tree.map(jnp.add, found.floats, lost)
         new = jax.tree.map(jnp.add, so_far, more)
         lost = jax.tree.map(two_sum_error, so_far, more, new)
         if integers is not None:
             integers = jax.tree.map(plus, integers, found.integers, is_leaf=is_words)
-        return (new, lost, integers, jax.tree.map(jnp.add, within, found.within)), None
+        return (new, lost, integers, jax.tree.map(jnp.add, unclipped, found.num_unclipped)), None
 
     carry, _ = jax.lax.scan(step, (nothing.floats, nothing.floats, *nothing[1:]), slices)
     return Sums(jax.tree.map(jnp.add, *carry[:2]), *carry[2:])

@@ -106,8 +106,8 @@ def _of_group(sums: Callable, w: PyTree, data: Sharded, query: GroupGradients, g
         return sum_over_groups(sums, Saddle(w, ()), data, query.sizes, rounding,
                                operator_rng.with_key_data_if_any, words, group)
 
-    def attach(examples: PyTree, rows: jax.Array, beside: tuple[jax.Array, jax.Array]) -> PyTree:
-        words, group = beside
+    def attach(examples: PyTree, rows: jax.Array, extra: tuple[jax.Array, jax.Array]) -> PyTree:
+        words, group = extra
         return operator_rng.with_key_data(examples, rows, words, group)
 
     # of whatever group it is, its part in a shard has as many slots as that of any group needs
@@ -192,8 +192,8 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
         rounding = noising.rounding(noise, scale, Saddle(w, None), n, query.parameters)
 
-        def attach(x: PyTree, group: jax.Array, row: jax.Array, beside: tuple) -> tuple:
-            words, r = beside
+        def attach(x: PyTree, group: jax.Array, row: jax.Array, extra: tuple) -> tuple:
+            words, r = extra
             x = operator_rng.with_key_data_if_any(x, group, row, words)
             return x, jnp.broadcast_to(r[group], row.shape)
 

@@ -118,9 +118,9 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     adaptive = query.adaptive
     checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share})
     clip = check_clip(query, clip)
-    g, within, noise, allowed = _released(key, mechanism, spent, problem, z, data, clip)
-    assert within is not None
-    return g, opening.nan_if_refused(allowed, next_clip(noise, query, clip, within))
+    g, num_unclipped, noise, allowed = _released(key, mechanism, spent, problem, z, data, clip)
+    assert num_unclipped is not None
+    return g, opening.nan_if_refused(allowed, next_clip(noise, query, clip, num_unclipped))
 
 
 def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
@@ -189,7 +189,7 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
                  for norm, x, a in zip(clip, z, g, strict=True)))
     allowed &= sample.fits
-    return opening.nan_if_refused(allowed, g), total.within, noise, allowed
+    return opening.nan_if_refused(allowed, g), total.num_unclipped, noise, allowed
 
 
 def _check_value(found: PyTree, z: Saddle, clip: Saddle) -> None:
@@ -285,14 +285,14 @@ def _range(start: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array]:
     return start / REACH, start * REACH
 
 
-def next_clip(key: jax.Array, query: Query, clip: Saddle, within: Saddle) -> Saddle:
+def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle) -> Saddle:
     """The clip norms after a release.
 
     Args:
       key: of the release's noise.
       query: the description.
       clip: norms of this release.
-      within: per player, records within the norm less longer ones, int32 `[]`; not released.
+      num_unclipped: per player, records within the norm less longer ones, int32 `[]`; not released.
 
     Returns:
       Per player, float32 `[]`: C exp(-rate (b - quantile)), b the noisy part of the records within.
@@ -318,5 +318,5 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, within: Saddle) -> Sad
     for place, k in enumerate(players):
         at = 0 if query.joint else place  # one count for both
         made[k] = one(query.clip[k], clip[k], adaptive.quantile[players[at]],
-                      within[players[at]], drawn[at])
+                      num_unclipped[players[at]], drawn[at])
     return Saddle(*made)

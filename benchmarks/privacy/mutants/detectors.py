@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from benchmarks.privacy.attacks import adaptive as adaptive_attack
 from benchmarks.privacy.attacks import group as group_attack
 from benchmarks.privacy.attacks import stream as stream_attack
@@ -20,7 +21,6 @@ from jaxminimax import (
     gda,
     group_sgd,
     mechanism,
-    problems,
     proximal,
     recursive_sgda,
     sgda,
@@ -94,7 +94,8 @@ def over_charged(found: auditor.Signal) -> Finding:
 def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = False,
            bands: int = 1) -> Finding:
     """Signal of the worst pair over the charged one."""
-    equal = {"noise_multiplier": Saddle(1.5, 1.5)} if joint else {}  # then both players show
+    # joint releases show both players where their noise is equal
+    equal: dict[str, Any] = {"noise_multiplier": Saddle(1.5, 1.5)} if joint else {}
     hyper = hyper_of(algorithm, rounds, query(where, joint=joint, bands=bands, **equal))
     data = auditor.worst_pair(hyper.query, "replace_one")
     more = (algorithm.mechanism(hyper).parts - 1) * hyper.query.population
@@ -192,8 +193,8 @@ def stopped_windows() -> Finding:
                                noise_multiplier=Saddle(z[0], z[0]), **shared),
         difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z[1], **shared),
         length=length, rounds=rounds)
-    charged = [made.truncated(k).charges("replace_one")[0].gaussian
-               for k in range(1, rounds + 1)]
+    parts = [made.truncated(k) for k in range(1, rounds + 1)]
+    charged = [part.charges("replace_one")[0].gaussian for part in parts if part is not None]
     return Finding(float(np.max(np.cumsum(z**-2.0) / charged)), 1.0)
 
 
@@ -205,7 +206,7 @@ def audit(rounds: int) -> Finding:
     one, two = auditor.releases(KEY, sgda, hyper, data, ATTACKS)
     scores = [{"likelihood ratio": auditor.likelihood_ratio(x, hyper.query, "replace_one")}
               for x in (one, two)]
-    return Finding(auditor.lower_bound(*scores, DELTA)[0],
+    return Finding(auditor.lower_bound(scores[0], scores[1], DELTA)[0],
                    jmm.epsilon(sgda.mechanism(hyper), DELTA))
 
 
@@ -342,8 +343,8 @@ def one_norm() -> Finding:
 def one_operator() -> Finding:
     """Largest norm of an operator that is not clipped, among records of all sizes, in its bound."""
     rng = np.random.default_rng(2)
-    made = problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
-                                      radius=Saddle(1.0, 0.5))
+    made = demo_games.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
+                                        radius=Saddle(1.0, 0.5))
     x = rng.normal(size=(300, 5)) * 10.0 ** rng.uniform(-1, 3, (300, 1))
     z = made.problem.project(Saddle(*(jnp.asarray(rng.normal(size=5), jnp.float32),) * 2))
     g = jax.vmap(made.problem.operator, (None, 0))(

@@ -19,7 +19,8 @@ from jaxminimax.accounting import curve
 from jaxminimax.base import identity
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.gradients import clipping, summation, weights
-from jaxminimax.gradients.ghost import convolution, factors, tables, treatment
+from jaxminimax.gradients.ghost import convolution, factors
+from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
     Poisson,
     Query,
@@ -34,7 +35,7 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
-from jaxminimax.problems import _regression
+from jaxminimax.problems import _vi
 from jaxminimax.releases import (
     differences,
     groups,
@@ -89,17 +90,17 @@ AIMS: dict[str, tuple[Any, str]] = {
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),
     "joint norm": (weights, "joint_ratio"),
-    "count": (summation.Summation, "within"),
+    "count": (summation.Summation, "num_unclipped"),
     "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (factors, "_gram"),
-    "norms of matrices": (treatment.Factors, "stand_in"),
-    "norms of tied tables": (tables, "union_norms"),
+    "norms of matrices": (ghost_sums, "norms_of"),
+    "norms of tied tables": (factors, "union_norms"),
     "pixels of a window": (convolution, "patches"),
     "rows of a slice": (summation, "fresh"),
     "records by themselves": (summation, "each"),
     "clipped losses": (losses, "_clipped"),
     "clipped scores": (losses, "_clipped_parts"),
-    "product with a record": (_regression, "product_with"),
+    "product with a record": (_vi, "product_with"),
     "noise unit": (proximal, "noise_unit"),
     "length of a solution": (solutions, "solution_length"),
     # algorithms
@@ -119,7 +120,7 @@ AIMS: dict[str, tuple[Any, str]] = {
 
 
 def replace(aim: str, make: Callable[[Any], Any],
-            aims: dict[str, tuple[Any, str]] = AIMS) -> Callable:
+            aims: dict[str, tuple[Any, str]] = AIMS) -> Callable[..., Any]:
     """Plants `make(original)` where `aims` says."""
     where, name = aims[aim]
     return lambda: mock.patch.object(where, name, make(getattr(where, name)))
@@ -128,7 +129,7 @@ def replace(aim: str, make: Callable[[Any], Any],
 # --- noise ---
 
 
-def _scaled(x: jax.Array, factor: float) -> jax.Array:
+def _scaled(x: jax.Array, factor: jax.Array | float) -> jax.Array:
     return jnp.floor(factor * x.astype(jnp.float32)).astype(jnp.int32)
 
 
@@ -405,9 +406,9 @@ def in_bfloat16(norm: Any) -> Any:
         lambda x: jax.lax.reduce_precision(x, 8, 7), g))  # casts to and fro may be left out
 
 
-def counted_twice(within: Any) -> Any:
+def counted_twice(num_unclipped: Any) -> Any:
     """A record moves a count by twice what is charged."""
-    return lambda self, weight: jax.tree.map(lambda x: 2 * x, within(self, weight))
+    return lambda self, weight: jax.tree.map(lambda x: 2 * x, num_unclipped(self, weight))
 
 
 def by_realised_size(sums: Any) -> Any:
@@ -423,9 +424,9 @@ def without_cross_terms(gram: Any) -> Any:
     return lambda x: gram(x) * jnp.eye(x.shape[1], dtype=x.dtype)[None]
 
 
-def of_the_first_matrix(stand_in: Any) -> Any:
+def of_the_first_matrix(norms_of: Any) -> Any:
     """Of several matrices in one parameter."""
-    return lambda factors: tuple(x[:, :1] if x.ndim > 1 else x for x in stand_in(factors))
+    return lambda factors: tuple(x[:, :1] if x.ndim > 1 else x for x in norms_of(factors))
 
 
 def without_lookups(norms: Any) -> Any:

@@ -18,6 +18,8 @@ for linear models; the closed form as in Xu, Caramanis and Mannor, "Robustness a
 support vector machines", JMLR 2009.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -30,13 +32,7 @@ Linear = dict[str, jax.Array]  # weight [d], bias []
 
 
 def linear_start(dim: int) -> Saddle:
-    """Weight, bias and shift zero but for a tiny weight: at 0 no direction is the worst.
-
-    Examples:
-        >>> start = jmm.problems.linear_start(dim=3)
-        >>> sorted(start.w), start.v.shape
-        (['bias', 'weight'], (3,))
-    """
+    """Weight, bias and shift zero but for a tiny weight: at 0 no direction is the worst."""
     weight = jnp.full(dim, 1e-3 / dim**0.5)
     return Saddle({"weight": weight, "bias": jnp.zeros(())}, jnp.zeros(dim))
 
@@ -60,13 +56,6 @@ def adversarial(*, radius: Saddle, shift: str = "against_label", penalty: float 
 
     Raises:
       ValueError: for numbers out of range, or combinations that are not defined.
-
-    Examples:
-        >>> problem = jmm.problems.adversarial(radius=Saddle(5.0, 0.1))
-        >>> start = jmm.problems.linear_start(dim=2)
-        >>> g = problem.operator(start, (jnp.array([1.0, 2.0]), jnp.ones(())))
-        >>> g.v.shape  # of the shift, which has as many numbers as a record has features
-        (2,)
     """
     checks.one_of("shift", shift, SHIFTS)
     checks.one_of("dual", dual, ("ascent", "best_response"))
@@ -81,17 +70,17 @@ def adversarial(*, radius: Saddle, shift: str = "against_label", penalty: float 
         raise ValueError("dual='best_response' is for shifts against labels without penalty: use "
                          "dual='ascent'.")
 
-    def loss(w, v, record):
+    def loss(w: Any, v: Any, record: Any) -> Any:
         x, y = record
         y = jnp.asarray(y, x.dtype)
         margin = y * (x @ w["weight"] + w["bias"])
         return jax.nn.softplus((-y if common else 1.0) * (v @ w["weight"]) - margin)
 
-    def worst(w):
+    def worst(w: Any) -> Any:
         norm = jnp.linalg.norm(w["weight"])
         return w["weight"] * (radius.v / jnp.where(norm > 0, norm, 1.0))
 
-    def project(z):
+    def project(z: Any) -> Any:
         w = optax.projections.projection_l2_ball(z.w, radius.w)
         if dual == "best_response":
             return Saddle(w, worst(w))
@@ -99,10 +88,10 @@ def adversarial(*, radius: Saddle, shift: str = "against_label", penalty: float 
         norm = jnp.linalg.norm(z.v)
         return Saddle(w, z.v * jnp.minimum(1.0, radius.v / jnp.where(norm > 0, norm, 1.0)))
 
-    def public(z):
+    def public(z: Any) -> Any:
         return Saddle(jax.tree.map(jnp.zeros_like, z.w), penalty * z.v)
 
-    def value(z, data):
+    def value(z: Any, data: Any) -> Any:
         mean = jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))
         return mean - penalty / 2 * (z.v @ z.v)
 
@@ -121,12 +110,6 @@ def robust_accuracy(w: Linear, data: tuple[jax.Array, jax.Array], radius: float)
       w: weight `[d]` and bias.
       data: x `[n, d]`, y `[n]` in {-1, 1}.
       radius: r, at least 0 [feature units].
-
-    Examples:
-        >>> w = {"weight": jnp.array([1.0, 0.0]), "bias": jnp.zeros(())}
-        >>> data = (jnp.array([[2.0, 0.0], [0.1, 0.0]]), jnp.ones(2))
-        >>> float(jmm.problems.robust_accuracy(w, data, 0.5))
-        0.5
     """
     x, y = data
     margin = y * (x @ w["weight"] + w["bias"])
