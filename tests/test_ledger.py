@@ -26,9 +26,8 @@ from jaxminimax import Saddle
 from jaxminimax.__main__ import main
 from jaxminimax.accounting import books, filters, renyi
 from jaxminimax.accounting import pairs as dominating
-from jaxminimax.accounting.answers import worst
 from jaxminimax.accounting.books import RunMark
-from jaxminimax.accounting.curve import charges
+from jaxminimax.accounting.curve import charges, named_epsilon
 from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
@@ -864,7 +863,7 @@ def test_charges_have_no_field_that_a_filter_leaves_out():
     """A new kind of cost must be summed by the filter too."""
     assert set(Charge._fields) == {"gaussian", "losses", "failure", "law_error", "ratio",
                                    "sample_error"}
-    assert worst((Charge(),), 1e-6, RO)[0] == 0
+    assert named_epsilon(Charge(), 1e-6, RO)[0] == 0
 
 
 def test_a_ledgers_own_statement_is_no_run_of_another(tmp_path):

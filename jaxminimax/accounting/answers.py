@@ -18,7 +18,6 @@ target too, but calibration cannot match noise to such a target.
 
 import math
 import warnings
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -79,18 +78,6 @@ def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
         warnings.warn(f"delta = {float(delta):g} is at or above 1/n = {1 / n:.3g} for n = {n} "
                       "records: a mechanism that publishes whole records may meet it. Choose a "
                       "delta well below 1/n.", UserWarning, stacklevel=stacklevel)
-
-
-def charged_epsilon(cost: Charge, delta: float, neighbours: str,
-                    people: int = 1) -> tuple[float, str]:
-    """Epsilon of a charge, failures paid out of delta, and the bound it is from."""
-    return curve.named_epsilon(cost, delta, neighbours, people)
-
-
-def worst(costs: Iterable[Charge], delta: float, neighbours: str,
-          people: int = 1) -> tuple[float, str]:
-    """The largest epsilon over the alternatives, and the bound it is from."""
-    return max(charged_epsilon(cost, delta, neighbours, people) for cost in costs)
 
 
 def effective_noise_multiplier(query: OneRelease) -> float:

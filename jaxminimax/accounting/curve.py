@@ -51,7 +51,7 @@ from jaxminimax import mechanism as described
 from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
-from jaxminimax.mechanism import NEIGHBOURS, Description, Leaf
+from jaxminimax.mechanism import NEIGHBOURS, Description
 from jaxminimax.mechanism.costs import Charge, silent
 from jaxminimax.mechanism.description import known
 
@@ -100,15 +100,6 @@ def truncated(mechanism: Description, spent: int) -> Description | None:
     return known(mechanism).truncated(spent)
 
 
-def multiplier(leaf: Leaf) -> float:
-    """The one noise multiplier of a description, players combined.
-
-    Raises:
-      ValueError: if it was never set.
-    """
-    return leaf.multiplier()
-
-
 def shift(neighbours: str) -> float:
     """How many clip norms neighbouring sums are apart."""
     return 2.0 if neighbours == "replace_one" else 1.0
@@ -135,42 +126,6 @@ def apart(cost: Charge, people: int) -> tuple[float, float, float]:
     return people * cost.ratio, cost.failures(people), people * cost.departure(people)
 
 
-def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
-    """Delta at epsilon of what is charged, an upper bound; the largest over both directions.
-
-    Args:
-      cost: of everything, if the differing records are in one given part of the data.
-      epsilon: at least 0.
-      neighbours: the relation.
-      people: k, how many records of one person may differ.
-    """
-    r, o, tau = apart(cost, people)
-    described = 1.0
-    if not silent(cost):
-        # below 0, H at e^x is at most H at 1, and 1 - e^x more
-        described = (_described_delta(cost.described(), max(float(epsilon) - r, 0.0), neighbours,
-                                      people)
-                     - math.expm1(min(float(epsilon) - r, 0.0)))
-    # the exponent is capped only to keep exp finite: at such an epsilon the answer is 1
-    return min(1.0, math.exp(min(r, 500.0)) * (described + o)
-               + (1 + math.exp(min(epsilon, 500.0))) * tau)
-
-
-@functools.lru_cache(maxsize=4096)
-def _described_delta(cost: Charge, epsilon: float, neighbours: str, people: int) -> float:
-    if not cost.losses:
-        return float(gaussian.delta(gaussian_mu(cost, neighbours, people), epsilon))
-    return composition.delta_at(_directions(cost, neighbours, people), epsilon).value
-
-
-def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
-    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
-
-    Infinity without noise, or where failures alone cost delta.
-    """
-    return named_epsilon(cost, float(delta), neighbours, people)[0]
-
-
 @functools.lru_cache(maxsize=4096)
 def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, *,
                   rough: bool = False) -> tuple[float, str]:
@@ -194,6 +149,14 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
         return composition.guess_epsilon(directions, paid) + r, "pld"
     found = composition.epsilon_at(directions, paid)
     return found.value + r, found.name
+
+
+def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
+    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
+
+    Infinity without noise, or where failures alone cost delta.
+    """
+    return named_epsilon(cost, float(delta), neighbours, people)[0]
 
 
 def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], float]) -> float:
@@ -290,6 +253,12 @@ def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
     values[order] = np.minimum.accumulate([
         composition.delta_at([releases], float(epsilons[i])).value for i in order])
     return values
+
+
+@functools.lru_cache(maxsize=4096)
+def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
+    """Delta at epsilon of what is charged, an upper bound; the largest over both directions."""
+    return float(np.max(both_ways(cost, np.array([epsilon]), neighbours, people)))
 
 
 def failures_of(cost: Charge, people: int) -> float:
