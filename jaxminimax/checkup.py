@@ -289,8 +289,8 @@ def _lost(query: Any, each: int) -> float:
     """The share of the noise that pays for rounding of numbers that a release does not have."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
-    needed = dataclasses.replace(query, parameters=each).charged(REPLACE_ONE)
-    return 1 - query.charged(REPLACE_ONE) / needed if needed else 0.0
+    needed = dataclasses.replace(query, parameters=each).effective_noise_multiplier(REPLACE_ONE)
+    return 1 - query.effective_noise_multiplier(REPLACE_ONE) / needed if needed else 0.0
 
 
 # --- on synthetic data ---
