@@ -69,7 +69,7 @@ def _together(parts: list[Mechanism]) -> Mechanism:
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
     """What so many releases of each part are."""
-    stopped = (curve.spent_part(part, spent) for part in parts)
+    stopped = (curve.truncated(part, spent) for part in parts)
     return _together([part for part in stopped if part is not None])
 
 

@@ -99,7 +99,7 @@ def rounding() -> list[dict[str, Any]]:
     """By how much noise multipliers are read as smaller because releases are rounded to a grid."""
     return [{"sampling": type(sampling).__name__, "noise_multiplier": z,
              "share": 1 - jmm.Repeat(query=dataclasses.replace(_with(z), sampling=sampling),
-                                     times=1).charged("replace_one") / z}
+                                     times=1).effective_noise_multiplier("replace_one") / z}
             for sampling in (jmm.Full(), _QUERY.sampling) for z in _MULTIPLIERS]
 
 

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from jaxminimax.accounting import curve
-from jaxminimax.accounting.curve import charges, dearest, spent_part
+from jaxminimax.accounting.curve import charges, dearest, truncated
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
 from jaxminimax.mechanism.costs import Charge, concrete, silent
@@ -143,7 +143,7 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
     warn_of(delta, mechanism)
     if spent is not None:
         checks.count("spent", spent, low=0)
-        done = spent_part(mechanism, int(spent))
+        done = truncated(mechanism, int(spent))
         if done is None:
             return 0.0
         mechanism = done
@@ -200,7 +200,7 @@ def _asked(mechanism: Description, spent: int | None, neighbours: str, people: i
     curve.check_people(mechanism, people)
     if spent is not None:
         checks.count("spent", spent, low=0)
-        part = spent_part(mechanism, int(spent))
+        part = truncated(mechanism, int(spent))
         if part is None:
             return None
         costs, done = charges(part, neighbours), part

@@ -23,12 +23,12 @@ Divergences of a charge at several epsilons, both ways round, failures included.
 
 k records of one person: when a charge may be read for all of them, and the lemma elsewhere.
 
-Descriptions whose proof covers k records at once say so (`Description.together`): then the pairs of
-a charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
-its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
-Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be
-in places of different cost, the largest failure and departure of any place are charged k times, as
-not all of the records need be where epsilon is largest.
+Descriptions whose proof covers k records at once say so (`Description.supports_group_privacy`):
+then the pairs of a charge, taken for k records, dominate. A description that is Gaussian throughout
+needs no proof of its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each
+of them is (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the
+records may be in places of different cost, the largest failure and departure of any place are
+charged k times, as not all of the records need be where epsilon is largest.
 
 In any case the curve of one record bounds that of k,
 
@@ -92,12 +92,12 @@ def beside(mechanisms: Any) -> tuple[Description, ...]:
     return tuple(map(known, mechanisms))
 
 
-def spent_part(mechanism: Description, spent: int) -> Description | None:
+def truncated(mechanism: Description, spent: int) -> Description | None:
     """`mechanism` stopped after `spent` releases; None if nothing was released.
 
     Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
-    return known(mechanism).spent_part(spent)
+    return known(mechanism).truncated(spent)
 
 
 def shift(neighbours: str) -> float:
@@ -299,7 +299,8 @@ def check_people(mechanism: Description, people: int) -> None:
 
 def together(mechanism: Description, costs: tuple[Charge, ...], people: int) -> bool:
     """Whether the charges of a description may be read for k records."""
-    return people == 1 or mechanism.together() or not any(cost.losses for cost in costs)
+    return (people == 1 or mechanism.supports_group_privacy()
+            or not any(cost.losses for cost in costs))
 
 
 def dearest(mechanism: Description, delta: float, neighbours: str, people: int = 1, *,

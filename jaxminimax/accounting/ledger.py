@@ -12,7 +12,7 @@ from typing import Any
 from jaxminimax.accounting import books, calibration
 from jaxminimax.accounting.answers import check_delta, warn_of
 from jaxminimax.accounting.books import Books, Entry, Remaining
-from jaxminimax.accounting.curve import charges, spent_part
+from jaxminimax.accounting.curve import charges, truncated
 from jaxminimax.accounting.filters import Amounts, Basic, Plan
 from jaxminimax.accounting.statements import LedgerStatement, Statement
 from jaxminimax.accounting.stating import assumed_by, enforced_by
@@ -370,7 +370,7 @@ class Ledger:
         if spent is not None:
             checks.count("spent", spent, low=0)
             if self._rule.gives_back() and spent < releases(entry.mechanism):
-                part = spent_part(entry.mechanism, spent)
+                part = truncated(entry.mechanism, spent)
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
         with self._changed() as content:

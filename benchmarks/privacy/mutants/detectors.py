@@ -193,7 +193,7 @@ def stopped_windows() -> Finding:
                                noise_multiplier=Saddle(z[0], z[0]), **shared),
         difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z[1], **shared),
         length=length, rounds=rounds)
-    parts = [made.spent_part(k) for k in range(1, rounds + 1)]
+    parts = [made.truncated(k) for k in range(1, rounds + 1)]
     charged = [part.charges("replace_one")[0].gaussian for part in parts if part is not None]
     return Finding(float(np.max(np.cumsum(z**-2.0) / charged)), 1.0)
 
@@ -230,7 +230,7 @@ def distance() -> Finding:
     g = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(keys, data)
     square = sum(((x[:, 0] - x[:, 1])[:, 0] * mechanism.batch_size(described) / clip) ** 2
                  for x, clip in zip(g, described.clip, strict=True))
-    limit = 2 / once.charged("replace_one")
+    limit = 2 / once.effective_noise_multiplier("replace_one")
     return Finding(float(jnp.sqrt(jnp.max(square))), limit)
 
 

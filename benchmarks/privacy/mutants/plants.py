@@ -112,7 +112,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "charge": (costs, "price"),
     "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
-    "stopped windows": (Windows, "spent_part"),
+    "stopped windows": (Windows, "truncated"),
     "multiplier": (Query, "multiplier"),
     "shift": (curve, "shift"),
     "delta": (curve, "named_epsilon"),
