@@ -14,18 +14,17 @@ from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.mechanism import (
     GroupLosses,
-    Mechanism,
     Query,
     RecordLosses,
     Repeat,
     Resolvent,
     Selection,
     Sequence,
-    check_noise,
     leaves,
-    noise_unit,
     releases,
 )
+from jaxminimax.mechanism.description import Mechanism, check_noise
+from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.tables import command as tables
 
 

@@ -23,13 +23,13 @@ from jaxminimax.mechanism import (
     GroupLosses,
     GroupSolution,
     Poisson,
-    PrefixSums,
     Query,
     Resolvent,
     TreeSums,
     Windows,
     budget_split,
 )
+from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.mechanism.resolvent import ASSUMES
 
 WHOLE = ("gda", "recursive", "recursive_sgda")  # these read all records of a part by default

@@ -49,13 +49,12 @@ records = demo_gan.ring(jax.random.key(0), n)
 # %%
 latent, hidden, waves = 2, 128, 256
 keys = jax.random.split(jax.random.key(1), 3)
-discriminator = jmm.problems.cosine_discriminator(keys[0], dim=2, hidden=waves, low=1.0,
-                                                  high=12.0)
-bank = jmm.problems.latents(keys[1], 512, latent)
-problem = jmm.problems.wgan(discriminator, jmm.problems.mlp_generator, bank, limit=100.0,
-                            norm="ball", penalty=0.03)
-start = Saddle(jnp.zeros(waves), jmm.problems.generator_init(keys[2], latent=latent, hidden=hidden,
-                                                             dim=2))
+discriminator = demo_gan.cosine_discriminator(keys[0], dim=2, hidden=waves, low=1.0, high=12.0)
+bank = demo_gan.latents(keys[1], 512, latent)
+problem = demo_gan.wgan(discriminator, demo_gan.mlp_generator, bank, limit=100.0,
+                        norm="ball", penalty=0.03)
+start = Saddle(jnp.zeros(waves), demo_gan.generator_init(keys[2], latent=latent, hidden=hidden,
+                                                         dim=2))
 
 # %% [markdown]
 # ## A private run, and one without noise
@@ -97,7 +96,7 @@ print(jmm.statement(jmm.sgda, hypers[0], first, delta=delta, unit="one point"))
 
 # %%
 xi = jax.random.normal(jax.random.key(3), (2000, latent))
-made = jax.vmap(lambda v: jax.vmap(jmm.problems.mlp_generator, (None, 0))(v, xi))(states.average.v)
+made = jax.vmap(lambda v: jax.vmap(demo_gan.mlp_generator, (None, 0))(v, xi))(states.average.v)
 distance = jax.jit(lambda x: demo_gan.sliced_wasserstein(jax.random.key(4), x, records[:2000]))
 centres = demo_gan.ring_centres()
 names = [*(f"epsilon = {e:g}" for e in epsilons), "without noise"]

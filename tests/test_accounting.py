@@ -14,7 +14,7 @@ from dp_accounting import pld, rdp
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 RO, AR = "replace_one", "add_or_remove_one"

@@ -15,7 +15,7 @@ from benchmarks.privacy.attacks import adaptive as adaptive_attack
 from benchmarks.utility import adaptive
 from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Saddle, sgda
 from jaxminimax.gradients import weights
-from jaxminimax.mechanism import count_grid, count_multiplier
+from jaxminimax.mechanism.query import count_grid, count_multiplier
 from jaxminimax.releases import sums
 
 N = 300

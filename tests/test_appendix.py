@@ -15,7 +15,7 @@ import jaxminimax as jmm
 from benchmarks.data_sets import files as data_files
 from benchmarks.data_sets import images as set_images
 from benchmarks.examples import __main__ as examples
-from benchmarks.examples import demo_gan, demo_mdp
+from benchmarks.examples import demo_adversarial, demo_gan, demo_mdp
 from benchmarks.examples import dro as example_dro
 from jaxminimax import Saddle
 
@@ -55,11 +55,11 @@ def drawn():
 
     @jax.jit
     def draw(key):
-        wave = P.cosine_discriminator(key, dim=3, hidden=50, low=1.0, high=9.0)
+        wave = demo_gan.cosine_discriminator(key, dim=3, hidden=50, low=1.0, high=9.0)
         wild = np.array([[0.0, 0.0, 0.0], [1e3, -1e4, 1.0], [0.3, 0.2, -0.1]])
         return {
             "cosine": jax.vmap(jax.grad(wave), (None, 0))(jnp.ones(50), wild),
-            "latents": P.latents(key, 64, DIM),
+            "latents": demo_gan.latents(key, 64, DIM),
             "ring": demo_gan.ring(key, 400, modes=4, spread=0.02),
             "transitions": demo_mdp.transitions(key, 30_000, p, r),
         }
@@ -90,8 +90,8 @@ RNG = np.random.default_rng(0)
 HALF = RNG.normal(size=(32, DIM))
 BANK = np.concatenate([HALF, -HALF])
 POINTS = 0.2 * RNG.normal(size=(2000, DIM)) + np.array([0.5, -0.3, 0.0, 0.1])
-LINEAR = P.wgan(lambda w, z: w @ z, lambda v, xi: v + xi, BANK, limit=2.0, norm="ball",
-                penalty=1.0)
+LINEAR = demo_gan.wgan(lambda w, z: w @ z, lambda v, xi: v + xi, BANK, limit=2.0, norm="ball",
+                       penalty=1.0)
 
 
 def test_a_linear_gan_has_its_saddle_at_the_mean_of_the_records():
@@ -140,7 +140,7 @@ def test_of_a_gan_only_the_discriminator_is_noised_and_charged():
 
 
 def test_the_operator_and_public_term_of_a_gan_are_the_gradient_of_its_value():
-    problem = P.wgan(P.mlp_scorer, P.mlp_generator, BANK, penalty=0.2)
+    problem = demo_gan.wgan(P.mlp_scorer, demo_gan.mlp_generator, BANK, penalty=0.2)
     shapes = Saddle({"W1": (DIM, 6), "b1": (6,), "W2": (6,)},
                     {"W1": (DIM, 5), "b1": (5,), "W2": (5, DIM), "b2": (DIM,)})
     z = Saddle(*({k: RNG.normal(size=x) for k, x in player.items()} for player in shapes))
@@ -157,7 +157,7 @@ def test_a_cosine_discriminator_has_gradients_below_the_root_of_two(drawn):
 def test_limits_on_weights_are_projections():
     w = {"wide": 2 * RNG.normal(size=(3, 7)), "tall": 2 * RNG.normal(size=(7, 3)),
          "b1": 5 * np.ones(5)}
-    limit = jax.jit(P.limited, static_argnums=(1, 2))
+    limit = jax.jit(demo_gan.limited, static_argnums=(1, 2))
     spectral = limit(w, 5.0, "spectral")
     for name in ("wide", "tall"):
         u, size, vt = np.linalg.svd(w[name], full_matrices=False)
@@ -166,7 +166,8 @@ def test_limits_on_weights_are_projections():
                                    atol=1e-10)
     np.testing.assert_allclose(spectral["b1"], np.sqrt(5) * np.ones(5))
     assert_close(limit(spectral, 5.0, "spectral"), spectral)
-    np.testing.assert_allclose(P.limited(w, 0.5, "entry")["wide"], np.clip(w["wide"], -0.5, 0.5))
+    np.testing.assert_allclose(demo_gan.limited(w, 0.5, "entry")["wide"],
+                               np.clip(w["wide"], -0.5, 0.5))
     assert sum(np.sum(x**2) for x in limit(w, 0.5, "ball").values()) == pytest.approx(0.25)
 
 
@@ -195,7 +196,7 @@ def test_a_bank_of_latent_points_has_mean_zero(drawn):
     np.testing.assert_allclose(drawn["latents"].mean(0), 0, atol=1e-15)
     assert drawn["latents"].std() == pytest.approx(1.0, abs=0.2)
     with pytest.raises(ValueError, match="even"):
-        P.latents(jax.random.key(0), 3, 2)
+        demo_gan.latents(jax.random.key(0), 3, 2)
 
 
 # --- Markov decision processes ---
@@ -246,9 +247,9 @@ def test_the_saddle_point_of_a_process_is_its_best_policy():
     time = np.array([0.25, 0.75])  # spent in the two states
     z = Saddle(h, time[:, None] * policy)
     assert demo_mdp.mdp_gap(z, p, r, 1.0) == pytest.approx(0.0, abs=1e-12)
-    start = P.mdp_start(2, 2)
+    start = demo_mdp.mdp_start(2, 2)
     assert demo_mdp.mdp_gap(start, p, r, 1.0) > 0.4
-    np.testing.assert_allclose(P.mdp_policy(jnp.asarray(z.v)), policy)
+    np.testing.assert_allclose(demo_mdp.mdp_policy(jnp.asarray(z.v)), policy)
     assert gain == pytest.approx(float((z.v * r).sum()))
 
 
@@ -257,8 +258,8 @@ def test_transitions_have_the_bilinear_form_as_their_mean():
     design = np.array([[2.0, 1.0], [1.0, 1.0], [1.0, 2.0]]) / 8
     times = np.rint(8 * design).astype(int)[data[0], data[1]]  # as often as the design says
     data = tuple(np.repeat(x, times) for x in data)
-    uniform = P.mdp(states=3, actions=2, bias=1.5)
-    problem = P.mdp(states=3, actions=2, bias=1.5, design=design)
+    uniform = demo_mdp.mdp(states=3, actions=2, bias=1.5)
+    problem = demo_mdp.mdp(states=3, actions=2, bias=1.5, design=design)
     one = tuple(x[5] for x in data)
 
     @jax.jit
@@ -306,19 +307,20 @@ def test_a_grid_world_leads_to_its_last_cell():
     (lambda: demo_mdp.average_reward(*two_states(), np.ones((2, 2))), "policy"),
     (lambda: demo_mdp.optimal_policy(np.ones((2, 2, 2)), np.ones((2, 2))), "add up to 1"),
     (lambda: demo_mdp.optimal_policy(np.ones((2, 2)), np.ones((2, 2))), r"\[S, A, S\]"),
-    (lambda: P.mdp(states=2, actions=2, bias=1.0, design=np.ones((2, 2))), "design"),
-    (lambda: P.mdp(states=2, actions=2, bias=0.0), "bias"),
-    (lambda: P.wgan(P.mlp_scorer, P.mlp_generator, BANK, limit=-1.0), "limit"),
-    (lambda: P.wgan(P.mlp_scorer, P.mlp_generator, BANK, norm="nuclear"), "norm"),
-    (lambda: P.wgan(P.mlp_scorer, P.mlp_generator, BANK[:0]), "bank"),
+    (lambda: demo_mdp.mdp(states=2, actions=2, bias=1.0, design=np.ones((2, 2))), "design"),
+    (lambda: demo_mdp.mdp(states=2, actions=2, bias=0.0), "bias"),
+    (lambda: demo_gan.wgan(P.mlp_scorer, demo_gan.mlp_generator, BANK, limit=-1.0), "limit"),
+    (lambda: demo_gan.wgan(P.mlp_scorer, demo_gan.mlp_generator, BANK, norm="nuclear"), "norm"),
+    (lambda: demo_gan.wgan(P.mlp_scorer, demo_gan.mlp_generator, BANK[:0]), "bank"),
     (lambda: P.worst_mixture(P.squared_loss, shares=np.ones(2), radius=1.0), "shares"),
     (lambda: P.reweighted(P.squared_loss, divergence="cvar", level=1.5, radius=1.0, bound=1.0),
      "level"),
     (lambda: P.reweighted(P.squared_loss, divergence="kl", level=0.5, radius=1.0, bound=1.0),
      "divergence"),
-    (lambda: P.adversarial(radius=Saddle(2.0, 1.0), shift="common"), "penalty"),
-    (lambda: P.adversarial(radius=Saddle(2.0, 1.0), penalty=1.0, dual="best_response"), "dual"),
-    (lambda: P.adversarial(radius=Saddle(2.0, -1.0)), r"radius\.v"),
+    (lambda: demo_adversarial.adversarial(radius=Saddle(2.0, 1.0), shift="common"), "penalty"),
+    (lambda: demo_adversarial.adversarial(radius=Saddle(2.0, 1.0), penalty=1.0,
+                                          dual="best_response"), "dual"),
+    (lambda: demo_adversarial.adversarial(radius=Saddle(2.0, -1.0)), r"radius\.v"),
 ])
 def test_bad_numbers_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
@@ -403,10 +405,11 @@ CLASSIFIER = {"weight": WEIGHT, "bias": np.array(0.1)}
 
 def test_one_shift_against_labels_is_as_strong_as_one_for_each_record(classes):
     x, y = map(np.asarray, classes)
-    r, problem = 0.5, P.adversarial(radius=Saddle(10.0, 0.5))
+    r, problem = 0.5, demo_adversarial.adversarial(radius=Saddle(10.0, 0.5))
     risk, robust, plain = jax.jit(lambda w: (
-        jmm.metrics.primal_risk(problem, w, classes), P.robust_accuracy(w, classes, r),
-        P.robust_accuracy(w, classes, 0.0)))(CLASSIFIER)
+        jmm.metrics.primal_risk(problem, w, classes), demo_adversarial.robust_accuracy(w, classes,
+                                                                                       r),
+        demo_adversarial.robust_accuracy(w, classes, 0.0)))(CLASSIFIER)
     unit = WEIGHT / np.linalg.norm(WEIGHT)
     margins = y * ((x - r * y[:, None] * unit) @ WEIGHT + 0.1)
     assert risk == pytest.approx(np.mean(np.logaddexp(0, -margins)))
@@ -420,29 +423,31 @@ def test_one_shift_against_labels_is_as_strong_as_one_for_each_record(classes):
 
 @pytest.mark.parametrize("how", [dict(), dict(shift="common", penalty=1.0)])
 def test_the_operator_of_shifts_is_the_gradient_of_the_value(how, classes):
-    problem = P.adversarial(radius=Saddle(2.0, 0.5), **how)
+    problem = demo_adversarial.adversarial(radius=Saddle(2.0, 0.5), **how)
     z = jax.jit(problem.project)(Saddle(CLASSIFIER, np.array([0.3, 0.0, -2.0, 0.1])))
     assert np.linalg.norm(z.v) == pytest.approx(0.5)
     assert_operator_is_the_gradient(problem, z, classes)
 
 
 def test_the_best_response_of_shifts_follows_the_classifier():
-    problem = P.adversarial(radius=Saddle(10.0, 0.5), dual="best_response")
+    problem = demo_adversarial.adversarial(radius=Saddle(10.0, 0.5), dual="best_response")
     z = jax.jit(problem.project)(Saddle(CLASSIFIER, np.zeros(4)))
     assert_close(z.v, 0.5 * WEIGHT / np.linalg.norm(WEIGHT))
-    plain = P.adversarial(radius=Saddle(10.0, 0.0))  # nothing moves: logistic regression
+    plain = demo_adversarial.adversarial(radius=Saddle(10.0,
+                                                       0.0))  # nothing moves: logistic regression
     assert not np.any(jax.jit(plain.project)(Saddle(CLASSIFIER, np.ones(4))).v)
 
 
 @pytest.mark.slow
 def test_private_training_against_shifts_lowers_the_robust_risk(classes):
-    problem, start = P.adversarial(radius=Saddle(10.0, 0.5)), P.linear_start(4)
+    problem = demo_adversarial.adversarial(radius=Saddle(10.0, 0.5))
+    start = demo_adversarial.linear_start(4)
     state, _ = private(problem, start, classes, clip=Saddle(1.5, 10.0), step=Saddle(1.0, 0.2),
                        epsilon=3.0)
     w = state.average.w
     risk = jax.jit(lambda w: jmm.metrics.primal_risk(problem, w, classes))
     assert risk(w) < 0.75 * risk(start.w)
-    assert P.robust_accuracy(w, classes, 0.5) > 0.7
+    assert demo_adversarial.robust_accuracy(w, classes, 0.5) > 0.7
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from jaxminimax import Saddle, clipped_sum, saddle_operator
 from jaxminimax.gradients import budget, summation
 from jaxminimax.gradients.integer_sums import Grid, parts
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 from jaxminimax.types import with_strategy
 
 S = jax.ShapeDtypeStruct

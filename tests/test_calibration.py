@@ -13,7 +13,7 @@ from benchmarks.privacy import calibration
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibration as search
 from jaxminimax.accounting import curve, subsampling
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 EPSILONS, DELTAS, TIMES = (1e-3, 0.1, 1.0, 20.0), (1e-4, 1e-10), (1, 1000, 10**6)

@@ -13,7 +13,7 @@ from scipy import fft, special, stats
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibration, composition, curve, pairs, subsampling, tilt
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
 

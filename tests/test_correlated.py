@@ -13,17 +13,11 @@ from scipy.linalg import toeplitz
 import jaxminimax as jmm
 from jaxminimax import Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.mechanism import (
-    FRACTION,
-    TOGETHER,
-    CorrelatedSums,
-    TreeSums,
-    coefficients,
-    grid_bits,
-)
+from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism import factorisation as described
-from jaxminimax.mechanism.correlated import norms, sums_for
 from jaxminimax.mechanism.description import charges as described_charges
+from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients, norms, sums_for
+from jaxminimax.mechanism.grid import grid_bits
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, stream
 from jaxminimax.releases.stream import release_leaf

@@ -9,7 +9,8 @@ import pytest
 
 import jaxminimax as jmm
 from benchmarks.privacy import fuzz, fuzz_cases
-from jaxminimax.mechanism import Description, OneRelease
+from jaxminimax.mechanism import Description
+from jaxminimax.mechanism.repeat import OneRelease
 
 
 def test_random_and_hostile_cases_are_answered_soundly_or_refused(tmp_path, capsys):

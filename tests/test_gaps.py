@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.examples import demo_games
 from benchmarks.utility import gaps
 from jaxminimax import Saddle, metrics, problems
 
@@ -46,7 +47,7 @@ def test_weak_is_at_most_strong_and_strong_at_most_weak_plus_the_spread():
 @pytest.mark.slow
 @pytest.mark.parametrize("p", [0.6, 0.2, 1.0])
 def test_the_gap_of_the_kinked_game_has_a_closed_form(p):
-    game, s = problems.kinked_game(), (1 - p) / 2
+    game, s = demo_games.kinked_game(), (1 - p) / 2
     count = np.round(100 * np.array([s, p, s])).astype(int)
     column = jnp.asarray(np.repeat([-1.0, 0.0, 1.0], count))
     data = (column, column)

@@ -14,7 +14,7 @@ from jaxminimax.base import programs
 from jaxminimax.gradients.ghost import planning
 from jaxminimax.gradients.integer_sums import Grid, is_words
 from jaxminimax.gradients.summation import Rounding
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 SIZE = 4
 

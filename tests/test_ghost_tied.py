@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
-from jaxminimax.gradients.ghost import factors, planning, tables
+from jaxminimax.gradients.ghost import factors, planning
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.gradients.summation import Rounding
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 TABLE, WIDTH, ROWS, LOOKUPS = 60, 8, 2, 3
 
@@ -178,7 +178,7 @@ def test_a_norm_without_some_pieces_is_seen(dropped, monkeypatch):
         return jnp.hypot(*apart)
 
     summed.clear_cache()
-    monkeypatch.setattr(tables, "union_norms", wrong)
+    monkeypatch.setattr(factors, "union_norms", wrong)
     assert length(summed("ghost", 1.0, r, only(1, 0))) > 1.3
     summed.clear_cache()
 

@@ -11,8 +11,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Repeat, Saddle
 from jaxminimax.base.random_bits import threefry, threefry_key
-from jaxminimax.mechanism import SampleKeys
-from jaxminimax.mechanism.sampling import draw_in_group
+from jaxminimax.mechanism.sampling import SampleKeys, draw_in_group
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient

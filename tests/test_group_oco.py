@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from jaxminimax import Parallel, Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.mechanism import RecordLosses, TreeSums
 from jaxminimax.releases.losses import release_loss
@@ -327,7 +328,7 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
     """Two groups; at the optimum the wider one weighs 0.946. The paper's steps, epsilon = 10."""
     rounds, dim = 4000, 2
     means, widths = np.array([[-0.25, 0.0], [0.25, 0.0]]), np.sqrt([0.05, 0.273])
-    best, v, risk = problems.group_means_optimum(means, widths**2 / 2)
+    best, v, risk = demo_games.group_means_optimum(means, widths**2 / 2)
     assert v[1] == pytest.approx(0.946, abs=1e-9)
     hyper = jmm.plan(group_oco, problem=POINTS, sizes=(2 * rounds,) * 2, dim=dim, epsilon=10.0,
                      delta=1e-6, iterations=rounds).hyper

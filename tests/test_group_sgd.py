@@ -10,6 +10,7 @@ import pytest
 from scipy import optimize
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from jaxminimax import (
     FixedSize,
     Full,
@@ -369,7 +370,7 @@ def excess(algorithm, n, runs, rounds=None):
     w = np.asarray(average.w, np.float64)
     risk = np.max(np.sum((w[:, None] - means) ** 2, 2) / 2 + spreads, 1)
     error = np.std(risk) / np.sqrt(runs)
-    return np.mean(risk) - problems.group_means_optimum(means, spreads)[2], average, hyper, error
+    return np.mean(risk) - demo_games.group_means_optimum(means, spreads)[2], average, hyper, error
 
 
 @pytest.mark.slow

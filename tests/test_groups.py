@@ -7,7 +7,8 @@ import pytest
 from scipy import optimize
 
 import jaxminimax as jmm
-from jaxminimax.problems import by_group, group_glm, group_means, group_means_optimum
+from benchmarks.examples import demo_games
+from jaxminimax.problems import by_group, group_glm, group_means
 
 # --- layout ---
 
@@ -93,7 +94,7 @@ def test_groups_around_a_centre_have_it_as_their_solution():
     u = np.eye(p, d) - np.append(np.full(p, 1 / p), np.zeros(d - p))
     u /= np.linalg.norm(u[0])
     centre = np.linspace(-0.2, 0.3, d)
-    w, v, value = group_means_optimum(centre + far * u, np.full(p, 0.1))
+    w, v, value = demo_games.group_means_optimum(centre + far * u, np.full(p, 0.1))
     np.testing.assert_allclose(w, centre, atol=1e-12)
     np.testing.assert_allclose(v, 1 / p, atol=1e-12)
     assert value == pytest.approx(far**2 / 2 + 0.1)
@@ -104,7 +105,7 @@ def test_groups_around_a_centre_have_it_as_their_solution():
 def test_of_two_groups_the_wider_one_pulls_harder(spreads, share):
     """S = clip(1/2 + (V_2 - V_1) / (2 D^2), 0, 1) of the way to the second, V = 2 c."""
     means = np.array([[0.0, 0.0], [0.0, np.sqrt(0.8)]])
-    w, v, _ = group_means_optimum(means, np.array(spreads))
+    w, v, _ = demo_games.group_means_optimum(means, np.array(spreads))
     np.testing.assert_allclose(v, [1 - share, share], atol=1e-9)
     np.testing.assert_allclose(w, share * means[1], atol=1e-9)
 
@@ -113,7 +114,7 @@ def test_of_two_groups_the_wider_one_pulls_harder(spreads, share):
 def test_the_solution_agrees_with_a_general_solver(p):
     rng = np.random.default_rng(p)
     means, spreads = rng.normal(size=(p, 3)), rng.uniform(0, 1, p)
-    w, v, value = group_means_optimum(means, spreads)
+    w, v, value = demo_games.group_means_optimum(means, spreads)
     found = optimize.minimize(
         lambda x: x[3], np.append(means.mean(0), 10.0), method="SLSQP", tol=1e-14, constraints={
             "type": "ineq",
@@ -148,7 +149,7 @@ def test_the_mean_problem_measures_what_its_optimum_solves():
     z = rng.normal(size=(40, 3)) * 0.3
     data, sizes = by_group(z, np.arange(40) % 4)
     moments = [(data[i].mean(0), data[i].var(0).sum() / 2) for i in range(4)]
-    w, _, value = group_means_optimum(*map(np.array, zip(*moments, strict=True)))
+    w, _, value = demo_games.group_means_optimum(*map(np.array, zip(*moments, strict=True)))
     problem = group_means(radius=1.0, record_bound=5.0)
     assert jmm.metrics.worst_group_risk(problem, jnp.asarray(w), data, sizes) == (
         pytest.approx(value))

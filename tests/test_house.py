@@ -29,7 +29,7 @@ ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "plan_command", "tables", "estimators",
                "__init__", "__main__"}
 # of the door
-TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.slots", "placement.shard_sums"}
+TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}
 
 # the only functions that data may be handed to
 DOOR = {"release", "noisy_operator", "noisy_operator_and_clip", "release_resolvent",

@@ -19,17 +19,17 @@ from benchmarks.privacy import noise_law
 from jaxminimax import noise as law
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.tree import in_float64
-from jaxminimax.noise import _further, _laplace, _normal, _tables
-from jaxminimax.noise._places import places
+from jaxminimax.noise import _sampler, _tables
+from jaxminimax.noise._sampler import places
 
 mp.mp.prec = 400
 BITS = 22
 SIZE = 4096
 UNIT = mp.mpf(2) ** -_tables.FRACTION
 normal = jax.jit(law.floored_normal, static_argnums=1)
-first = jax.jit(_normal.first)
-middle = jax.jit(_further.middle)
-last = jax.jit(jax.vmap(_further.last))
+first = jax.jit(_sampler.first)
+middle = jax.jit(_tables.middle)
+last = jax.jit(jax.vmap(_tables.last))
 
 
 @pytest.fixture(autouse=True)
@@ -178,10 +178,10 @@ def test_every_cell_of_the_first_stage_is_within_its_error():
                + half(c1))  # the error's own
     moved = 0.5 * 2.0**BITS * np.abs(slope[0]) - 0.5 * np.abs(c1)
     assert np.all(y < 2**14)
-    assert (fit + rounded + moved).max() < _normal.FIRST_ERROR
+    assert (fit + rounded + moved).max() < _sampler.FIRST_ERROR
     # y - error stays positive, whatever its rounding, so conversion is the floor
     lowest = c0 + c1 * largest + c2 * largest**2
-    assert np.all(lowest - 0.5 * np.abs(c1) - 2 * _normal.FIRST_ERROR > 0)
+    assert np.all(lowest - 0.5 * np.abs(c1) - 2 * _sampler.FIRST_ERROR > 0)
     assert np.all(c2 >= 0)
 
 
@@ -194,7 +194,7 @@ def certain(word, shift=0):
     Against the next one, with the smallest and the largest bits that may follow.
     """
     found = np.asarray(first(word, jnp.int32(shift)))
-    doubt = found == _normal.DOUBT
+    doubt = found == _sampler.DOUBT
     wrong = np.zeros(len(word), bool)
     for rest in (0, 2**32 - 1):
         more = jnp.full(len(word), rest, jnp.uint32)
@@ -257,8 +257,8 @@ def test_stages_agree_with_arithmetic_of_400_bits():
     assert np.all(again | (found == expected))
     assert not again[:31].any()
     one = np.asarray(first(jnp.asarray(drawn[:, 0]), jnp.int32(8)))
-    assert np.all((one == _normal.DOUBT) | (one == np.where(sign, ~expected, expected) >> 8))
-    assert (one != _normal.DOUBT)[:13].sum() >= 12
+    assert np.all((one == _sampler.DOUBT) | (one == np.where(sign, ~expected, expected) >> 8))
+    assert (one != _sampler.DOUBT)[:13].sum() >= 12
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_the_brute_force_finds_an_interval_that_is_too_narrow(monkeypatch):
     assert found["wrong"] == 0
     assert found["not_compared"] < 30
     assert found["in_doubt_at_18_bits"] < found["in_doubt_at_22_bits"] < 1
-    monkeypatch.setattr(_normal, "FIRST_ERROR", np.float32(-0.01))
+    monkeypatch.setattr(_sampler, "FIRST_ERROR", np.float32(-0.01))
     assert noise_law.every_word(2**21)["wrong"] > 1000
 
 
@@ -311,9 +311,9 @@ def from_words(monkeypatch, drawn, bits):
     """The sampler on given words, `[32 k, 8]`, for these numbers of bits."""
     with monkeypatch.context() as patch:
         given = jnp.asarray(drawn).T
-        patch.setattr(_normal, "_settled", _normal._settled.__wrapped__)  # traced anew
-        patch.setattr(_normal, "random_words", lambda key, shape: given[0])
-        patch.setattr(_normal, "words_of", lambda key, fine, size, place, parts: jnp.pad(
+        patch.setattr(_sampler, "_settled", _sampler._settled.__wrapped__)  # traced anew
+        patch.setattr(_sampler, "random_words", lambda key, shape: given[0])
+        patch.setattr(_sampler, "words_of", lambda key, fine, size, place, parts: jnp.pad(
             given, ((0, 1), (0, 0)))[:1 + 2 * parts, place])
         draw = jax.jit(lambda b: law.floored_normal(jax.random.key(0), len(drawn), b))
         return [np.asarray(draw(b)) for b in bits]
@@ -397,12 +397,12 @@ def test_a_rare_branch_stays_a_branch_under_vmap(size, least):
 
 
 def test_few_numbers_are_settled_as_many_are(monkeypatch):
-    key, x = jax.random.key(6), jnp.full(64, _normal.DOUBT)
-    few = _normal._settled(key, x, jnp.int32(0))
-    monkeypatch.setattr(_normal, "_FEW", 0)
-    many = jax.jit(_normal._settled.__wrapped__)(key, x, jnp.int32(0))
+    key, x = jax.random.key(6), jnp.full(64, _sampler.DOUBT)
+    few = _sampler._settled(key, x, jnp.int32(0))
+    monkeypatch.setattr(_sampler, "_FEW", 0)
+    many = jax.jit(_sampler._settled.__wrapped__)(key, x, jnp.int32(0))
     np.testing.assert_array_equal(few, many)
-    assert not np.any(few == _normal.DOUBT)
+    assert not np.any(few == _sampler.DOUBT)
 
 
 @pytest.mark.slow  # several programs to compile
@@ -465,8 +465,8 @@ def test_keys_of_the_device_draw_the_same_law():
 def test_words_at_a_place_are_those_of_the_whole_draw_and_further_ones_are_new(generator):
     key = jax.random.key(8, impl=generator)
     size, place = 1000, jnp.array([0, 3, 499, 500, 999])
-    draw = jax.jit(lambda k, place, parts: _further.words_of(
-        k, _further.fine_key(k), size, place, parts), static_argnums=2)
+    draw = jax.jit(lambda k, place, parts: _tables.words_of(
+        k, _tables.fine_key(k), size, place, parts), static_argnums=2)
     found = draw(key, place, 4)
     assert found.shape == (9, 5)
     np.testing.assert_array_equal(found[0], random_words(key, (size,))[place])
@@ -519,7 +519,7 @@ def test_the_ratio_is_asked_for_bits_that_there_are():
 
 def test_digits_have_the_probabilities_of_a_geometric_number():
     """Thresholds are rounded down to 2^-256; what that loses is below the ratio."""
-    table = _laplace.thresholds()
+    table = _sampler.thresholds()
     assert table.shape == (29, 8)
     lost = mp.mpf(0)
     for j, row in enumerate(table.tolist()):
@@ -538,7 +538,7 @@ def test_digits_have_the_probabilities_of_a_geometric_number():
 
 
 def test_each_digit_is_drawn_against_its_threshold(monkeypatch):
-    table = _laplace.thresholds()
+    table = _sampler.thresholds()
     for below, expected in ((0, 0), (1, 2**29 - 1)):  # the threshold itself, and one less
         drawn = table.copy()
         for row in drawn[: 29 * below]:
@@ -547,7 +547,7 @@ def test_each_digit_is_drawn_against_its_threshold(monkeypatch):
             row[k + 1:] = 2**32 - 1
         for sign, value in ((0, expected), (2**31, ~expected)):
             given = jnp.asarray(np.append(np.uint32(sign), drawn.ravel())[:, None])
-            monkeypatch.setattr(_laplace, "random_words", lambda key, shape, given=given: given)
+            monkeypatch.setattr(_sampler, "random_words", lambda key, shape, given=given: given)
             found = jax.jit(lambda k: law.floored_laplace(k, ()))(jax.random.key(0))
             assert found == value
 

@@ -16,7 +16,8 @@ from jaxminimax.gradients import integer_sums
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 from jaxminimax.gradients.integer_sums import Grid, Words
 from jaxminimax.gradients.summation import Rounding
-from jaxminimax.mechanism import BLOCK, _grid, charged_multiplier, grid_bits
+from jaxminimax.mechanism import grid
+from jaxminimax.mechanism.grid import BLOCK, charged_multiplier, grid_bits
 from jaxminimax.releases import noisy_sums
 
 
@@ -86,7 +87,7 @@ def test_no_two_releases_round_with_the_same_numbers():
 def test_rounding_adds_no_more_to_a_distance_than_is_said(d, distance):
     """Differences that are equal in all coordinates are the worst for rounding to the nearest."""
     rng = np.random.default_rng(d)
-    limit = distance + _grid._rounding(distance, d)
+    limit = distance + grid._rounding(distance, d)
     for trial in range(40):
         step = np.ones(d) if trial % 2 else rng.normal(size=d)
         step *= distance / np.linalg.norm(step)
@@ -102,7 +103,7 @@ def test_rounding_to_the_nearest_would_add_more():
     d, step = 30_000, 2 + 1e-6
     moved = np.round(np.full(d, 0.5 - 1e-7) + step) - np.round(np.full(d, 0.5 - 1e-7))
     distance = step * math.sqrt(d)
-    assert np.linalg.norm(moved) > 1.2 * (distance + _grid._rounding(distance, d))
+    assert np.linalg.norm(moved) > 1.2 * (distance + grid._rounding(distance, d))
 
 
 def test_the_error_of_a_block_is_below_its_bound():
@@ -118,7 +119,7 @@ def test_the_error_of_a_block_is_below_its_bound():
             running += row
         for total in (running, np.einsum("ij->j", x), np.asarray(jnp.sum(jnp.asarray(x), 0))):
             worst = max(worst, np.linalg.norm(total - exact))
-    assert 1e-6 < worst < _grid.ETA
+    assert 1e-6 < worst < grid.ETA
 
 
 # --- the charge ---
@@ -194,7 +195,7 @@ def test_failures_of_the_dither_are_counted_once_a_pair_of_sums():
         query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                           sampling=sampling, population=100)
         found = jmm.Repeat(query=query, times=7).realised().failure
-        return found / _grid.DITHER_FAILURE
+        return found / grid.DITHER_FAILURE
 
     assert failures(jmm.Full()) == pytest.approx(7)
     assert failures(jmm.FixedSize(batch=5)) == pytest.approx(14)
@@ -244,7 +245,7 @@ def test_one_of_many_aligned_records_moves_the_sum_by_what_is_charged(strategy, 
     one, other = (whole(_moved(strategy, 512, n > 4096, directions(n, 2, how), clip, dither))
                   for how in (1, -1))
     moved = np.linalg.norm((one - other).astype(float)) / 2**18
-    limit = 2 * (1 + _grid.ETA) + _grid._rounding(2.0**19, 2) / 2**18
+    limit = 2 * (1 + grid.ETA) + grid._rounding(2.0**19, 2) / 2**18
     assert 1.999 < moved <= limit
 
 
@@ -327,4 +328,4 @@ def test_players_have_their_own_deviation_and_unit():
     for s, clip, z in zip(scale, (2.0, 0.5), (1.0, 40.0), strict=True):
         assert float(s.stddev) == pytest.approx(clip * z, rel=1e-6)
         assert float(s.step) * 2.0 ** int(s.log2_steps) == pytest.approx(float(s.stddev), rel=1e-6)
-        assert clip / float(s.step) <= _grid.COARSE * (1 + 1e-6)
+        assert clip / float(s.step) <= grid.COARSE * (1 + 1e-6)

@@ -17,18 +17,10 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle, mechanism
-from jaxminimax.mechanism import (
-    Description,
-    InGroups,
-    Leaf,
-    OneRelease,
-    SampleKeys,
-    Sampling,
-    costs,
-    sentences,
-)
+from jaxminimax.mechanism import Description, Leaf, Sampling, costs, sentences
 from jaxminimax.mechanism.description import own_multiplier, replace_one_only, scaled
-from jaxminimax.mechanism.sampling import Sample, check_batch
+from jaxminimax.mechanism.repeat import OneRelease
+from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
 
 ROOT = pathlib.Path(jmm.__file__).parent
 SAMPLINGS = {"Full", "Poisson", "FixedSize", "Disjoint"}
@@ -156,7 +148,7 @@ def everything(described, rows):
     made, own = jmm.Repeat(query=described, times=12), hyper(described)
     key = jax.random.key(0)
     return {
-        "check": lambda: mechanism.check(made),
+        "check": lambda: mechanism.description.check(made),
         "epsilon": lambda: jmm.epsilon(made, 1e-5),
         "spent": lambda: jmm.epsilon(made, 1e-5, 3),
         "multiplier": lambda: jmm.accounting.effective_noise_multiplier(described),
@@ -186,14 +178,14 @@ def test_an_unknown_sampling_is_refused(sampling, name):
 @pytest.mark.parametrize("described", ["a query", None, object(), Saddle(1.0, 1.0)],
                          ids=["string", "None", "object", "pair"])
 def test_an_unknown_description_is_refused(described):
-    for call in (lambda: mechanism.check(described),
-                 lambda: mechanism.check(jmm.Sequence(parts=(described,))),
+    for call in (lambda: mechanism.description.check(described),
+                 lambda: mechanism.description.check(jmm.Sequence(parts=(described,))),
                  lambda: jmm.epsilon(described, 1e-5),
                  lambda: jmm.epsilon(jmm.Parallel(parts=(described,)), 1e-5, 1),
                  lambda: jmm.accounting.calibrate_noise(described, 1.0, 1e-5),
                  lambda: mechanism.releases(described),
                  lambda: mechanism.leaves(described),
-                 lambda: mechanism.charges(described, "replace_one")):
+                 lambda: mechanism.description.charges(described, "replace_one")):
         with pytest.raises(ValueError, match="A mechanism is a Repeat, a Sequence or another"):
             call()
 
@@ -345,7 +337,7 @@ def test_a_new_sampling_is_refused_for_what_it_does_not_offer():
     with pytest.raises(ValueError, match="No pair is known to be the worst"):
         everything(described, None)["audit"]()
     with pytest.raises(ValueError, match="batch must be at most"):
-        mechanism.check(jmm.Repeat(query=query(Shuffled(batch=41)), times=1))
+        mechanism.description.check(jmm.Repeat(query=query(Shuffled(batch=41)), times=1))
 
 
 @jmm.types.pytree_dataclass
@@ -376,7 +368,7 @@ class Absent(jmm.Poisson):
 
 def test_the_noise_of_a_solution_covers_the_pair_that_its_charge_compares():
     def unit(sampling):
-        return mechanism.noise_unit(jmm.mechanism.Resolvent(
+        return mechanism.resolvent.noise_unit(jmm.mechanism.Resolvent(
             bound=1.0, prox=1.0, lipschitz=0.0, diameter=1.0, slack=0.5, population=40,
             sampling=sampling, assumes="monotone"))
 

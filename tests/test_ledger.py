@@ -29,7 +29,7 @@ from jaxminimax.accounting.answers import worst
 from jaxminimax.accounting.books import RunMark
 from jaxminimax.accounting.curve import charges
 from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
 ROOT = pathlib.Path(__file__).parents[1]

@@ -13,7 +13,9 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, subsampling
 from jaxminimax.accounting import pairs as dominating
-from jaxminimax.mechanism import DITHER_FAILURE, PrivacyLoss, costs
+from jaxminimax.mechanism import costs
+from jaxminimax.mechanism.costs import PrivacyLoss
+from jaxminimax.mechanism.grid import DITHER_FAILURE
 
 RO = "replace_one"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_gan
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import threefry_key
 from jaxminimax.gradients.clipping import clipped_sum
@@ -221,16 +222,16 @@ def test_statistics_of_a_batch_stay_refused():
 
 @pytest.mark.slow
 def test_a_gan_with_fresh_points_draws_others_in_every_round():
-    problem = jmm.problems.wgan(lambda w, x: w @ x, lambda v, xi: v + xi,
-                                jmm.problems.FreshLatents(6, D), limit=2.0, norm="ball")
+    problem = demo_gan.wgan(lambda w, x: w @ x, lambda v, xi: v + xi,
+                            demo_gan.FreshLatents(6, D), limit=2.0, norm="ball")
     assert problem.random
     v = jnp.full(D, 0.3)
     one, other = (problem.public(Saddle(jnp.ones(D), v), jax.random.key(k)) for k in range(2))
     # points come with their mirrors, so their mean is 0: the operator is linear, and equal
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), one, other)
     np.testing.assert_allclose(one.w, -v, atol=1e-12)
-    bent = jmm.problems.wgan(lambda w, x: jnp.tanh(w @ x), lambda v, xi: v + xi,
-                             jmm.problems.FreshLatents(6, D))
+    bent = demo_gan.wgan(lambda w, x: jnp.tanh(w @ x), lambda v, xi: v + xi,
+                         demo_gan.FreshLatents(6, D))
     one, other = (bent.public(Saddle(jnp.ones(D), v), jax.random.key(k)) for k in range(2))
     assert np.abs(one.w - other.w).max() > 1e-3
     only = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
@@ -238,4 +239,4 @@ def test_a_gan_with_fresh_points_draws_others_in_every_round():
     done = jmm.run(KEY, START, DATA[0], settings, jmm.sgda, bent)
     assert np.isfinite(done.state.z.v).all()
     with pytest.raises(ValueError, match="even"):
-        jmm.problems.FreshLatents(5, 2)
+        demo_gan.FreshLatents(5, 2)

@@ -55,10 +55,10 @@ def test_sensitivity_and_noise_are_those_of_the_reference_table(phase, reg_w, ex
     assert query.reg_lam == pytest.approx(0.2564, abs=5e-5)
     at = query.reg_w * 2 ** (phase - 1)
     assert at == pytest.approx(reg_w, rel=3e-4)
-    assert mechanism.exact_sensitivity(query, at) == pytest.approx(exact, rel=3e-4)
+    assert mechanism.solutions.exact_sensitivity(query, at) == pytest.approx(exact, rel=3e-4)
     z = jmm.accounting.calibrate_noise(query, 1.0, 1e-6).noise_multiplier
     assert z == pytest.approx(dpa.get_sigma_gaussian(1.0, 1e-6), rel=1e-9)
-    assert z * mechanism.solution_length(query, at) == pytest.approx(noise, rel=3e-3)
+    assert z * mechanism.solutions.solution_length(query, at) == pytest.approx(noise, rel=3e-3)
 
 
 def test_the_step_size_lets_the_noise_of_a_phase_be_as_large_as_it_may():
@@ -66,7 +66,7 @@ def test_the_step_size_lets_the_noise_of_a_phase_be_as_large_as_it_may():
     known = dict(sizes=sizes, lipschitz=2.0, bound=3.0, diameter=4.0)
     eta = phased_erm.calibrated_eta(**known, dim=dim, epsilon=0.02, delta=1e-6)
     query = phased_erm.regularised(eta, **known)
-    shares = [dim * (z * mechanism.solution_length(query, query.reg_w * 2.0**t)) ** 2
+    shares = [dim * (z * mechanism.solutions.solution_length(query, query.reg_w * 2.0**t)) ** 2
               / (2.0 ** -(t + 1) * 4.0**2) for t in range(query.phases)]
     assert max(shares) == pytest.approx(1.0, rel=1e-6)
     easy = dict(dim=1, epsilon=10.0, delta=1e-6)
@@ -108,8 +108,9 @@ def test_every_phase_of_the_reference_run_is_certified_again_from_its_records():
         reg_w = query.reg_w * 2**t
         value = groups.objective(risks, centre, reg_w=reg_w, reg_lam=query.reg_lam)
         found = groups.certify(jax.grad(value), BALL.project, jnp.asarray(point),
-                               smooth=mechanism.solution_smooth(query, reg_w), modulus=reg_w)
-        wanted = query.slack * mechanism.exact_sensitivity(query, reg_w)
+                               smooth=mechanism.solutions.solution_smooth(query, reg_w),
+                               modulus=reg_w)
+        wanted = query.slack * mechanism.solutions.exact_sensitivity(query, reg_w)
         away = float(found.distance + jnp.linalg.norm(found.point - point))
         assert away <= 2 * wanted
         centre = jnp.asarray(point)
@@ -167,9 +168,10 @@ def test_opposite_lines_attain_the_sensitivity_but_for_the_slack():
     hyper = describe(LINE, (6,), 1, reg_lam=1e9)
     one, two = (released(hyper, jnp.zeros((1, 6)).at[0, 2].set(x), LINE, jnp.zeros(1))
                 for x in (9.0, -9.0))
-    exact = mechanism.exact_sensitivity(hyper.query, hyper.query.reg_w)
+    exact = mechanism.solutions.exact_sensitivity(hyper.query, hyper.query.reg_w)
     assert abs(one - two)[0, 0] == pytest.approx(2 / (6 * 3.0), rel=1e-3)
-    assert 0.98 * exact < abs(one - two)[0, 0] <= mechanism.solution_length(hyper.query, 3.0)
+    length = mechanism.solutions.solution_length(hyper.query, 3.0)
+    assert 0.98 * exact < abs(one - two)[0, 0] <= length
 
 
 @pytest.mark.slow
@@ -186,7 +188,7 @@ def test_random_neighbours_never_exceed_the_sensitivity():
         run = jax.jit(jax.vmap(lambda x, y, hyper=hyper, start=start: jmm.run(
             jax.random.key(0), start, (x, y), hyper, phased_erm, problem)[0].z.w))
         apart = np.linalg.norm(run(x, y) - run(other, y), axis=1)
-        shares += list(apart / mechanism.solution_length(hyper.query, reg_w))
+        shares += list(apart / mechanism.solutions.solution_length(hyper.query, reg_w))
     assert 0.1 < max(shares) <= 1
 
 
@@ -201,7 +203,7 @@ def test_the_noise_is_the_length_times_the_multiplier(factor):
     for phase in range(3):
         noise = np.asarray(release_group_solution(jax.random.key(1), query, jnp.int32(phase), flat,
                                                   w, data))
-        expected = 7.0 * mechanism.solution_length(query, query.reg_w * 2**phase)
+        expected = 7.0 * mechanism.solutions.solution_length(query, query.reg_w * 2**phase)
         assert (abs(np.std(noise) / expected - 1) < 0.03) == (factor == 1.0)
         assert abs(np.mean(noise)) < 0.05 * expected
 
@@ -224,11 +226,11 @@ def test_a_halved_sensitivity_would_be_seen_by_the_opposite_lines(monkeypatch):
     """Who releases less noise than the true distance times z, releases too little."""
     query = describe(LINE, (6,), 1, reg_lam=1e9).query
     true = 2 * LINE.lipschitz / (6 * query.reg_w)
-    assert mechanism.solution_length(query, query.reg_w) >= true
-    exact = mechanism.exact_sensitivity
-    monkeypatch.setattr(mechanism.group_solution, "exact_sensitivity",
+    assert mechanism.solutions.solution_length(query, query.reg_w) >= true
+    exact = mechanism.solutions.exact_sensitivity
+    monkeypatch.setattr(mechanism.solutions, "exact_sensitivity",
                         lambda q, mu: exact(q, mu) / 2)
-    assert mechanism.solution_length(query, query.reg_w) < true
+    assert mechanism.solutions.solution_length(query, query.reg_w) < true
 
 
 @pytest.mark.slow

@@ -26,7 +26,9 @@ from test_doors import DOORS, ROWS, SIZES, Door, N, W
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import detectors, subtle
 from jaxminimax import Saddle
-from jaxminimax.mechanism import coefficients, noise_unit, solution_length
+from jaxminimax.mechanism.factorisation import coefficients
+from jaxminimax.mechanism.resolvent import noise_unit
+from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
 

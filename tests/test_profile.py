@@ -17,7 +17,7 @@ from scipy import integrate, optimize, special, stats
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, pairs, renyi
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 MAIN = (64 / 39992, 1.34254, 9373)  # rate, noise, releases
 real = pytest.mark.usefixtures("real_noise")
@@ -292,7 +292,7 @@ def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
 
 def test_a_new_description_says_nothing_of_several_records_and_gets_the_lemma():
     assert not jmm.mechanism.Description.together(poisson())
-    assert not jmm.mechanism.OneRelease.together(poisson().query, poisson())
+    assert not jmm.mechanism.repeat.OneRelease.together(poisson().query, poisson())
 
 
 # --- words, JSON and pictures ---

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jaxminimax.accounting import curve, subsampling
 from jaxminimax.accounting import pairs as dominating
 from jaxminimax.base import masses
-from jaxminimax.mechanism import PrivacyLoss
+from jaxminimax.mechanism.costs import PrivacyLoss
 
 DIGITS = 60
 exactly = settings(max_examples=40, deadline=None, derandomize=True, database=None)

@@ -145,7 +145,7 @@ def constants(n, first, rest=0.0):
 
 
 def limit(q):
-    return 2 * mechanism.noise_unit(q)
+    return 2 * mechanism.resolvent.noise_unit(q)
 
 
 SAMPLINGS = {"full": (Full(), 6), "disjoint": (Disjoint(batch=3), 6),
@@ -226,8 +226,8 @@ def test_a_modulus_is_charged_as_it_is_noised():
                                   bound=M, smooth=1.0, diameter=2.0, modulus=mu, **more).hyper.query
                          for mu in (0.0, 1.0))
         assert strong.noise_multiplier == plain.noise_multiplier
-        assert mechanism.noise_unit(strong) * (strong.prox + 1.0) == pytest.approx(
-            mechanism.noise_unit(plain) * plain.prox)
+        assert mechanism.resolvent.noise_unit(strong) * (strong.prox + 1.0) == pytest.approx(
+            mechanism.resolvent.noise_unit(plain) * plain.prox)
 
 
 @pytest.mark.slow
@@ -266,7 +266,7 @@ def test_the_noise_is_the_displacement_times_the_multiplier(factor):
     data = Saddle(jnp.zeros((6, 1)), jnp.zeros((6, 1)))
     problem = Problem(operator=lambda z, x: jax.tree.map(jnp.zeros_like, z))
     state = one_round(jax.random.key(1), zeros, data, hyper_of(q, diameter=1.0), problem)
-    expected = 7.0 * mechanism.noise_unit(q)
+    expected = 7.0 * mechanism.resolvent.noise_unit(q)
     for x in state.z:
         assert (abs(np.std(x) / expected - 1) < 0.03) == (factor == 1.0)
     both = np.asarray(state.z.w[:10_000]), np.asarray(state.z.v)
@@ -289,7 +289,7 @@ def test_a_large_poisson_batch_is_as_steep_as_it_is_large():
     with pytest.raises(ValueError, match=r"prox must exceed 1\.5,"):
         proximal.certified(query(sampling, n, **numbers, prox=1.4))
     q = query(sampling, n, **numbers, prox=1.6)
-    assert mechanism.modulus(q) == pytest.approx(1.6 - 60 / size)
+    assert mechanism.resolvent.modulus(q) == pytest.approx(1.6 - 60 / size)
     slopes = np.full(n, -1.0)
     slopes[0] = 0.0
     data, other = ((jnp.asarray(slopes), jnp.asarray(np.eye(n)[0] * s)) for s in (1.0, -1.0))
@@ -318,7 +318,7 @@ def test_no_rounding_of_the_solution_escapes_the_noise():
     q = query(population=1, bound=40.0, prox=1e6, lipschitz=0.0, noise_multiplier=0.3)
     point = 1000.0 - 1.0 / 1e6
     released = moved(q, jnp.ones(1), problem, start)
-    std = mechanism.noise_unit(q) * 0.3
+    std = mechanism.resolvent.noise_unit(q) * 0.3
     assert std < np.spacing(np.float32(1000.0))
     grid = np.spacing(np.float32(999.9))
     below, above = np.floor(point / grid) * grid, np.ceil(point / grid) * grid
@@ -480,7 +480,7 @@ def test_one_pass_is_one_gaussian_and_its_noise_the_worked_example():
               noise_multiplier=None)
     hyper = jmm.calibrate(proximal, hyper_of(q, made.iterations), 1.0, 1e-5)
     assert limit(hyper.query) == pytest.approx(0.01882602, rel=1e-6)
-    assert mechanism.noise_unit(hyper.query) * hyper.query.noise_multiplier == (
+    assert mechanism.resolvent.noise_unit(hyper.query) * hyper.query.noise_multiplier == (
         pytest.approx(0.07023295, rel=1e-6))
     assert hyper.query.steps == 9  # 37 with the proximal term inside the operator
 
@@ -511,7 +511,7 @@ def test_removing_a_record_is_covered_for_poisson_and_refused_for_subsets():
     apart = max(np.linalg.norm(moved(q, zero, CONSTANT, ORIGIN, s, diameter=9.0)
                                - moved(q, one, CONSTANT, ORIGIN, s, diameter=9.0))
                 for s in range(24))  # in some of which the record is sampled
-    assert 0.95 * mechanism.noise_unit(q) < apart <= mechanism.noise_unit(q)
+    assert 0.95 * mechanism.resolvent.noise_unit(q) < apart <= mechanism.resolvent.noise_unit(q)
     noisy = dataclasses.replace(q, noise_multiplier=5.0)
     assert jmm.epsilon(Repeat(query=noisy, times=3), 1e-5, neighbours="add_or_remove_one") < (
         jmm.epsilon(Repeat(query=noisy, times=3), 1e-5))

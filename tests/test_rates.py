@@ -11,6 +11,7 @@ import pytest
 
 import jaxminimax as jmm
 from benchmarks.common import evaluations
+from benchmarks.examples import demo_games
 from benchmarks.utility.rates import __main__ as rates
 from benchmarks.utility.rates import cases as rate_cases
 from benchmarks.utility.rates import games as rate_games
@@ -113,7 +114,7 @@ def test_costs_are_of_the_promised_order():
 def test_the_excess_of_groups_around_a_point_is_that_of_the_sample():
     data = np.asarray(rate_cases.group_sample(20)(jax.random.key(0)), np.float64)
     means, spreads = data.mean(1), data.var(1).sum(1) / 2
-    w, _, best = jmm.problems.group_means_optimum(means, spreads)
+    w, _, best = demo_games.group_means_optimum(means, spreads)
     np.testing.assert_allclose(w, 0, atol=1e-6)
     x = np.linspace(-0.3, 0.4, 10)
     worst = np.max(np.sum((x - means) ** 2, 1) / 2 + spreads)

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from benchmarks.utility.rates.cases import solution_cost
 from jaxminimax import (
     FixedSize,
@@ -84,7 +85,7 @@ def path(algorithm, hyper, data, key=0):
 def test_the_moduli_of_the_rounds():
     assert [recursive.modulus(1.0, t) for t in (1, 2, 3, 4)] == [4, 12, 28, 60]
     q = query(prox=4 * 0.3)
-    assert [float(mechanism.on_part(q, p).prox) for p in range(4)] == pytest.approx(
+    assert [float(mechanism.resolvent.on_part(q, p).prox) for p in range(4)] == pytest.approx(
         [0.3 * x for x in (4, 12, 28, 60)])
 
 
@@ -224,7 +225,7 @@ def test_opposite_linear_records_attain_the_sensitivity_and_the_noise_just_cover
     # the second part is solved around a centre that holds two thirds of the first noise
     noise = many[:, 1] - one[1] - 2 / 3 * (many[:, 0] - one[0])
     std = np.std(noise)
-    described = float(mechanism.noise_unit(mechanism.on_part(hyper.query, 1))
+    described = float(mechanism.resolvent.noise_unit(mechanism.resolvent.on_part(hyper.query, 1))
                       * hyper.query.noise_multiplier)
     assert std == pytest.approx(described, rel=0.05)
 
@@ -440,7 +441,8 @@ def test_the_calibrated_noise_is_a_seventh_to_a_fourteenth_of_the_published_form
     ratios = []
     for t in range(1, 8):
         unit = NUMBERS["bound"] / (2**t * lam * q.population)
-        sigma = float(mechanism.noise_unit(mechanism.on_part(q, t - 1)) * q.noise_multiplier)
+        part = mechanism.resolvent.on_part(q, t - 1)
+        sigma = float(mechanism.resolvent.noise_unit(part) * q.noise_multiplier)
         ratios.append(8 * math.sqrt(math.log(2e6)) * unit / sigma)
     assert ratios[0] == pytest.approx(30.47 / (1.02 * 4.2247), rel=1e-3)
     assert ratios == sorted(ratios)
@@ -448,12 +450,22 @@ def test_the_calibrated_noise_is_a_seventh_to_a_fourteenth_of_the_published_form
     assert jmm.epsilon(recursive.mechanism(plan.hyper), 1e-6) == pytest.approx(1.0, abs=1e-6)
 
 
+def published_rounds(*, population, dim, epsilon, delta):
+    """T = log2(L / (B lambda)) of Theorem 12 on n' = n / log2 n records, not rounded.
+
+    Below 1 the published algorithm has no round to do.
+    """
+    m = population / math.log2(population)
+    privacy = 0.0 if epsilon is None else math.sqrt(dim * math.log(2 / delta)) / epsilon
+    return -math.log2(48 * (1 / math.sqrt(m) + privacy / m))
+
+
 @pytest.mark.parametrize(("n", "free", "ten", "hundred"), [
     (1e3, -2.26, -3.40, -4.52), (1e4, -0.81, -1.33, -2.06), (1e5, 0.69, 0.48, 0.12),
     (1e6, 2.22, 2.15, 2.00), (1e7, 3.77, 3.75, 3.69)])
 def test_the_published_constants_leave_no_round_below_a_hundred_thousand_records(
         n, free, ten, hundred):
-    made = [recursion.published_rounds(population=int(n), dim=d, epsilon=e, delta=1e-6)
+    made = [published_rounds(population=int(n), dim=d, epsilon=e, delta=1e-6)
             for d, e in ((10, None), (10, 1.0), (100, 1.0))]
     np.testing.assert_allclose(made, [free, ten, hundred], atol=0.006)
     plan = planned(1000, mode="paper")
@@ -465,8 +477,8 @@ def test_the_published_constants_leave_no_round_below_a_hundred_thousand_records
         assert made.vacuous  # with few records the bound is above L B, whether it holds or not
         assert any("does not hold" in why for why in made.why) == fails
     assert [planned(n).vacuous for n in (100_000, 200_000)] == [True, False]
-    assert recursion.published_rounds(population=201_000, dim=10, epsilon=1.0, delta=1e-6) < 1
-    assert recursion.published_rounds(population=201_100, dim=10, epsilon=1.0, delta=1e-6) > 1
+    assert published_rounds(population=201_000, dim=10, epsilon=1.0, delta=1e-6) < 1
+    assert published_rounds(population=201_100, dim=10, epsilon=1.0, delta=1e-6) > 1
     bound, reach = NUMBERS["bound"], NUMBERS["diameter"]
     public = recursion.Public(10, bound, reach, None, 1e-6, 0.0, 0.01)
     plenty = recursion.schedule(public, 10**9)
@@ -642,7 +654,7 @@ def test_strong_convexity_is_found_without_being_told():
     assert math.log(made[1] / made[0]) / math.log(4) == pytest.approx(-0.93, abs=0.1)
 
 
-KINKED = problems.kinked_game()
+KINKED = demo_games.kinked_game()
 KINKS = tuple(jnp.array([-1.0, 0.0, 0.0, 0.0, 1.0]) for _ in "ab")
 
 

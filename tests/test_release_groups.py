@@ -13,7 +13,8 @@ from scipy import stats
 import jaxminimax as jmm
 from benchmarks.privacy.narrow import Narrow
 from jaxminimax import FixedSize, Full, GroupGradients, GroupLosses, Poisson, Repeat
-from jaxminimax.mechanism import in_group, overflow_probability
+from jaxminimax.mechanism import overflow_probability
+from jaxminimax.mechanism.groups import in_group
 from jaxminimax.noise import floats
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases.groups import release_group_gradient

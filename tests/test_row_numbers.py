@@ -13,7 +13,8 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.drivers.prefetch import Supply
-from jaxminimax.mechanism import row_numbers
+from jaxminimax.mechanism import sampling
+from jaxminimax.placement import host_data
 
 N = 2**33 + 12_345
 KEY = jax.random.key(5)
@@ -56,7 +57,7 @@ def sent(sampling, times):
 
 
 def numbers(window):
-    return row_numbers.joined(np.asarray(window.numbers), np.asarray(window.high))
+    return host_data.joined(np.asarray(window.numbers), np.asarray(window.high))
 
 
 @pytest.mark.parametrize("n", [2**30, 2**31 - 1, 2**33, N, 2**62 - 1])
@@ -64,9 +65,9 @@ def test_a_draw_is_the_exact_product_of_96_bits(n):
     words = np.array(random_words(KEY, (3, 60)))
     words[:, :3] = np.array([[0, 2**32 - 1, 2**32 - 1], [0, 2**32 - 1, 0],
                              [0, 2**32 - 1, 2**31]], np.uint32)
-    low, high = jax.jit(row_numbers.scaled, static_argnums=1)(jnp.asarray(words), n)
+    low, high = jax.jit(sampling.wide_scaled, static_argnums=1)(jnp.asarray(words), n)
     exact = [sum(int(w) << 32 * k for k, w in enumerate(column)) * n >> 96 for column in words.T]
-    assert row_numbers.joined(np.asarray(low), np.asarray(high)).tolist() == exact
+    assert host_data.joined(np.asarray(low), np.asarray(high)).tolist() == exact
     assert max(exact) < n
 
 
@@ -88,7 +89,7 @@ def test_consecutive_rows_are_read_in_order_and_from_the_first_again(batch, firs
     draw = jax.jit(lambda k: jmm.Disjoint(batch=batch).draw(None, k, N))
     for release in (first, first + 1, first + each):
         sample = draw(jnp.int32(release))
-        found = row_numbers.joined(np.asarray(sample.rows), np.asarray(sample.high))
+        found = host_data.joined(np.asarray(sample.rows), np.asarray(sample.high))
         start = release % each * batch
         np.testing.assert_array_equal(found, np.arange(start, start + batch))
 

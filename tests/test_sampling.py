@@ -12,15 +12,15 @@ from scipy import stats
 
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Query, Saddle
 from jaxminimax.mechanism import (
-    SampleKeys,
     distinct,
     fixed_size,
     overflow_probability,
     poisson,
     rows_read,
     sampling,
-    slots,
 )
+from jaxminimax.mechanism import distinct as slots
+from jaxminimax.mechanism.sampling import SampleKeys
 
 SIGMAS = 4.5
 # (q, n): all, half, tiny expected size, one record, not a power of 16, more than one digit

@@ -19,7 +19,8 @@ from jaxminimax import GroupLosses, active_groups, noise, problems
 from jaxminimax.accounting import renyi
 from jaxminimax.accounting import selection as blocks
 from jaxminimax.audit import index_signal
-from jaxminimax.mechanism import PrivacyLoss, Selection
+from jaxminimax.mechanism import Selection
+from jaxminimax.mechanism.costs import PrivacyLoss
 from jaxminimax.noise import _chosen
 from jaxminimax.releases import losses as door
 from jaxminimax.releases.groups import release_group_gradient

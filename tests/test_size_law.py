@@ -15,7 +15,7 @@ import jaxminimax as jmm
 from jaxminimax.accounting.pairs import _Mixtures
 from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.mechanism import costs, distinct, poisson, size_law
-from jaxminimax.mechanism.slots import CROWDED
+from jaxminimax.mechanism.distinct import CROWDED
 
 N = 7
 FEW = [(rate, bits) for rate in (1 / 3, 1 / 8, 0.7) for bits in (6, 8, 10, 13, 16)]  # of a size

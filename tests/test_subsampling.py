@@ -15,7 +15,8 @@ import jaxminimax as jmm
 from benchmarks.privacy import lower_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, subsampling
-from jaxminimax.mechanism import Charge, PrivacyLoss, overflow_probability
+from jaxminimax.mechanism import overflow_probability
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from jaxminimax.mechanism.sampling import SampleKeys, draw
 
 pytestmark = pytest.mark.usefixtures("real_noise")

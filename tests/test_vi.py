@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from jaxminimax import Saddle, metrics, problems
 from jaxminimax.problems import _vi
 
@@ -42,7 +43,7 @@ BOUNDED = {
     "glm": (problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=0.9, curvature=1.0,
                                  feature_bound=2.0, label_bound=3.0, radius=1.5),
             [(3,), ()], 3, whole),
-    "robust regression": (problems.robust_regression(
+    "robust regression": (demo_games.robust_regression(
         feature_bound=1.0, label_bound=2.0, radius=RADIUS, penalty=0.8), [(3,), ()], 6, split),
 }
 every_problem = pytest.mark.parametrize("name", list(BOUNDED))
@@ -292,8 +293,8 @@ def test_a_record_of_another_shape_is_refused(name, record):
     (lambda: problems.box(np.ones(2), np.zeros(2)), "low must be below high"),
     (lambda: problems.cournot(cost=np.ones(2), slope=np.ones(3), capacity=np.ones(2), price=1.0,
                               sensitivity=1.0), "shapes"),
-    (lambda: problems.robust_regression(feature_bound=1.0, label_bound=1.0, radius=Saddle(2.0, 1.0),
-                                        penalty=3.0), "penalty must be at least"),
+    (lambda: demo_games.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=3.0,
+                                          radius=Saddle(2.0, 1.0)), "penalty must be at least"),
     (lambda: metrics.vi_gap(jmm.problems.bilinear_game(coupling=1.0, radius=RADIUS),
                             None, None), "no maximiser"),
     (lambda: metrics.vi_gap_bound(jmm.problems.bilinear_game(coupling=1.0, radius=RADIUS),

@@ -9,6 +9,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.data_sets import data
+from benchmarks.examples import demo_adversarial
 from benchmarks.examples.runs import (
     Outcome,
     Task,
@@ -67,9 +68,9 @@ def tasks(args: Any, pairs: Any, unit: str, public: tuple[str, ...]) -> list[Tas
     query = Query(clip=Saddle(clip, None), population=n, sampling=jmm.Poisson(rate=0.02))
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(step, 0.0), averaging=jmm.averaging.TAIL,
                            iterations=150 if args.quick else 1000)
-    return [Task(name, jmm.problems.adversarial(radius=Saddle(reach, radius),
-                                                dual="best_response"),
-                 jmm.problems.linear_start(dim), pairs, hyper, unit, public)
+    return [Task(name, demo_adversarial.adversarial(radius=Saddle(reach, radius),
+                                                    dual="best_response"),
+                 demo_adversarial.linear_start(dim), pairs, hyper, unit, public)
             for name, radius in (("robust", r), ("plain", 0.0))]
 
 
@@ -81,7 +82,7 @@ def run(args: Any) -> Outcome:
              for one in train(task, args.epsilon, args.delta, args.seeds)]
     test = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), test)
     radii = np.linspace(0, 2 * r, 21)
-    measure = jax.jit(jax.vmap(jax.vmap(jmm.problems.robust_accuracy, (None, None, 0)),
+    measure = jax.jit(jax.vmap(jax.vmap(demo_adversarial.robust_accuracy, (None, None, 0)),
                                (0, None, None)))
     curves = [np.asarray(measure(one.average.w, test, jnp.asarray(radii, jnp.float32)))
               for one in found]

@@ -30,6 +30,7 @@ import optax
 
 import jaxminimax as jmm
 from benchmarks.data_sets import images as set_images
+from benchmarks.examples import demo_gan
 from benchmarks.examples.runs import ASSUMED, Outcome, told
 from jaxminimax import Saddle
 
@@ -100,7 +101,7 @@ def mean_embedding(key: jax.Array, hyper: jmm.sgda.Hyper, frequencies: jax.Array
 
 def started(key: jax.Array, hidden: int) -> dict[str, jax.Array]:
     """A generator's parameters: two layers, the first one sees the class."""
-    return jmm.problems.generator_init(key, latent=LATENT + CLASSES, hidden=hidden, dim=SIDE**2)
+    return demo_gan.generator_init(key, latent=LATENT + CLASSES, hidden=hidden, dim=SIDE**2)
 
 
 def drawn(v: Any, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -108,7 +109,7 @@ def drawn(v: Any, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     classes = jnp.arange(count) % CLASSES
     xi = jnp.concatenate([jax.random.normal(key, (count, LATENT)),
                           2 * jax.nn.one_hot(classes, CLASSES)], 1)
-    return jax.vmap(jmm.problems.image_generator, (None, 0))(v, xi), classes
+    return jax.vmap(demo_gan.image_generator, (None, 0))(v, xi), classes
 
 
 @functools.partial(jax.jit, static_argnames="sizes")

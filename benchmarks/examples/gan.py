@@ -37,7 +37,7 @@ def load(args: Any) -> tuple[Any, str, tuple[str, ...]]:
 
 
 def generator(dataset: str) -> Any:
-    return jmm.problems.mlp_generator if dataset == "ring" else jmm.problems.image_generator
+    return demo_gan.mlp_generator if dataset == "ring" else demo_gan.image_generator
 
 
 def task(args: Any, records: Any, unit: str, public: tuple[str, ...]) -> Task:
@@ -47,20 +47,20 @@ def task(args: Any, records: Any, unit: str, public: tuple[str, ...]) -> Task:
         rounds, high, penalty = 300, high / 3, 0.3
     n, dim = records.shape
     keys = jax.random.split(jax.random.key(1), 3)
-    discriminator = jmm.problems.cosine_discriminator(keys[0], dim=dim, hidden=waves, low=low,
-                                                      high=high)
+    discriminator = demo_gan.cosine_discriminator(keys[0], dim=dim, hidden=waves, low=low,
+                                                  high=high)
     # few numbers of a ring's points are well covered by a bank, more of an image's are not
-    bank = (jmm.problems.latents(keys[1], 512, latent) if args.dataset == "ring"
-            else jmm.problems.FreshLatents(512, latent))
-    problem = jmm.problems.wgan(discriminator, generator(args.dataset), bank, limit=100.0,
-                                norm="ball", penalty=penalty)
+    bank = (demo_gan.latents(keys[1], 512, latent) if args.dataset == "ring"
+            else demo_gan.FreshLatents(512, latent))
+    problem = demo_gan.wgan(discriminator, generator(args.dataset), bank, limit=100.0,
+                            norm="ball", penalty=penalty)
     query = Query(clip=Saddle(math.sqrt(2), None), population=n,
                   sampling=jmm.Poisson(rate=200 / n))
     falling = jmm.schedules.Decay(scale=6e-4 * rounds, power=1.0, offset=0.3 * rounds)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.5, falling), iterations=rounds,
                            averaging=jmm.averaging.TAIL, optimiser=Saddle(optax.sgd, _ADAM))
-    start = Saddle(jnp.zeros(waves), jmm.problems.generator_init(keys[2], latent=latent,
-                                                                 hidden=hidden, dim=dim))
+    start = Saddle(jnp.zeros(waves), demo_gan.generator_init(keys[2], latent=latent,
+                                                             hidden=hidden, dim=dim))
     return Task("gan", problem, start, records, hyper, unit,
                 (*public, "The latent points and the discriminator's first layer are public."))
 

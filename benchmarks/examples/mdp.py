@@ -33,8 +33,8 @@ def task(process: tuple[np.ndarray, np.ndarray], *, records: int, rounds: int) -
                   sampling=jmm.Poisson(rate=0.02),
                   noise_multiplier=jmm.mechanism.budget_split(w=0.3))
     return Task(
-        "policy", jmm.problems.mdp(states=states, actions=actions, bias=_BIAS),
-        jmm.problems.mdp_start(states, actions),
+        "policy", demo_mdp.mdp(states=states, actions=actions, bias=_BIAS),
+        demo_mdp.mdp_start(states, actions),
         demo_mdp.transitions(jax.random.key(0), records, *process),
         jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.002), iterations=rounds,
                        averaging=jmm.averaging.TAIL),
@@ -62,7 +62,7 @@ def run(args: Any) -> Outcome:
 
 def reward(process: tuple[np.ndarray, np.ndarray], mu: Any) -> float:
     """Average reward of the policy of mu, on the true process."""
-    return demo_mdp.average_reward(*process, np.asarray(jmm.problems.mdp_policy(mu)))
+    return demo_mdp.average_reward(*process, np.asarray(demo_mdp.mdp_policy(mu)))
 
 
 def draw(figure: Any, process: tuple[np.ndarray, np.ndarray], rows: list[dict[str, Any]],
@@ -82,7 +82,7 @@ def draw(figure: Any, process: tuple[np.ndarray, np.ndarray], rows: list[dict[st
     own = np.asarray(near.average.w[0], np.float64)
     for axes, name, values, shown in (
             (maps[0], f"private, {told(near.epsilon)}", own - (own.max() + own.min()) / 2,
-             np.asarray(jmm.problems.mdp_policy(near.average.v[0]))),
+             np.asarray(demo_mdp.mdp_policy(near.average.v[0]))),
             (maps[1], "best", h, policy)):
         side = math.isqrt(len(h))
         image = axes.imshow(values.reshape(side, side), cmap="viridis", vmin=h.min(), vmax=h.max())

@@ -27,7 +27,7 @@ from benchmarks.common import report
 from benchmarks.privacy import bought
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RESULT = pathlib.Path(__file__).parent / "results/accountant.md"
 RO, AR = "replace_one", "add_or_remove_one"

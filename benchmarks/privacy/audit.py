@@ -29,7 +29,8 @@ from benchmarks.privacy.attacks import wide as wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, GroupGradients, Poisson, Query, Saddle
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.audit import Audit, audit, worst_pair
-from jaxminimax.mechanism import Resolvent, parts_of_data
+from jaxminimax.mechanism import Resolvent
+from jaxminimax.mechanism.composed import parts_of_data
 
 DELTA = 1e-2  # events this rare can be counted, which an attack that proves something must do
 RUNS, QUICK_RUNS = 100_000, 20_000

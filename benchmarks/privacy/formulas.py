@@ -15,7 +15,7 @@ and Bassily, 2024.
 import math
 
 from jaxminimax.base import checks
-from jaxminimax.mechanism import concrete
+from jaxminimax.mechanism.costs import concrete
 
 _COUNTS = ("n", "iterations", "batch", "groups", "t")
 

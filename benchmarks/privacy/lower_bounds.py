@@ -31,7 +31,7 @@ from benchmarks.common import report
 from benchmarks.privacy import selection_bounds
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve, pairs, subsampling
-from jaxminimax.mechanism import coefficients
+from jaxminimax.mechanism.factorisation import coefficients
 
 SAMPLERS = ("poisson", "fixed", "replacement")
 _CELLS = {1: 6000, 2: 180}  # on an axis
@@ -182,7 +182,7 @@ def described(sampler: str, n: int, m: int, z: float, times: int) -> jmm.Repeat:
     return jmm.Repeat(query=query, times=times)
 
 
-def composed(mechanism: jmm.mechanism.Mechanism, epsilon: float) -> float:
+def composed(mechanism: jmm.mechanism.description.Mechanism, epsilon: float) -> float:
     """The accountant's bound on delta of all releases, samplers taken as exact."""
     (cost,) = curve.charges(mechanism, "replace_one")
     if not cost.losses:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from scipy import stats
 
 from jaxminimax import Poisson
-from jaxminimax.mechanism import Sample, SampleKeys
+from jaxminimax.mechanism.sampling import Sample, SampleKeys
 from jaxminimax.types import pytree_dataclass
 
 

@@ -23,7 +23,7 @@ from scipy import stats
 
 from benchmarks.common import report
 from benchmarks.speed.throughput import cases as throughput_cases
-from jaxminimax.noise import _further, _normal, floats, floored_normal
+from jaxminimax.noise import _sampler, _tables, floats, floored_normal
 
 _BLOCK = 2**20
 _CACHED = 2**13
@@ -78,8 +78,8 @@ def every_word(words: int = _WORDS) -> dict[str, Any]:
     def some(start: jax.Array) -> jax.Array:
         word = start + jnp.arange(_CACHED + 1, dtype=jnp.uint32)
         rest = jnp.zeros_like(word)
-        value, unknown = _further.middle(word, rest, rest, jnp.int32(0))
-        below, above, small = (x[:-1] for x in _normal.enclosed(word))
+        value, unknown = _tables.middle(word, rest, rest, jnp.int32(0))
+        below, above, small = (x[:-1] for x in _sampler.enclosed(word))
         # the word after the last is the sign's: u = 1, q = 0
         value = jnp.where(word >= np.uint32(2**31), 0, value)
         unknown = unknown & (word < np.uint32(2**31))

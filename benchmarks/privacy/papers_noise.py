@@ -25,7 +25,8 @@ from benchmarks.common import report
 from benchmarks.privacy import formulas
 from jaxminimax import Saddle
 from jaxminimax.accounting import answers, calibration, curve
-from jaxminimax.mechanism import Charge, with_noise
+from jaxminimax.mechanism import with_noise
+from jaxminimax.mechanism.costs import Charge
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

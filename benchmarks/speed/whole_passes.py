@@ -20,6 +20,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.common import report
+from benchmarks.examples import demo_games
 from jaxminimax import Saddle
 
 OURS = "this library"
@@ -65,8 +66,8 @@ def problem_of(algorithm: str, way: str) -> Any:
         made: Any = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=5.0)
         made = made if way == OURS else _projected_losses()
     else:
-        made = jmm.problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
-                                              radius=Saddle(1.0, 0.5)).problem
+        made = demo_games.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
+                                            radius=Saddle(1.0, 0.5)).problem
         made = made if way == OURS else _projected_game(made)
     return made._replace(operator=jmm.types.with_strategy(made.operator, WAYS[way]))
 

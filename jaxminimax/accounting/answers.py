@@ -27,17 +27,10 @@ import numpy as np
 from jaxminimax.accounting import curve
 from jaxminimax.accounting.curve import charges, dearest, spent_part
 from jaxminimax.base import checks
-from jaxminimax.mechanism import (
-    NEIGHBOURS,
-    Charge,
-    Description,
-    OneRelease,
-    Repeat,
-    check,
-    concrete,
-)
-from jaxminimax.mechanism.costs import silent
-from jaxminimax.mechanism.description import known
+from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
+from jaxminimax.mechanism.costs import Charge, concrete, silent
+from jaxminimax.mechanism.description import check, known
+from jaxminimax.mechanism.repeat import OneRelease
 
 LARGE = 0.1  # a delta that is pointed at loudly
 

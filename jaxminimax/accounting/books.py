@@ -19,7 +19,8 @@ from jaxminimax.accounting.answers import check_delta, check_epsilon
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
 from jaxminimax.base import checks, own_files
 from jaxminimax.base.types import unit_of
-from jaxminimax.mechanism import NEIGHBOURS, Description, check
+from jaxminimax.mechanism import NEIGHBOURS, Description
+from jaxminimax.mechanism.description import check
 
 WHAT, VERSION = "jaxminimax ledger", 1
 

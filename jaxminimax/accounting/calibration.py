@@ -13,20 +13,16 @@ from typing import Any
 from jaxminimax.accounting.answers import check_delta, check_epsilon, limits, refuse, warn_of
 from jaxminimax.accounting.curve import beside, charges, dearest, of_run, together
 from jaxminimax.base import checks
-from jaxminimax.mechanism import (
-    Leaf,
-    Mechanism,
-    Sequence,
-    check,
+from jaxminimax.mechanism import Leaf, Sequence, leaves, with_noise
+from jaxminimax.mechanism.composed import (
     check_charged,
     descriptions,
     disjoint_parts,
-    leaves,
     parts_of_data,
-    with_noise,
     with_noise_of_all,
 )
 from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism.description import Mechanism, check
 
 _CACHE: dict[tuple, float] = {}  # answers, by what is charged
 

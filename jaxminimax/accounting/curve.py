@@ -51,8 +51,8 @@ from jaxminimax import mechanism as described
 from jaxminimax.accounting import composition, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
-from jaxminimax.mechanism import NEIGHBOURS, Charge, Description, Leaf
-from jaxminimax.mechanism.costs import silent
+from jaxminimax.mechanism import NEIGHBOURS, Description, Leaf
+from jaxminimax.mechanism.costs import Charge, silent
 from jaxminimax.mechanism.description import known
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
       ValueError: for a description that is not valid, or a relation it has no guarantee for.
     """
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
-    described.check(mechanism)
-    return described.charges(mechanism, neighbours)
+    described.description.check(mechanism)
+    return described.description.charges(mechanism, neighbours)
 
 
 def of_run(algorithm: Any, hyper: Any) -> Description:

@@ -18,7 +18,9 @@ from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan
 from jaxminimax.accounting.statements import LedgerStatement, Statement
 from jaxminimax.accounting.stating import ENDS, assumed_by, claims, enforced_by
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Description, check, concrete, releases, with_noise
+from jaxminimax.mechanism import Description, releases, with_noise
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check
 
 
 class Remaining(NamedTuple):

@@ -46,7 +46,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import selection, subsampling
-from jaxminimax.mechanism import PrivacyLoss
+from jaxminimax.mechanism.costs import PrivacyLoss
 
 Profile: TypeAlias = Callable[[np.ndarray], np.ndarray]
 ROUNDING = 32 * 2.0**-53  # of a term, for each unit of the logarithms that it is made from

@@ -42,7 +42,8 @@ from jaxminimax.accounting.answers import Asked, _asked, curves
 from jaxminimax.accounting.curve import charges
 from jaxminimax.accounting.statements import NO_GUARANTEE
 from jaxminimax.base import checks
-from jaxminimax.mechanism import Charge, Description, concrete
+from jaxminimax.mechanism import Description
+from jaxminimax.mechanism.costs import Charge, concrete
 
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)  # of false positives
 STATED = (1e-3, 0.01, 0.1)  # of them in statements

@@ -79,7 +79,7 @@ import numpy as np
 import scipy
 
 from jaxminimax.accounting import curve, pairs
-from jaxminimax.mechanism import Charge, PrivacyLoss
+from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 # a - 1 grows by an eighth: what lies between two orders is then known to 0.4 %
 ORDERS = 1 + np.geomspace(0.005, 1024.0, 105)

@@ -25,7 +25,9 @@ from jaxminimax.accounting.statements import (
 from jaxminimax.accounting.tuning import Target, one_run
 from jaxminimax.base import VERSION, checks
 from jaxminimax.base.types import unit_of
-from jaxminimax.mechanism import Leaf, Mechanism, Repeat, Sequence, concrete, leaves, releases
+from jaxminimax.mechanism import Leaf, Repeat, Sequence, leaves, releases
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import BITS
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
 

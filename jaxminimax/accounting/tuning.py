@@ -28,18 +28,11 @@ from jaxminimax.accounting.answers import check_delta, check_epsilon
 from jaxminimax.accounting.calibration import check_met
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
-from jaxminimax.mechanism import (
-    NEIGHBOURS,
-    Charge,
-    Mechanism,
-    Parallel,
-    Repeat,
-    disjoint_parts,
-    leaves,
-    with_noise,
-)
+from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, leaves, with_noise
 from jaxminimax.mechanism import Sequence as InSequence
-from jaxminimax.mechanism.costs import REPLACE_ONE, silent
+from jaxminimax.mechanism.composed import disjoint_parts
+from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, silent
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _RUNS = Repetitions()

@@ -30,12 +30,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import started, stepped
 from jaxminimax.algorithms.group_sgd import check_same_groups, gradient_step
 from jaxminimax.algorithms.planning import Plan, Target
-from jaxminimax.base import checks, tree
+from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (
     FixedSize,
@@ -129,7 +128,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
     """
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): there are no weights.")
-    w = started(z, hyper).w
+    w = descent.started(z, hyper).w
     z = Saddle(w, jnp.zeros(len(hyper.query.sizes), tree.float_dtype(w)))
     first = _averaged(averaging.start(Saddle(w, ())), w, jnp.int32(1), hyper)
     return State(z, first, jnp.int32(0))
@@ -141,29 +140,14 @@ def _averaged(mean: averaging.Mean, w: PyTree, t: jax.Array, hyper: Hyper) -> av
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One round.
-
-    Args:
-      key: root key of the run. A secret, so never part of the state.
-      state: from `init` or the previous round.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
-      hyper: see `Hyper`.
-      problem: loss, operator and projection.
-
-    Returns:
-      The next state, in the dtypes of `state.z`; NaN once the releases are spent.
-
-    Raises:
-      ValueError: while tracing, if `data` are not those of the described groups or no noise was
-        calibrated.
-    """
+    """One round; arguments, result and errors as in `group_sgd.update`."""
     losses, gradients = mechanism(hyper).parts
     done = state.spent // 2
     t = done + 1
     w, active = state.z
     group = release_group_index(key, losses, done, problem, w, data)  # i_t
     g = release_group_gradient(key, gradients, done, problem, w, data, group)
-    w = stepped(w, g, hyper.step, t, problem)  # w_{t+1}
+    w = descent.stepped(w, g, hyper.step, t, problem)  # w_{t+1}
     active = active + jax.nn.one_hot(group, active.shape[0], dtype=active.dtype)
     return State(Saddle(w, active), _averaged(state.mean, w, t + 1, hyper), state.spent + 2)
 
@@ -189,10 +173,8 @@ def rounds(*, sizes: tuple[int, ...], epsilon: float, delta: float, diameter: fl
 
     With n the smallest group's size, which is K / p for equal groups.
     """
-    for name, value in dict(epsilon=epsilon, diameter=diameter, lipschitz=lipschitz,
-                            bound=bound).items():
-        checks.number(name, value, low=0.0)
-    checks.number("delta", delta, low=0.0, high=1.0)
+    planning.check_numbers(epsilon=epsilon, diameter=diameter, lipschitz=lipschitz, bound=bound,
+                           delta=delta)
     n = min(sizes)
     return max(1, math.ceil(diameter * lipschitz * n * epsilon
                             / (16 * bound * math.sqrt(math.log(1 / delta)))))

@@ -30,7 +30,8 @@ import numpy as np
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import OneRelease, Repeat
+from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.releases.sums import noisy_operator_and_clip
 
 GEOMETRIES = ("euclidean", "entropy")

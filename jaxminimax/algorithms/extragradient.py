@@ -29,27 +29,19 @@ Examples:
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import EUCLIDEAN, started, stepped
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    Disjoint,
-    FixedSize,
-    Full,
-    Query,
-    Repeat,
-    batch_size,
-    check_noise,
-    concrete,
-)
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Query, Repeat, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -71,7 +63,7 @@ class Hyper:
     step: Saddle
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-    geometry: Saddle = jax.tree.static(default=EUCLIDEAN)
+    geometry: Saddle = jax.tree.static(default=descent.EUCLIDEAN)
 
 
 class State(NamedTuple):
@@ -115,18 +107,18 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for a step, an average or a geometry that is not defined.
     """
-    z = started(z, hyper)
+    z = descent.started(z, hyper)
     return State(z, z, averaging.start(z), jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Problem) -> State:
     """One round; arguments, result and errors as in `sgda.update`."""
     t = state.spent // 2 + 1
-    made = mechanism(hyper)
-    g = noisy_operator(key, made, state.spent, problem, state.z, data)  # g_t
-    ahead = stepped(state.z, g, hyper.step, t, problem, hyper.geometry)  # w_t
-    h = noisy_operator(key, made, state.spent + 1, problem, ahead, data)  # h_t
-    z = stepped(state.z, h, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
+    described = mechanism(hyper)
+    g = noisy_operator(key, described, state.spent, problem, state.z, data)  # g_t
+    ahead = descent.stepped(state.z, g, hyper.step, t, problem, hyper.geometry)  # w_t
+    h = noisy_operator(key, described, state.spent + 1, problem, ahead, data)  # h_t
+    z = descent.stepped(state.z, h, hyper.step, t, problem, hyper.geometry)  # z_{t+1}
     weight = hyper.averaging.weight(t, hyper.iterations, state.mean.weight.dtype)
     mean = averaging.weigh(state.mean, ahead, weight * schedules.at(hyper.step.w, t))
     return State(z, ahead, mean, state.spent + 2)
@@ -152,24 +144,21 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
       ValueError: for numbers out of range.
     """
     checks.one_of("passes", passes, ("one", "many", "full"))
-    known = dict(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
-    epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
-    make = {"one": single_pass, "many": sampled, "full": full_batch}[passes]
-    made = make(population=population, epsilon=epsilon, delta=target.delta,
-                **known)  # type: ignore[arg-type]
-    sampling: Disjoint | FixedSize | Full = (
-        Disjoint(batch=made.batch) if passes == "one"
-        else FixedSize(batch=made.batch) if passes == "many" else Full())
-    query = Query(clip=Saddle(bound, bound), joint=True, sampling=sampling, population=population)
-    hyper = target.noise(Hyper(query=query, step=Saddle(made.step, made.step),
-                               iterations=made.iterations))
-    why = {"one": "The strong gap by Corollary 1 of Boob and Guzman (2023), a rate.",
-           "many": "The weak gap by Theorem 4 of Boob and Guzman (2023), a rate.",
-           "full": "Boob and Guzman (2023) analyse the stability of full batches only; the step "
-                   "balances it with the optimisation error."}[passes]
+    known: dict[str, Any] = dict(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
+    schedule, kind, why = {
+        "one": (single_pass, Disjoint,
+                "The strong gap by Corollary 1 of Boob and Guzman (2023), a rate."),
+        "many": (sampled, FixedSize,
+                 "The weak gap by Theorem 4 of Boob and Guzman (2023), a rate."),
+        "full": (full_batch, None,
+                 "Boob and Guzman (2023) analyse the stability of full batches only; the step "
+                 "balances it with the optimisation error.")}[passes]
+    batch, rounds, step = schedule(population=population, epsilon=target.epsilon,
+                                   delta=target.delta, **known)
+    query = planning.joint_query(bound, population, kind(batch=batch) if kind else Full())
+    hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
     if passes == "one":
-        step = calibrated_step(iterations=made.iterations, query=hyper.query,
-                               **known)  # type: ignore[arg-type]
+        step = calibrated_step(iterations=rounds, query=hyper.query, **known)
         hyper = dataclasses.replace(hyper, step=Saddle(step, step))
     return Plan(hyper, None, False, (
         why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) L)."))
@@ -189,12 +178,10 @@ class Schedule(NamedTuple):
     step: float
 
 
-def _known(**numbers: float) -> None:
-    for name, value in numbers.items():
-        if name in ("population", "dim"):
-            checks.count(name, value)
-        else:
-            checks.number(name, value, low=0.0, high=1.0 if name == "delta" else math.inf)
+def _checked_term(**numbers: Any) -> float:
+    """The privacy term sqrt(d ln(1/delta)) / epsilon, once all numbers are in range."""
+    planning.check_numbers(**numbers)
+    return planning.privacy_term(numbers["dim"], numbers["epsilon"], numbers["delta"])
 
 
 def single_pass(*, population: int, dim: int, bound: float, smooth: float, diameter: float,
@@ -216,9 +203,8 @@ def single_pass(*, population: int, dim: int, bound: float, smooth: float, diame
       epsilon: of the privacy target.
       delta: of the privacy target.
     """
-    _known(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-           epsilon=epsilon, delta=delta)
-    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
+    spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter, epsilon=epsilon, delta=delta)
     batch = max(1, min(round(spread), population // 2))
     rounds = max(1, population // (2 * batch))
     step = diameter / (bound * math.sqrt(7 * rounds * (1 + 8 * (spread / batch) ** 2)))
@@ -240,8 +226,8 @@ def calibrated_step(*, dim: int, bound: float, smooth: float, diameter: float, i
       iterations: T.
       query: calibrated.
     """
-    _known(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
-    checks.count("iterations", iterations)
+    planning.check_numbers(dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+                           iterations=iterations)
     noise = max(concrete(c) * concrete(z) for c, z in zip(query.clip, check_noise(query),
                                                           strict=True) if c is not None)
     variance = (noise / batch_size(query)) ** 2
@@ -259,13 +245,12 @@ def sampled(*, population: int, dim: int, bound: float, smooth: float, diameter:
     `FixedSize(batch=1)`; 2 n^2 operators are evaluated, and as many releases charged. Arguments as
     in `single_pass`.
     """
-    _known(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-           epsilon=epsilon, delta=delta)
+    spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter, epsilon=epsilon, delta=delta)
     if 2 * population**2 >= 2**31:
         raise ValueError(f"population must be at most {math.isqrt(2**30 - 1)} for n^2 rounds, got "
                          f"{population}: the counter of their 2 n^2 releases has 32 bits. Take "
                          "passes='one', or jmm.proximal with passes='many'.")
-    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
     step = min(diameter / bound, 1 / smooth) / (population * max(math.sqrt(population), spread))
     return Schedule(1, population**2, min(step, 1 / (math.sqrt(3) * smooth)))
 
@@ -279,9 +264,8 @@ def full_batch(*, population: int, dim: int, bound: float, smooth: float, diamet
     which balances the optimisation error with the stability terms of Theorem 4, as derived here.
     Arguments as in `single_pass`.
     """
-    _known(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-           epsilon=epsilon, delta=delta)
-    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
+    spread = _checked_term(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter, epsilon=epsilon, delta=delta)
     rounds = math.ceil(population**1.5)
     length = min(diameter / bound, 1 / smooth) * min(math.sqrt(population), population / spread)
     return Schedule(population, rounds, min(length / rounds, 1 / (math.sqrt(3) * smooth)))

@@ -33,13 +33,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, planning
+from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM
-from jaxminimax.algorithms.descent import stepped
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import PrefixSums, TreeSums, concrete, sums_for
+from jaxminimax.mechanism import TreeSums, sums_for
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.releases.stream import release_leaf
 
 
@@ -145,7 +146,7 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
     t = state.spent + 1
     more = release_leaf(key, mechanism(hyper), state.spent, problem, state.z, data, place, present)
     total = jax.tree.map(jnp.add, state.total, more)  # G_t
-    z = stepped(state.origin, total, hyper.step, t, problem)  # z_{t+1}
+    z = descent.stepped(state.origin, total, hyper.step, t, problem)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, UNIFORM, t, hyper.iterations)
     return State(z, state.origin, total, mean, t)
 
@@ -163,7 +164,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     Raises:
       ValueError: for numbers out of range.
     """
-    checks.count("population", population)
+    planning.check_numbers(population=population)
     query = sums_for(bound, population, dim)
     hyper = target.noise(Hyper(query=query, step=1.0))
     step = theorem_step(hyper.query, dim=dim, diameter=diameter)
@@ -192,8 +193,7 @@ def theorem_step(query: PrefixSums, *, dim: int, diameter: float,
     Raises:
       ValueError: for numbers out of range, or noise that was never set.
     """
-    checks.count("dim", dim)
-    checks.number("diameter", diameter, low=0.0)
+    planning.check_numbers(dim=dim, diameter=diameter)
     z = query.noise_multiplier if noise_multiplier is None else noise_multiplier
     checks.number("noise_multiplier", z, low=0.0, closed=True)
     noise = concrete(z) * math.sqrt(dim) * query.spread()

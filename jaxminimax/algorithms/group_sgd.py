@@ -27,16 +27,15 @@ Examples:
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, schedules
+from jaxminimax.algorithms import averaging, descent, planning, schedules
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import started, stepped
 from jaxminimax.algorithms.planning import Plan, Target
-from jaxminimax.base import checks, tree
+from jaxminimax.base import tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import (
     FixedSize,
@@ -46,13 +45,14 @@ from jaxminimax.mechanism import (
     Poisson,
     Repeat,
     Sequence,
-    check_noise,
-    concrete,
     group_batch_sizes,
 )
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.groups import release_group_gradient
 from jaxminimax.releases.losses import release_group_losses
 
+State = descent.State  # z: the model w and the logarithms of the weights v, `[p]`; no memory
 # what the run's key is folded with for the draw of a group, which no guarantee rests on
 _CHOICE = 0x6D6763
 
@@ -78,25 +78,6 @@ class Hyper:
     averaging: Averaging = UNIFORM
 
 
-class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
-
-    Attributes:
-      z: the model w and the logarithms of the weights v, `[p]`.
-      mean: running average of w and of v, the first point included.
-      spent: releases made so far, two a round, int32 `[]`.
-    """
-
-    z: Saddle
-    mean: averaging.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The averaged model and weights, in the dtypes of z."""
-        return tree.cast_like(self.mean.value, self.z)
-
-
 def check_same_groups(hyper: Any) -> None:
     """Refuses gradients and losses that are described for different groups.
 
@@ -120,7 +101,7 @@ def uniform(z: Saddle, hyper: Any) -> tuple[Saddle, averaging.Mean]:
     """
     if jax.tree.leaves(z.v):
         raise ValueError("z must be Saddle(w, ()): the weights start uniform.")
-    w = started(z, hyper).w
+    w = descent.started(z, hyper).w
     p = len(hyper.query.sizes)
     z = Saddle(w, jnp.full(p, -math.log(p), tree.float_dtype(w)))
     return z, averaged(averaging.start(_point(z)), z, jnp.int32(1), hyper)
@@ -170,7 +151,8 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for weights, or a step or an average that is not defined.
     """
-    return State(*uniform(z, hyper), jnp.int32(0))
+    z, first = uniform(z, hyper)
+    return State(z, (), first, jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
@@ -199,11 +181,11 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
         jax.random.fold_in(jax.random.fold_in(key, _CHOICE), done), log_weights)
     g = release_group_gradient(key, gradients, done, problem, w, data, group)
     y = release_group_losses(key, losses, done, problem, w, data)  # y_t, at w_t before it moves
-    w = stepped(w, g, hyper.step, t, problem)  # w_{t+1}
+    w = descent.stepped(w, g, hyper.step, t, problem)  # w_{t+1}
     weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
     v = jax.nn.log_softmax(log_weights + weight_step * y)  # ln v_{t+1}
     z = tree.cast_like(Saddle(w, v), state.z)
-    return State(z, averaged(state.mean, z, t + 1, hyper), state.spent + 2)
+    return State(z, (), averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
@@ -239,9 +221,7 @@ def rounds(*, sizes: tuple[int, ...], dim: int, epsilon: float, delta: float) ->
     With n the smallest group's size. More rounds do not hurt the rate. Theorem 10's T has another
     factor, whose units do not cancel.
     """
-    checks.count("dim", dim)
-    checks.number("epsilon", epsilon, low=0.0)
-    checks.number("delta", delta, low=0.0, high=1.0)
+    planning.check_numbers(dim=dim, epsilon=epsilon, delta=delta)
     return max(1, math.ceil((min(sizes) * epsilon) ** 2 / (dim * math.log(1 / delta))))
 
 
@@ -257,8 +237,7 @@ def gradient_step(query: GroupGradients, iterations: int, *, dim: int, diameter:
     Raises:
       ValueError: for numbers that are not positive, or a noise multiplier that was not set.
     """
-    checks.count("dim", dim)
-    checks.number("diameter", diameter, low=0.0)
+    planning.check_numbers(dim=dim, diameter=diameter)
     clip = concrete(query.clip)
     z = concrete(check_noise(query))
     noise = clip * z / min(group_batch_sizes(query))

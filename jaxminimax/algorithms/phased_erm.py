@@ -39,13 +39,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import schedules
-from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms import descent, planning, schedules
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import GroupSolution, check, exact_sensitivity
-from jaxminimax.mechanism.group_solution import solution_steps
+from jaxminimax.mechanism import GroupSolution
+from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.solutions import exact_sensitivity, solution_steps
 from jaxminimax.releases.solutions import release_group_solution
 
 
@@ -139,7 +139,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     """
     before = state.z.w
     w = release_group_solution(key, mechanism(hyper), state.spent, problem, before, data)
-    w = projected(tree.cast_like(w, before), before, problem)  # w_t
+    w = descent.projected(tree.cast_like(w, before), before, problem)  # w_t
     return State(Saddle(w, state.z.v), state.spent + 1)
 
 
@@ -225,11 +225,8 @@ def _check_public(sizes: tuple[int, ...], dim: int, lipschitz: float, bound: flo
                   epsilon: float, delta: float) -> None:
     for n in sizes:
         checks.count("sizes", n, low=2)
-    checks.count("dim", dim)
-    for name, value in dict(lipschitz=lipschitz, bound=bound, diameter=diameter,
-                            epsilon=epsilon).items():
-        checks.number(name, value, low=0.0)
-    checks.number("delta", delta, low=0.0, high=1.0)
+    planning.check_numbers(dim=dim, lipschitz=lipschitz, bound=bound, diameter=diameter,
+                           epsilon=epsilon, delta=delta)
 
 
 def _scale(lipschitz: float, bound: float, diameter: float) -> float:

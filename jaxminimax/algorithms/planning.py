@@ -14,10 +14,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
+from jaxminimax.algorithms import descent
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import Query, batch_size, check_noise, concrete
+from jaxminimax.mechanism import Query, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 
 _COUNTS = ("population", "dim", "iterations")
 
@@ -91,7 +93,8 @@ def joint_query(bound: float, population: int, sampling: Any) -> Query:
     return Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
 
 
-def release_variance(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDEAN) -> float:
+def release_variance(query: Query, dim: int | Saddle,
+                     geometry: Saddle = descent.EUCLIDEAN) -> float:
     """V: a bound on E||xi||^2, xi the released mean operator less the mean of all clipped ones.
 
     Noise of deviation sigma = z C / m on each of d coordinates, and the sample's own error, in l2
@@ -118,7 +121,7 @@ def release_variance(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDE
     sigmas = Saddle(*(0.0 if c is None else concrete(c) * concrete(z) / m for c, z in zip(
         query.clip, check_noise(query), strict=True)))
     if not isinstance(dim, Saddle):
-        if geometry != EUCLIDEAN or (sigmas.w != sigmas.v and None not in query.clip):
+        if geometry != descent.EUCLIDEAN or (sigmas.w != sigmas.v and None not in query.clip):
             raise ValueError(f"dim must be a Saddle, the dimension of each player, got {dim!r}.")
         dim = Saddle(dim, 0) if query.clip.w is not None else Saddle(0, dim)
     clips = [concrete(c) ** 2 for c in query.clip if c is not None]
@@ -128,7 +131,7 @@ def release_variance(query: Query, dim: int | Saddle, geometry: Saddle = EUCLIDE
         raise ValueError("sampling must be Full, Poisson or FixedSize, drawn anew in every "
                          f"release, got {query.sampling!r}.")
     sample = spread * square / m
-    if geometry == ENTROPIC:
+    if geometry == descent.ENTROPIC:
         noise = sum(2 * s**2 * math.log(2 * d) for s, d in zip(sigmas, dim, strict=True) if d)
         return noise if sample == 0 else 2 * (noise + sample)
     return sum(d * s**2 for s, d in zip(sigmas, dim, strict=True)) + sample

@@ -42,13 +42,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging
+from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM
-from jaxminimax.algorithms.descent import projected
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent, check
+from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
+from jaxminimax.mechanism.description import check
 from jaxminimax.mechanism.resolvent import inner_steps
 from jaxminimax.releases.solutions import release_resolvent
 
@@ -147,7 +147,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     z = release_resolvent(key, mechanism(hyper), state.spent, problem, state.z, data)
     z = tree.cast_like(z, state.z)  # z_{t+1}
     mean = averaging.include(state.mean, z, UNIFORM, t, hyper.iterations)
-    average = projected(mean.value, z, problem)  # the output
+    average = descent.projected(mean.value, z, problem)  # the output
     return State(z, mean, average, t)
 
 
@@ -177,14 +177,14 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     """
     checks.one_of("passes", passes, ("one", "many"))
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by the schedules
-    make = single_pass if passes == "one" else multi_pass
-    made = make(population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
-                epsilon=epsilon, delta=target.delta)
-    sampling = Disjoint(batch=made.batch) if passes == "one" else FixedSize(batch=made.batch)
-    query = Resolvent(bound=bound, prox=made.prox, lipschitz=smooth, diameter=diameter,
-                      sampling=sampling, population=population, assumes="monotone", slack=slack,
-                      modulus=modulus, solver=solver)
-    hyper = target.noise(Hyper(query=certified(query), iterations=made.iterations))
+    schedule, kind = (single_pass, Disjoint) if passes == "one" else (multi_pass, FixedSize)
+    batch, rounds, prox = schedule(
+        population=population, dim=dim, bound=bound, smooth=smooth, diameter=diameter,
+        epsilon=epsilon, delta=target.delta)
+    query = Resolvent(bound=bound, prox=prox, lipschitz=smooth, diameter=diameter,
+                      sampling=kind(batch=batch), population=population, assumes="monotone",
+                      slack=slack, modulus=modulus, solver=solver)
+    hyper = target.noise(Hyper(query=certified(query), iterations=rounds))
     return Plan(hyper, None, False, (
         "The strong gap by Corollary 2 of Boob and Guzman (2023), a rate." if passes == "one"
         else "The weak gap by Theorem 7 of Boob and Guzman (2023), a rate.",
@@ -207,12 +207,9 @@ class Schedule(NamedTuple):
 
 def _prox(power: float, population: int, dim: int, bound: float, smooth: float, diameter: float,
           epsilon: float, delta: float) -> float:
-    checks.count("population", population)
-    checks.count("dim", dim)
-    for name, value in dict(bound=bound, smooth=smooth, diameter=diameter, epsilon=epsilon).items():
-        checks.number(name, value, low=0.0)
-    checks.number("delta", delta, low=0.0, high=1.0)
-    spread = math.sqrt(dim * math.log(1 / delta)) / epsilon
+    planning.check_numbers(population=population, dim=dim, bound=bound, smooth=smooth,
+                           diameter=diameter, epsilon=epsilon, delta=delta)
+    spread = planning.privacy_term(dim, epsilon, delta)
     return max(bound / diameter, smooth) * max(population**power, spread)
 
 

@@ -43,12 +43,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms import descent, recursion
 from jaxminimax.algorithms.planning import Plan, Target
-from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Repeat, Resolvent, check
+from jaxminimax.mechanism import Repeat, Resolvent
+from jaxminimax.mechanism.description import check
 from jaxminimax.mechanism.resolvent import inner_steps
 from jaxminimax.releases.solutions import release_resolvent
 
@@ -154,8 +154,9 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     Raises:
       ValueError: for numbers out of range.
     """
-    public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, slack=slack)
-    made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
+                              target.gaussian(), slack)
+    made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = Resolvent(bound=bound, prox=4 * made.base, lipschitz=float(smooth), doubling=True,
                       diameter=diameter, slack=slack, population=made.population, modulus=modulus,
                       assumes="monotone", solver=solver)
@@ -203,5 +204,5 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     t = state.spent + 1
     centre = recentred(state.centre, state.z, t)  # c_t
     z = release_resolvent(key, mechanism(hyper), state.spent, problem, centre, data)
-    z = projected(tree.cast_like(z, state.z), state.z, problem)  # z_t
+    z = descent.projected(tree.cast_like(z, state.z), state.z, problem)  # z_t
     return State(z, centre, t)

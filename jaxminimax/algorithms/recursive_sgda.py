@@ -44,23 +44,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging
-from jaxminimax.algorithms.descent import projected
+from jaxminimax.algorithms import averaging, descent, planning, recursion
 from jaxminimax.algorithms.planning import Plan, Target
-from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import (
-    Disjoint,
-    FixedSize,
-    Full,
-    Poisson,
-    Query,
-    Repeat,
-    batch_size,
-    check_noise,
-)
+from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson, Query, Repeat, batch_size
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.sums import noisy_operator
 
 
@@ -145,11 +135,10 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
       ValueError: for numbers out of range.
     """
     decaying = mode == "tight" if decaying is None else decaying
-    public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, inner=inner,
-                            sampling=sampling, decaying=decaying)
-    made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
-    query = Query(clip=Saddle(bound, bound), joint=True, sampling=public.drawn(made.population),
-                  population=made.population)
+    public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
+                              target.gaussian(), inner=inner, sampling=sampling, decaying=decaying)
+    made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    query = planning.joint_query(bound, made.population, public.drawn(made.population))
     hyper = target.noise(Hyper(query=query, base=made.base, diameter=diameter, rounds=made.rounds,
                                inner=public.iterates(made.population), composite=composite,
                                decaying=decaying))
@@ -157,7 +146,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
         z = check_noise(hyper.query).w
         full = 2 * public.ratio * math.sqrt(hyper.inner - 1) / made.population
         public = dataclasses.replace(public, excess=z / batch_size(query) / full)
-        made = schedule(public, population, mode=mode, kappa=kappa, rounds=made.rounds)
+        made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=made.rounds)
         hyper = dataclasses.replace(hyper, base=made.base)
     return Plan(hyper, made.gap_bound, made.vacuous, made.why, bound * diameter)
 
@@ -227,7 +216,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
             return (x - step * (g - mu * c)) / (1 + step * mu)
         return x - step * (g + mu * (x - c))
 
-    z = projected(jax.tree.map(move, state.z, g, state.centre), state.z, problem)  # z_{k+1}
+    z = descent.projected(jax.tree.map(move, state.z, g, state.centre), state.z, problem)  # z_{k+1}
     mean = averaging.weigh(state.mean, state.z, jnp.ones((), dtype))
     # the round ends after K - 1 steps, with its last iterate or the mean of K as its output
     ends = (state.spent + 1) % (hyper.inner - 1) == 0

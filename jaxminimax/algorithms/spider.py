@@ -44,13 +44,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import averaging, planning
+from jaxminimax.algorithms import averaging, descent, planning
 from jaxminimax.algorithms.averaging import UNIFORM, Averaging
-from jaxminimax.algorithms.descent import started, stepped
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
-from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Query, Windows
+from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Windows
 from jaxminimax.releases.differences import release_in_window
 from jaxminimax.releases.sums import public_term
 
@@ -109,7 +108,7 @@ def example(query: Windows, iterations: int) -> Hyper:
 
 def init(z: Saddle, hyper: Hyper) -> State:
     """The state before the first round; arguments and errors as in `sgda.init`."""
-    z = started(z, hyper)
+    z = descent.started(z, hyper)
     hyper.query.check_own()
     mean = averaging.start(z)
     return State(z, z, jax.tree.map(jnp.zeros_like, mean.value), mean, jnp.int32(0))
@@ -124,7 +123,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     along = u
     if problem.public is not None:
         along = tree.add(u, public_term(problem, state.z, key, mechanism(hyper), state.spent))
-    z = stepped(state.z, along, hyper.step, t, problem)  # z_{t+1}
+    z = descent.stepped(state.z, along, hyper.step, t, problem)  # z_{t+1}
     mean = averaging.include(state.mean, state.z, hyper.averaging, t, hyper.iterations)
     return State(z, state.z, u, mean, t)
 
@@ -150,12 +149,11 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     Raises:
       ValueError: for numbers out of range; where rho is 1/4 or more, and `sgda` has less noise.
     """
-    for name, value in dict(bound=bound, smooth=smooth).items():
-        checks.number(name, value, low=0.0)
+    planning.check_numbers(bound=bound, smooth=smooth)
     checks.number("anchors", anchors, low=0.0, high=1.0)
     step = 1 / smooth if step is None else step
     checks.number("step", step, low=0.0, high=(1 + 1e-9) / smooth, closed=True)
-    query = Query(clip=Saddle(bound, bound), joint=True, population=population, sampling=sampling)
+    query = planning.joint_query(bound, population, sampling)
     difference = Difference(lipschitz=smooth, population=population, sampling=sampling)
     plain = Hyper(query=Windows(anchor=query, difference=difference, length=1),
                   step=Saddle(step, step), iterations=iterations)

@@ -28,7 +28,10 @@ from jaxminimax.base.types import (
     saddle_operator,
     with_strategy,
 )
-from jaxminimax.mechanism import Query, Resolvent, WorstCase, check_noise, concrete
+from jaxminimax.mechanism import Query, Resolvent
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.sampling import WorstCase
 from jaxminimax.releases.watch import update_and_releases
 
 PAIRS = ("worst", "random")

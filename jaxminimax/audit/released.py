@@ -28,16 +28,9 @@ from jaxminimax.audit.bounds import shared_noise
 from jaxminimax.audit.pairs import GIANT, PROBLEM, Rounds, clip_norms, rest_of, share_of, worst_case
 from jaxminimax.base.types import Algorithm, GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.drivers import run
-from jaxminimax.mechanism import (
-    Full,
-    GroupGradients,
-    Query,
-    Repeat,
-    Resolvent,
-    batch_size,
-    check_noise,
-    concrete,
-)
+from jaxminimax.mechanism import Full, GroupGradients, Query, Repeat, Resolvent, batch_size
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import Seen, update_and_releases
 
@@ -100,8 +93,9 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
     size: Any
     if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
         query, made = hyper.query, algorithm.mechanism(hyper)
-        parts = (mechanism.on_part(query, k // made.times) for k in range(mechanism.releases(made)))
-        lengths = [mechanism.concrete(mechanism.noise_unit(part)) for part in parts]
+        parts = (mechanism.resolvent.on_part(query, k // made.times)
+                 for k in range(mechanism.releases(made)))
+        lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(part)) for part in parts]
         step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
         step, size = _steps(other, algorithm, hyper, sets[0]), mechanism.batch_size(hyper.query)
@@ -118,7 +112,7 @@ def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Sa
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
         query, noise_multiplier=zero, sampling=Full(), population=1, joint=False))
     unit = Saddle(*(jnp.zeros_like(x[:1]) if c is None else jnp.zeros_like(x[:1]).at[:, 0].set(
-        GIANT * mechanism.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
+        GIANT * mechanism.costs.concrete(c)) for x, c in zip(data, query.clip, strict=True)))
     unit = jax.tree.map(lambda x: jnp.repeat(x, algorithm.mechanism(hyper).parts, 0), unit)
     moves = jax.device_get(_moves(key, algorithm, plain, unit, PROBLEM))
     sizes = (np.abs(x[:, :1].astype(np.float64)) for x in moves)
@@ -136,9 +130,9 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
       neighbours: the relation.
       times: releases on the part of the data that the record is in; None: all of them.
     """
-    noise, clips = mechanism.check_noise(query), clip_norms(query)
+    noise, clips = mechanism.description.check_noise(query), clip_norms(query)
     noise = Saddle(noise, noise) if isinstance(query, Resolvent) else noise
-    z = [mechanism.concrete(x) for x in noise if x is not None]
+    z = [mechanism.costs.concrete(x) for x in noise if x is not None]
     joint = effective_noise_multiplier(query)
     w, v = share_of(query)
     towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]

@@ -21,7 +21,9 @@ from jaxminimax.audit.bounds import clopper_pearson, gaussian_signal, laplace_si
 from jaxminimax.audit.pairs import Observe, Rounds, first_release, rounds
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, PyTree, Saddle
-from jaxminimax.mechanism import Full, OneRelease, TreeSums, coefficients
+from jaxminimax.mechanism import Full, TreeSums
+from jaxminimax.mechanism.factorisation import coefficients
+from jaxminimax.mechanism.repeat import OneRelease
 
 LAWS = ("gaussian", "laplace")
 

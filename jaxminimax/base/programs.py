@@ -1,41 +1,50 @@
 """Looking into traced programs: their equations, and the arrays that they close over."""
 
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import jax
 import numpy as np
 
 
-def equations(program: Any) -> Iterator[Any]:
+def walk(program: Any) -> list[tuple[Any, int]]:
+    """A traced program, its equations and the programs inside these, each before what is in it.
+
+    With each, how often it is run: equations in a scan once an iteration, all others once.
+    """
+    passed: list[tuple[Any, int]] = []
+    waiting = [(program, 1)]
+    while waiting:
+        x, times = waiting.pop()
+        if hasattr(x, "eqns") or hasattr(x, "jaxpr"):
+            passed.append((x, times))
+            inner, times_inner = getattr(x, "jaxpr", x).eqns, times
+        elif hasattr(x, "primitive"):
+            passed.append((x, times))
+            inner = list(x.params.values())
+            times_inner = times * (x.params["length"] if x.primitive.name == "scan" else 1)
+        elif isinstance(x, dict | tuple | list):
+            inner, times_inner = list(x.values()) if isinstance(x, dict) else x, times
+        else:
+            continue
+        waiting.extend(zip(reversed(inner), itertools.repeat(times_inner)))
+    return passed
+
+
+def equations(program: Any) -> list[Any]:
     """Every equation of a traced program, those of programs inside it included."""
-    for equation in getattr(program, "jaxpr", program).eqns:
-        yield equation
-        for inner in inside(equation.params):
-            yield from equations(inner)
+    return [x for x, _ in walk(program) if hasattr(x, "primitive")]
 
 
-def constants(program: Any) -> Iterator[Any]:
+def constants(program: Any) -> list[Any]:
     """The arrays that a traced program and those inside it close over, in their order."""
-    yield from getattr(program, "consts", ())
-    for equation in getattr(program, "jaxpr", program).eqns:
-        yield from (x.val for x in equation.invars if np.ndim(getattr(x, "val", 0)))
-        for inner in inside(equation.params):
-            yield from constants(inner)
+    arrays: list[Any] = []
+    for x, _ in walk(program):
+        arrays += [y.val for y in x.invars if np.ndim(getattr(y, "val", 0))] if hasattr(
+            x, "primitive") else getattr(x, "consts", ())
+    return arrays
 
 
 def is_traced(*trees: Any) -> bool:
     """Whether one of their numbers is not known yet: inside `jit`, `vmap` and the like."""
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees))
-
-
-def inside(value: Any) -> Iterator[Any]:
-    """The traced programs in the parameters of an equation."""
-    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from inside(one)
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from inside(one)

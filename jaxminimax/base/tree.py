@@ -113,9 +113,12 @@ def materialise(f: Callable[[], PyTree], wanted: jax.typing.ArrayLike = True) ->
     The results of a branch are written down: whoever reads them does not compute them anew, number
     by number, at places that defeat vectors. In all lanes of a vmap if in one.
     """
-    told = jax.lax.optimization_barrier(jnp.asarray(wanted))  # a constant would do away with it
-    return jax.lax.cond(in_any_lane(told), f, lambda: jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(f)))
+    traced, shapes = jax.make_jaxpr(f, return_shape=True)()  # once for both branches
+    wanted = jax.lax.optimization_barrier(jnp.asarray(wanted))  # a constant would do away with it
+    return jax.lax.cond(
+        in_any_lane(wanted), lambda: jax.tree.unflatten(
+            jax.tree.structure(shapes), jax.core.eval_jaxpr(traced.jaxpr, traced.consts)),
+        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
 
 def materialise_rows(f: Callable[[], PyTree], mask: jax.Array) -> PyTree:
@@ -131,19 +134,18 @@ def materialise_rows(f: Callable[[], PyTree], mask: jax.Array) -> PyTree:
       f: computes a pytree of arrays.
       mask: bool, which rows of the results count.
     """
-    traced, told = jax.make_jaxpr(f, return_shape=True)()
-    leaves, treedef = jax.tree.flatten(told)
+    traced, shapes = jax.make_jaxpr(f, return_shape=True)()
+    leaves, treedef = jax.tree.flatten(shapes)
     roots = _roots(traced.jaxpr)
     first: dict[Any, tuple[int, tuple[int, ...]]] = {}
     for i, (root, shape) in enumerate(roots):
         first.setdefault(root, (i, shape))
 
     def some() -> list[jax.Array]:
-        every = jax.tree.leaves(f())
-        return [every[i].reshape(shape) for i, shape in first.values()]
+        results = jax.core.eval_jaxpr(traced.jaxpr, traced.consts)
+        return [results[i].reshape(shape) for i, shape in first.values()]
 
-    found = materialise(some, mask)
-    values = dict(zip(first, found, strict=True))
+    values = dict(zip(first, materialise(some, mask), strict=True))
     return jax.tree.unflatten(treedef, [
         values[root].reshape(like.shape) for (root, _), like in zip(roots, leaves, strict=True)])
 

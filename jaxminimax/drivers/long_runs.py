@@ -33,7 +33,8 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.drivers import fingerprint, runs
 from jaxminimax.drivers.prefetch import Supply
-from jaxminimax.mechanism import Mechanism, check, releases
+from jaxminimax.mechanism import releases
+from jaxminimax.mechanism.description import Mechanism, check
 from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData

@@ -12,7 +12,8 @@ import numpy as np
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
 from jaxminimax.drivers import runs
-from jaxminimax.mechanism import Repeat, check
+from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 

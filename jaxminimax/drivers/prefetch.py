@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from jaxminimax.base.types import PyTree
-from jaxminimax.mechanism import Mechanism, Query, Repeat, Resolvent, releases, rows_read
-from jaxminimax.mechanism.row_numbers import joined
+from jaxminimax.mechanism import Query, Repeat, Resolvent, releases, rows_read
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.placement import sharding
-from jaxminimax.placement.host_data import HostData, Sent, Window
+from jaxminimax.placement.host_data import HostData, Sent, Window, joined
 from jaxminimax.placement.host_shards import HostShards
 from jaxminimax.releases.reading import described, samples_ahead
 

@@ -12,16 +12,14 @@ use bytes again, so a program mostly takes a fraction of it.
 """
 
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jaxminimax.base import programs
 from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
 from jaxminimax.gradients.ghost import planning
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 BUDGET = 2**30  # bytes, where none is said
 _ROWS = 8  # that slices are a multiple of
@@ -86,7 +84,8 @@ def even(size: int, most: int) -> int:
     return min(most, -(-rows // unit) * unit)
 
 
-def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree) -> Need:
+def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
+                 plan: planning.Plan | None = None) -> Need:
     """With the gradients of all wanted parameters of each example.
 
     Args:
@@ -94,42 +93,42 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree) -> Need:
       z: the point, or its shapes and dtypes.
       wanted: the leaves of z whose gradients are wanted.
       one: an example, or its shapes and dtypes.
+      plan: of the operator's loss, if it was traced for one.
     """
-    if type(operator) is SaddleOperator:
-        live = 2 * results(jax.make_jaxpr(operator.loss)(z.w, z.v, one))
+    if plan is not None or type(operator) is SaddleOperator:
+        # once for the loss, once more for the way back
+        live = 2 * results(plan.traced if plan else jax.make_jaxpr(operator.loss)(z.w, z.v, one))
     else:
         live = results(jax.make_jaxpr(operator)(z, one))
-    return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted),
-                whole=True)
+    return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted), whole=True)
 
 
 def of_plan(plan: planning.Plan, wanted: PyTree, one: PyTree) -> Need:
     """With what a plan keeps of each example; arguments as in `of_gradients`."""
     # rows that are multiplied to matrices, such as the pixels that a convolution reads
     made = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
-    met = sum(use.rows * sum(use.shape) * _wide(t.dtype) for t in made for use in t.uses)
+    extra = sum([use.rows * sum(use.shape) * _wide(t.dtype) for t in made for use in t.uses])
     # and matrices of functions of a parameter
-    met += sum(2 * of.numbers * _wide(of.dtype) for t in made for _, of in t.through)
-    live = _added((x.name, x.params, x.out) for x in plan.flat.steps)
-    return Need(2 * (kept(plan) + live) + met + bytes_of(one), 6 * bytes_of(wanted))
+    extra += sum([2 * of.numbers * _wide(of.dtype) for t in made for _, of in t.through])
+    return Need(2 * (kept(plan) + results(plan.traced)) + extra + bytes_of(one),
+                6 * bytes_of(wanted))
 
 
 def kept(plan: planning.Plan) -> int:
     """Bytes of the gradients of an example as a plan keeps them."""
-    return sum(t.numbers * _wide(t.dtype) for t in plan.treatments if t is not None)
+    return sum([t.numbers * _wide(t.dtype) for t in plan.treatments if t is not None])
 
 
 def results(program: Any) -> int:
     """Bytes of the results of all equations of a traced program, those in loops every time."""
-    return _added((x.primitive.name, x.params, x.outvars[0].aval)
-                  for x in getattr(program, "jaxpr", program).eqns if x.outvars)
-
-
-def _added(equations: Iterable[tuple[str, dict[str, Any], Any]]) -> int:
+    steps = programs.walk(program)
+    inside = [hasattr(x, "eqns") for x, _ in steps[1:]]  # whether a program follows in an equation
     total = 0
-    for name, params, out in equations:
-        parts = [results(part) for part in programs.inside(params)]
-        total += sum(parts) * (params["length"] if name == "scan" else 1) if parts else _size(out)
+    for (x, times), has_program in zip(steps, [*inside, False], strict=True):
+        if hasattr(x, "primitive") and x.outvars and not has_program:
+            out = x.outvars[0].aval
+            total += times * math.prod(getattr(out, "shape", ())) * getattr(
+                getattr(out, "dtype", None), "itemsize", 8)
     return total
 
 
@@ -137,12 +136,6 @@ def _wide(dtype: Any) -> int:
     return max(4, getattr(dtype, "itemsize", 8))
 
 
-def _size(x: Any) -> int:
-    return int(np.prod(getattr(x, "shape", ()), dtype=np.int64)) * getattr(
-        getattr(x, "dtype", None), "itemsize", 8)
-
-
 def bytes_of(tree: PyTree) -> int:
     """Of gradients, which are at least float32, or of records."""
-    return sum(int(np.prod(x.shape, dtype=np.int64)) * _wide(x.dtype)
-               for x in jax.tree.leaves(tree))
+    return sum([math.prod(x.shape) * _wide(x.dtype) for x in jax.tree.leaves(tree)])

@@ -5,7 +5,7 @@
 with B_j the floating-point sum of at most `mechanism.BLOCK` rows and U one random number for each
 number of the sum, the same for all blocks. Integers are added without rounding, in whatever order
 and on however many devices, so what one record moves is what it moves in its own block:
-`mechanism._grid` has the bound. (A sum of 2^24 clipped float32 vectors of one direction moves by
+`mechanism.grid` has the bound. (A sum of 2^24 clipped float32 vectors of one direction moves by
 3.6 clip norms when one of them is replaced, and by 2 are charged.)
 
 An integer of a short sum has one word of 32 bits. Long ones have two, high * 2^20 + low; in the end
@@ -22,7 +22,7 @@ import numpy as np
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.tree import EXACT, materialise, sum_rows
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
 SHORT = 4096  # rows of at most 2^18 units whose sum has one word
 _LOW = 20  # bits of the lower one of two words

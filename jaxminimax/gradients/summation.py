@@ -38,9 +38,9 @@ from jaxminimax.base.tree import at_least_float32, materialise, materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.mechanism.grid import BLOCK
 
-_JOINT = ("regularized_incomplete_beta",)  # loops that end for all numbers together
+_JOINT = "regularized_incomplete_beta"  # a loop that ends for all numbers together
 
 
 def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> PyTree:
@@ -51,17 +51,19 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
       z: shared.
       examples: leaves `[b, ...]`.
     """
-    met = jax.make_jaxpr(jax.vmap(of_one, (None, 0)))(z, examples)
-    groups, joint = _groups(met), any(
-        equation.primitive.name in _JOINT for equation in programs.equations(met))
+    batched, shapes = jax.make_jaxpr(jax.vmap(of_one, (None, 0)), return_shape=True)(z, examples)
+    treedef = jax.tree.structure(shapes)
+    equations = programs.equations(batched)
+    groups, joint = _groups(equations), _JOINT in [x.primitive.name for x in equations]
     if not groups and not joint:
-        return jax.vmap(of_one, (None, 0))(z, examples)
+        return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
+            batched.jaxpr, batched.consts, *jax.tree.leaves((z, examples))))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
-    alone, told = jax.make_jaxpr(of_one, return_shape=True)(z, one)
+    alone = jax.make_jaxpr(of_one)(z, one)
 
     # a rule of vmap sees arguments alone: what a run closes over, as another may, becomes one
     def of(held: list[jax.Array], z: Any, example: PyTree) -> PyTree:
-        return jax.tree.unflatten(jax.tree.structure(told), jax.core.eval_jaxpr(
+        return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
             alone.jaxpr, held, *jax.tree.leaves((z, example))))
 
     def together(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
@@ -70,7 +72,7 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
     def in_turn(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
         return jax.lax.map(lambda x: of(held, z, x), examples)
 
-    apart = groups == _groups(alone) and not joint
+    apart = groups == _groups(programs.equations(alone)) and not joint
     return jax.custom_batching.sequential_vmap(together if apart else in_turn)(
         list(alone.consts), z, examples)
 
@@ -82,11 +84,10 @@ def each_of_groups(of_one: Callable[[Any, PyTree], PyTree], z: Any, data: PyTree
     return jax.tree.map(lambda x: x.reshape(p, n, *x.shape[1:]), each(of_one, z, rows))
 
 
-def _groups(program: Any) -> list[tuple[int, int]]:
+def _groups(equations: list[Any]) -> list[tuple[int, int]]:
     """Of each convolution, into how many groups its features and its batch are cut."""
-    return [(equation.params["feature_group_count"], equation.params["batch_group_count"])
-            for equation in programs.equations(program)
-            if equation.primitive.name == "conv_general_dilated"]
+    return [(x.params["feature_group_count"], x.params["batch_group_count"])
+            for x in equations if x.primitive.name == "conv_general_dilated"]
 
 
 _FEW = 2**14  # numbers of a sum that cost less to copy than a further branch does

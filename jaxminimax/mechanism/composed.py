@@ -8,130 +8,13 @@ from typing import Any, Self
 
 import jax
 
-from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism._checks import check_grid, check_times
+from jaxminimax.mechanism import sentences
 from jaxminimax.mechanism.costs import Charge, compose
-from jaxminimax.mechanism.description import Answered, Description, Leaf, OneRelease, known
+from jaxminimax.mechanism.description import Answered, Description, Leaf, known
+from jaxminimax.mechanism.repeat import OneRelease, Repeat
 
-
-@pytree_dataclass
-class Repeat(Leaf):
-    """`times` adaptive uses of `query`, each on a fresh sample with fresh noise.
-
-    With several parts, `times` uses on each of them, one part after the other: part p is rows
-    [p m, (p + 1) m) of the data, m = `query.population`, and rows beyond the last part are never
-    read. The order of the rows must be public. A record is in one part, so what is charged is
-    `times` uses, however many parts there are.
-
-    Attributes:
-      query: what is released, and from how many records.
-      times: uses on a part.
-      parts: of the data.
-
-    Examples:
-        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
-        ...                   population=1000)
-        >>> round(jmm.epsilon(jmm.Repeat(query=query, times=50), 1e-6), 2)
-        3.1
-    """
-
-    query: Any  # a `OneRelease`
-    times: int = jax.tree.static()
-    parts: int = jax.tree.static(default=1)
-
-    @property
-    def draws(self) -> str:
-        """One group's gradients have keys of their own; sums and proximal points share theirs."""
-        return "one group" if getattr(self.query, "groups", None) == "one" else "mean"
-
-    @property
-    def _query(self) -> OneRelease:
-        if not isinstance(self.query, OneRelease):
-            raise ValueError("What a Repeat repeats is a Query, a Resolvent, GroupGradients or "
-                             "another OneRelease of jaxminimax.mechanism, got "
-                             f"{type(self.query).__name__}.")
-        return self.query
-
-    def check(self) -> None:
-        """Counts, the grid, and what the release itself checks."""
-        check_grid(self._query.exact, self.query.parameters)
-        checks.count("parts", self.parts)
-        check_times("times (the number of releases)", self.times)
-        check_times("times (the number of releases)", self.times * self.parts)
-        self.query.check(self)
-
-    def releases(self) -> int:
-        """On all parts of the data."""
-        return self.times * self.parts
-
-    def spent_part(self, spent: int) -> "Repeat | None":
-        """Of several parts, the first one has spent the most."""
-        times = min(spent, self.times)
-        return dataclasses.replace(self, times=times) if times else None
-
-    def with_noise(self, scale: float) -> Self:
-        """The release with other noise."""
-        return dataclasses.replace(self, query=self._query.with_noise(scale))
-
-    def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """Parts of the data are alternatives that all cost the same."""
-        return self._query.charges(self, neighbours)
-
-    def together(self) -> bool:
-        """As the release; records may be in several parts of the data."""
-        return self.parts == 1 and self._query.together(self)
-
-    def records(self) -> int:
-        """Of all parts."""
-        return self.parts * self._query.records()
-
-    def multiplier(self) -> float:
-        """That of one release."""
-        return self._query.multiplier()
-
-    def charged(self, neighbours: str) -> float:
-        """That of one release."""
-        return self._query.charged(neighbours)
-
-    def cost(self, z: float) -> Charge:
-        """`times` releases on one part of the data."""
-        return self._query.cost(self.times, z)
-
-    def realised(self) -> Charge:
-        """Every number of every release is noised, and every sum rounded."""
-        query = self._query
-        return costs.realised(query.exact, near=self.times * query.sampling.compared_pairs,
-                              normals=self.times * query.parameters)
-
-    unit = ""
-
-    def clips(self) -> dict[str, float]:
-        """Those of one release."""
-        return self._query.clips()
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """Those of one release."""
-        return self._query.noise_multipliers()
-
-    def in_words(self) -> str:
-        """Told by the release."""
-        return self._query.in_words(self)
-
-    def guarantees(self) -> tuple[str, ...]:
-        """Told by the release."""
-        return self._query.guarantees()
-
-    def assumptions(self) -> tuple[str, ...]:
-        """What the release and its sampling assume; parts of the data need an order."""
-        query = self._query
-        return (*query.assumptions(), *query.sampling.assumptions(),
-                *((sentences.PLACES,) if self.parts > 1 else ()))
-
-    def is_exact(self) -> bool:
-        """Told by the release."""
-        return self._query.exact
+__all__ = ["Parallel", "Sequence", "with_noise"]
 
 
 class _Several(Description):
@@ -317,3 +200,66 @@ def disjoint_parts(described: Any) -> tuple[Any, ...]:
 def parts_of_data(described: Any) -> int:
     """How many parts of the data a `Repeat` takes one after the other; 1 of all else."""
     return described.parts if isinstance(described, Repeat) else 1
+
+
+def with_noise(query: Any, scale: float) -> Any:
+    """`query` with its noise multipliers (1 each if not set) times `scale`, as Python floats.
+
+    Raises:
+      ValueError: for what is neither a description nor a release of one.
+
+    Examples:
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=4.0, leaves=8)
+        >>> jmm.mechanism.with_noise(tree, 2.0).noise_multiplier
+        8.0
+    """
+    return (query if isinstance(query, OneRelease) else known(query)).with_noise(scale)
+
+
+def _describes(x: Any) -> bool:
+    return isinstance(x, Description | OneRelease)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path).lstrip(".")
+
+
+def descriptions(hyper: Any) -> dict[str, Any]:
+    """The descriptions and single releases in a `Hyper`, by their paths in it."""
+    found = jax.tree_util.tree_leaves_with_path(hyper, is_leaf=_describes)
+    return {_name(path): x for path, x in found if _describes(x)}
+
+
+def with_noise_of_all(hyper: Any, scale: float, **own: float) -> Any:
+    """`hyper` with the noise multipliers of all of them (1 where not set) times `scale`.
+
+    Args:
+      hyper: an algorithm's.
+      scale: factor.
+      own: another factor for the description of that name.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: with_noise(x, own.get(_name(path), scale)) if _describes(x) else x,
+        hyper, is_leaf=_describes)
+
+
+def check_charged(algorithm: Any, hyper: Any) -> None:
+    """Refuses settings with a description that the algorithm's mechanism does not have.
+
+    Raises:
+      ValueError: naming a description whose noise does not change the noise that is charged.
+    """
+    def charged(**own: float) -> list[float]:
+        made = algorithm.mechanism(with_noise_of_all(hyper, 1.0, **own))
+        return [leaf.multiplier() for leaf in made.flattened()]
+
+    names, plain = descriptions(hyper), charged()
+    if not names:
+        raise ValueError(f"{type(hyper).__qualname__} holds no description whose noise could be "
+                         "set: give it a Query, or another of jaxminimax.mechanism, as a field "
+                         "that is not static.")
+    for name in names:
+        if 0 not in plain and charged(**{name: 2.0}) == plain:
+            raise ValueError(f"hyper.{name} is not charged: its noise changes nothing in "
+                             "algorithm.mechanism(hyper). Put it into mechanism, or leave it out "
+                             "of hyper.")

@@ -31,7 +31,7 @@ Conventions, all under one roof because a slip here is a factor of two in epsilo
   They read the same sample, so they are one release inside one sampling. With one joint clip a
   record's vector d has sum_p (||d_p|| / C_p)^2 <= 1, so its length in units of the noise,
   (sum_p (||d_p|| / (C_p z_p))^2)^(1/2), is at most 1 / z_eff with z_eff = min_p z_p. Counts that
-  clip norms follow are coordinates of the same vector, see `adaptive`.
+  clip norms follow are coordinates of the same vector, see `query`.
 * Without sampling, T adaptive releases are one Gaussian of parameter mu = (1 or 2) sqrt(T) / z_eff.
 * Disjoint batches read a record once a pass, so T counts passes, not releases.
 * Parts of the data that a Repeat takes one after the other hold a record once, so T counts the
@@ -70,7 +70,7 @@ import numpy as np
 from jaxminimax import noise
 from jaxminimax.base import checks, masses
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism._grid import (
+from jaxminimax.mechanism.grid import (
     DITHER_FAILURE,
     ETA,
     MOST_BITS,
@@ -78,6 +78,8 @@ from jaxminimax.mechanism._grid import (
     charged_multiplier,
     grid_bits,
 )
+
+__all__ = ["NEIGHBOURS", "budget_split"]
 
 REPLACE_ONE = "replace_one"
 NEIGHBOURS = (REPLACE_ONE, "add_or_remove_one")

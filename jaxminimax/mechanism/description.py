@@ -10,17 +10,19 @@ Make them frozen `pytree_dataclass`es. A new leaf is one file here and one funct
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import jax
+import numpy as np
 
+from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
+from jaxminimax.mechanism import costs
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, concrete
-from jaxminimax.mechanism.sampling import Sampling
 from jaxminimax.mechanism.sentences import imperfections
 
-if TYPE_CHECKING:
-    from jaxminimax.mechanism.composed import Repeat
+__all__ = ["Description", "Leaf", "is_exact", "leaves", "releases"]
 
 
 class Description(abc.ABC):
@@ -204,79 +206,6 @@ class Leaf(Answered):
         return (self,)
 
 
-class OneRelease(abc.ABC):
-    """What each release of a `Repeat` answers, on a sample of its own.
-
-    Attributes:
-      sampling: which records it reads.
-      parameters: d, at least the numbers that a release has; public.
-      exact: whether the noise is made of integers.
-      noise_multiplier: None if it was never set.
-    """
-
-    sampling: Sampling
-    parameters: int
-    exact: bool
-    noise_multiplier: Any
-
-    @abc.abstractmethod
-    def check(self, repeat: "Repeat") -> None:
-        """Refuses what no run or charge should start from; `repeat` is the one that it is in."""
-
-    def check_own(self) -> None:  # noqa: B027  # there need be none
-        """Refuses numbers that no release should start from, whatever repeats it."""
-
-    @abc.abstractmethod
-    def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
-        """The cost of `repeat`, by `costs.price`; one charge for each alternative."""
-
-    def together(self, repeat: "Repeat") -> bool:
-        """As of a `Description`; `repeat` has one part."""
-        return False
-
-    @abc.abstractmethod
-    def multiplier(self) -> float:
-        """The noise multiplier, players combined: z_eff."""
-
-    @abc.abstractmethod
-    def charged(self, neighbours: str) -> float:
-        """The multiplier of a real mechanism that is no more private; by `costs.charged`."""
-
-    @abc.abstractmethod
-    def cost(self, times: int, z: float) -> Charge:
-        """What `times` releases cost with noise on real numbers, of that multiplier."""
-
-    @abc.abstractmethod
-    def with_noise(self, scale: float) -> Self:
-        """Noise multipliers (1 each if not set) times `scale`, as Python floats."""
-
-    @abc.abstractmethod
-    def sampled_by(self, sampling: Sampling) -> Self:
-        """The same on other samples; what follows from the sampling is left to be set."""
-
-    @abc.abstractmethod
-    def records(self) -> int:
-        """How many records one part of the data has."""
-
-    @abc.abstractmethod
-    def in_words(self, repeat: "Repeat") -> str:
-        """What `repeat` releases, in one sentence."""
-
-    @abc.abstractmethod
-    def guarantees(self) -> tuple[str, ...]:
-        """As of a `Description`."""
-
-    @abc.abstractmethod
-    def assumptions(self) -> tuple[str, ...]:
-        """As of a `Description`; what the sampling assumes is added."""
-
-    @abc.abstractmethod
-    def noise_multipliers(self) -> dict[str, float]:
-        """As of a `Leaf`."""
-
-    @abc.abstractmethod
-    def clips(self) -> dict[str, float]:
-        """As of a `Leaf`."""
 
 
 def known(mechanism: Any) -> Description:
@@ -353,20 +282,6 @@ def check_noise(query: Any) -> Any:
     return query.noise_multiplier
 
 
-def with_noise(query: Any, scale: float) -> Any:
-    """`query` with its noise multipliers (1 each if not set) times `scale`, as Python floats.
-
-    Raises:
-      ValueError: for what is neither a description nor a release of one.
-
-    Examples:
-        >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=4.0, leaves=8)
-        >>> jmm.mechanism.with_noise(tree, 2.0).noise_multiplier
-        8.0
-    """
-    return (query if isinstance(query, OneRelease) else known(query)).with_noise(scale)
-
-
 def own_multiplier(leaf: Any) -> float:
     """The one number that is the noise multiplier of a leaf.
 
@@ -395,3 +310,93 @@ def replace_one_only(neighbours: str) -> None:
     if neighbours != REPLACE_ONE:
         raise ValueError("add_or_remove_one is offered for releases on Full() and Poisson(...) "
                          "samples of the whole data only: use neighbours='replace_one'.")
+
+
+MOST_STEPS = 10**7  # of an inner solver
+
+
+def check_grid(exact: Any, parameters: Any = 1) -> None:
+    """Refuses what no grid of a release can follow from."""
+    if not isinstance(exact, bool):
+        raise ValueError(f"exact must be True or False, got {exact!r}.")
+    checks.count("parameters", parameters)
+    if parameters >= 2**31 - 32:
+        raise ValueError(f"parameters must be below 2**31 - 32, got {parameters}: a release draws "
+                         "its noise in one go.")
+
+
+def check_times(name: str, times: int) -> None:
+    """Refuses a number of releases that a counter of 32 bits does not hold."""
+    checks.count(name, times)
+    if times >= 2**31:
+        raise ValueError(f"{name} must be below 2**31, got {times}: the counter of releases has 32 "
+                         "bits.")
+
+
+def check_multiplier(name: str, z: Any) -> None:
+    """Refuses a noise multiplier out of range; None, not set yet, passes."""
+    if z is None:
+        return
+    checks.number(name, z, low=0.0, high=1e15, closed=True)
+    if is_plain(z, lambda x: 0 < x < 1e-4):
+        raise ValueError(f"{name} must be 0 (no privacy) or at least 1e-4, got {z!r}.")
+
+
+def check_sizes(sizes: Any) -> None:
+    """Refuses sizes of groups that are no tuple of counts."""
+    if not isinstance(sizes, tuple) or not sizes:
+        raise ValueError("sizes must be a tuple of every group's number of records, got "
+                         f"{sizes!r}: problems.by_group returns it.")
+    for n in sizes:
+        checks.count("sizes", n)
+        if n >= 2**31:
+            raise ValueError(f"sizes must be below 2**31, got {n}: indices are 32-bit.")
+
+
+def check_bound(name: str, bound: Any) -> None:
+    """Refuses a clip norm, or a bound on losses, that float32 programs would lose."""
+    checks.number(name, bound, low=1e-28, high=1e28, closed=True)
+
+
+def is_plain(x: Any, true: Callable[[float], bool]) -> bool:
+    """Whether that holds of a number; not of tracers, nor of arrays of several."""
+    return not isinstance(x, jax.core.Tracer) and np.ndim(x) == 0 and true(float(x))
+
+
+def are_plain(*numbers: Any) -> bool:
+    """Whether all are single numbers that are known."""
+    return not any(isinstance(x, jax.core.Tracer) or np.ndim(x) for x in numbers)
+
+
+class Once(Leaf):
+    """What mechanisms share that a record takes part in once, however long they run."""
+
+    def spent_part(self, spent: int) -> Self | None:
+        """All of it: a record's whole cost may be in the first release."""
+        return self if spent else None
+
+    def with_noise(self, scale: float) -> Self:
+        """The one multiplier."""
+        return scaled(self, scale)
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """One, for a record that is replaced."""
+        replace_one_only(neighbours)
+        return (costs.price(self, neighbours),)
+
+    def multiplier(self) -> float:
+        """The one multiplier."""
+        return own_multiplier(self)
+
+    def together(self) -> bool:
+        """Yes: a chain of k records is as far as one noise that is moved k times.
+
+        The whole stream has one record's trade-off of one Gaussian, or of one Laplace number. The
+        trade-off of k such steps is that of the same noise moved k times as far, as thresholds are
+        the best tests of all distances; it bounds k records, wherever they are.
+        """
+        return True
+
+    def clips(self) -> dict[str, float]:
+        """None."""
+        return {}

@@ -40,14 +40,30 @@ import jax
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import sentences
-from jaxminimax.mechanism._checks import check_bound, check_grid, check_multiplier, check_times
-from jaxminimax.mechanism._grid import PARAMETERS
-from jaxminimax.mechanism.composed import Repeat, Sequence
+from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Answered, Leaf, OneRelease, scaled
-from jaxminimax.mechanism.passes import Full
-from jaxminimax.mechanism.query import Query, check_sampled, sampled_charges, sampled_words
+from jaxminimax.mechanism.description import (
+    Answered,
+    Leaf,
+    check_bound,
+    check_grid,
+    check_multiplier,
+    check_times,
+    scaled,
+)
+from jaxminimax.mechanism.fixed_size import Full
+from jaxminimax.mechanism.grid import PARAMETERS
+from jaxminimax.mechanism.query import Query
+from jaxminimax.mechanism.repeat import (
+    OneRelease,
+    Repeat,
+    check_sampled,
+    sampled_charges,
+    sampled_words,
+)
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
+
+__all__ = ["Difference", "Windows"]
 
 
 @pytree_dataclass

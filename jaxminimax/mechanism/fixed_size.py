@@ -1,7 +1,8 @@
-"""Samples of a fixed size: uniform subsets, or draws with replacement; replace-one only.
+"""Samples whose size is fixed: all records, disjoint batches in order, subsets, and draws.
 
-A subset is distinct rows, all as likely; draws with replacement are products of 96 random bits, and
-are charged as they are drawn, by a slightly larger rate:
+`Full` and `Disjoint` draw nothing. A `FixedSize` subset is distinct rows, all as likely; draws with
+replacement are products of 96 random bits, and are charged as they are drawn, by a slightly larger
+rate:
 
 **With replacement** every draw is record i with probability p_i <= p = (1 + n 2^-96) / n,
 independently. The bound of `accounting.subsampling` draws a substitute for every slot from the law
@@ -25,9 +26,9 @@ import scipy
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.tree import materialise
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import row_numbers
-from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, PrivacyLoss, gaussian
-from jaxminimax.mechanism.distinct import arrangement, lost, room_for, scaled
+from jaxminimax.mechanism import sampling, sentences
+from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, PrivacyLoss, gaussian
+from jaxminimax.mechanism.distinct import CROWDED, arrangement, lost, room_for, scaled, tied
 from jaxminimax.mechanism.sampling import (
     InGroups,
     Sample,
@@ -36,7 +37,168 @@ from jaxminimax.mechanism.sampling import (
     WorstCase,
     check_batch,
 )
-from jaxminimax.mechanism.slots import CROWDED, tied
+
+__all__ = ["Disjoint", "FixedSize", "Full"]
+
+
+@pytree_dataclass
+class Full(Sampling):
+    """Every record takes part in every release.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000, sampling=jmm.Full())
+        >>> jmm.mechanism.batch_size(query)
+        1000.0
+    """
+
+    ordered = True
+    secret = False
+    compares_absent = False
+    compared_pairs = 1
+    relations = NEIGHBOURS
+
+    def check(self, population: int) -> None:
+        """Nothing to refuse."""
+
+    def batch_size(self, population: int) -> float:
+        """The population, n."""
+        return float(population)
+
+    def rows_read(self, population: int) -> int:
+        """The population, n."""
+        return population
+
+    def rows_in_shard(self, population: int, size: int) -> int:
+        """All of the shard."""
+        return min(population, size)
+
+    def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
+        """All records."""
+        return Sample(None, None, True)
+
+    def charge(self, times: int, z: float, population: int) -> Charge:
+        """A Gaussian mechanism, `times` times."""
+        return gaussian(times, z)
+
+    def overflow(self, population: int) -> float:
+        """Every release fits."""
+        return 0.0
+
+    def in_words(self, times: int, population: int) -> str:
+        """All of them."""
+        return f"all {population} records, without sampling"
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    def in_groups(self) -> InGroups:
+        """All records of the group, among as many rows as the largest has."""
+        def one(keys: SampleKeys, sizes: tuple[int, ...], group: jax.Array) -> Sample:
+            size = jnp.asarray(sizes, jnp.int32)[group]
+            return Sample(None, jnp.arange(max(sizes)) < size, True)
+
+        return InGroups("all of its records", lambda size, largest: size, one)
+
+    def spread(self) -> float | None:
+        """Of draws that are independent from release to release."""
+        return 0.0
+
+    def worst_case(self, population: int) -> WorstCase:
+        """A record, once in every release."""
+        return WorstCase(np.ones(1), np.ones(1))
+
+
+@pytree_dataclass
+class Disjoint(Sampling):
+    """Release k reads rows [k b, (k + 1) b), then the next b, and starts over after a pass.
+
+    Rows beyond the last whole batch are never read. The order of the rows must be public: shuffle
+    the data once with a permutation that does not depend on it.
+
+    Attributes:
+      batch: b, records in a release.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
+        ...                   sampling=jmm.Disjoint(batch=50))
+        >>> jmm.mechanism.rows_read(query)  # of 20 batches in a pass
+        50
+    """
+
+    batch: int = jax.tree.static()
+
+    ordered = True
+    secret = False
+    compares_absent = False
+    compared_pairs = 1
+    relations = (REPLACE_ONE,)
+
+    @property
+    def most_records(self) -> int:
+        """2^62: nothing is drawn."""
+        return sampling.WIDE
+
+    def check(self, population: int) -> None:
+        """Refuses a batch that the data have not."""
+        check_batch(self.batch, population)
+
+    def batch_size(self, population: int) -> float:
+        """The number of records, b."""
+        return float(self.batch)
+
+    def rows_read(self, population: int) -> int:
+        """The number of records, b."""
+        return self.batch
+
+    def rows_in_shard(self, population: int, size: int) -> int:
+        """The batch, side by side, or all of the shard."""
+        return min(self.batch, size)
+
+    def draw(self, keys: SampleKeys, release: jax.Array, population: int) -> Sample:
+        """The next batch; nothing is random."""
+        each = population // self.batch
+        if population >= sampling.NARROW:
+            number = release % each if each < 2**31 else release  # which is below 2^31
+            low, high = sampling.consecutive_rows(number, self.batch)
+            return Sample(low, None, True, high)
+        first = (release % each) * self.batch
+        return Sample(first + jnp.arange(self.batch, dtype=jnp.int32), None, True)
+
+    def passes(self, times: int, population: int) -> int:
+        """Passes over the data that `times` releases begin."""
+        return math.ceil(times / (population // self.batch))
+
+    def apart(self, population: int) -> int:
+        """A pass: rows have the same order in all of them."""
+        return population // self.batch
+
+    def charge(self, times: int, z: float, population: int) -> Charge:
+        """A record is read once a pass."""
+        return gaussian(self.passes(times, population), z)
+
+    def overflow(self, population: int) -> float:
+        """Every release fits."""
+        return 0.0
+
+    def in_words(self, times: int, population: int) -> str:
+        """With the number of passes."""
+        return (f"disjoint batches of {self.batch} of {population} records, "
+                f"{self.passes(times, population)} pass(es)")
+
+    def assumptions(self) -> tuple[str, ...]:
+        """That the order of the rows is public."""
+        return (sentences.PLACES,)
+
+    def in_groups(self) -> InGroups:
+        """Refuses."""
+        raise ValueError("sampling of a group must be Full(), Poisson(...) or FixedSize(...): "
+                         "which group is read next is not known in advance, so there are no "
+                         "passes.")
+
+    def worst_case(self, population: int) -> WorstCase:
+        """A record, once in every pass; record 0 in its first release."""
+        return WorstCase(np.ones(1), np.ones(1), every=population // self.batch)
 
 
 @pytree_dataclass
@@ -81,7 +243,7 @@ class FixedSize(Sampling):
     @property
     def most_records(self) -> int:
         """2^62 where rows are drawn one by one, of 96 bits: what that errs by is in `_one_draw`."""
-        return row_numbers.WIDE if self.replacement or self.batch == 1 else row_numbers.NARROW
+        return sampling.WIDE if self.replacement or self.batch == 1 else sampling.NARROW
 
     def check(self, population: int) -> None:
         """Refuses a batch that the data have not."""
@@ -200,8 +362,8 @@ def _one_subset(batch: int, population: int) -> tuple[float, float, float]:
 
 def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
     """floor(U n / 2^96) for U of 96 random bits."""
-    if population >= row_numbers.NARROW:
-        low, high = row_numbers.scaled(random_words(key, (3, batch)), population)
+    if population >= sampling.NARROW:
+        low, high = sampling.wide_scaled(random_words(key, (3, batch)), population)
         return Sample(low, None, True, high)
 
     def rows() -> jax.Array:

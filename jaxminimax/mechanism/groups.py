@@ -1,27 +1,42 @@
-"""Groups of records: gradients of one of them at a time, or of all at once."""
+"""Groups of records: gradients of one or of all, noisy losses, the index of the largest loss."""
 
 import dataclasses
-from typing import Self
+import math
+from typing import Any, Self
 
 import jax
 
+from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism._checks import check_sizes
-from jaxminimax.mechanism._grid import PARAMETERS
-from jaxminimax.mechanism.composed import Repeat
-from jaxminimax.mechanism.costs import CLIP_NORM, Charge, concrete
+from jaxminimax.mechanism.costs import CLIP_NORM, LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import (
-    OneRelease,
+    Leaf,
+    Once,
+    check_bound,
+    check_grid,
+    check_multiplier,
     check_noise,
+    check_sizes,
+    check_times,
+    own_multiplier,
     replace_one_only,
     scaled,
 )
-from jaxminimax.mechanism.fixed_size import FixedSize
-from jaxminimax.mechanism.passes import Full
-from jaxminimax.mechanism.query import Query, check_relation, check_sampling, compares_absent
+from jaxminimax.mechanism.fixed_size import FixedSize, Full
+from jaxminimax.mechanism.grid import PARAMETERS
+from jaxminimax.mechanism.query import Query
+from jaxminimax.mechanism.repeat import (
+    OneRelease,
+    Repeat,
+    check_relation,
+    check_sampling,
+    compares_absent,
+)
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
+
+__all__ = ["GroupGradients", "GroupLosses", "RecordLosses", "Selection", "group_batch_sizes"]
 
 
 @pytree_dataclass
@@ -200,3 +215,347 @@ def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
         (50.0, 20.0)
     """
     return tuple(map(known_sampling(query.sampling).batch_size, query.sizes))
+
+
+class LossesOfGroups(Leaf):
+    """What mechanisms share whose every release reads all groups' losses: `times` of equal cost.
+
+    Attributes:
+      bound: B, losses lie in [0, B].
+      sizes: n_1, ..., n_p, records of each group; public, as is which group a record is in.
+      noise_multiplier: None if it was never set.
+      times: number of releases.
+    """
+
+    bound: Any
+    sizes: tuple[int, ...]
+    noise_multiplier: Any
+    times: int
+
+    def check_losses(self) -> None:
+        """The groups, the bound and the noise.
+
+        Raises:
+          ValueError: naming the value.
+        """
+        check_times("times (the number of releases)", self.times)
+        check_sizes(self.sizes)
+        check_bound("bound", self.bound)
+        check_multiplier("noise_multiplier", self.noise_multiplier)
+
+    def releases(self) -> int:
+        """Told."""
+        return self.times
+
+    def spent_part(self, spent: int) -> Self | None:
+        """Fewer of them."""
+        made: Any = self
+        times = min(spent, self.times)
+        return dataclasses.replace(made, times=times) if times else None
+
+    def with_noise(self, scale: float) -> Self:
+        """The one multiplier."""
+        return scaled(self, scale)
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """One, for a record that is replaced, of the group where it moves most."""
+        replace_one_only(neighbours)
+        return (costs.price(self, neighbours),)
+
+    def records(self) -> int:
+        """Of all groups."""
+        return sum(self.sizes)
+
+    def multiplier(self) -> float:
+        """The one multiplier."""
+        return own_multiplier(self)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """That groups are public."""
+        return (sentences.PUBLIC_GROUPS,)
+
+    def clips(self) -> dict[str, float]:
+        """None: the range is said in words."""
+        return {}
+
+
+@pytree_dataclass
+class GroupLosses(LossesOfGroups):
+    """`times` releases of p groups' mean losses over all their records, plus noise.
+
+    A replaced record belongs to one group, so one coordinate moves, by at most B / n_i, and its
+    noise has scale noise_multiplier * B / n_i: unequal groups cost what equal ones do. With
+    `only_argmax` the noisy values stay inside and the index of the largest is released, which costs
+    the same; `Selection` costs less, but has one scale for all groups. No minibatch may be read:
+    amplification would have to cover this release and the gradient's together.
+
+    Attributes:
+      bound: B, losses lie in [0, B].
+      sizes: n_1, ..., n_p, records of each group; public.
+      noise_multiplier: Laplace scale, or standard deviation of Gaussian noise, over B / n_i
+        [dimensionless].
+      times: number of releases. Algorithms set it to their own number of rounds.
+      only_argmax: whether only the index of the largest noisy loss is released.
+      exact: as in `Query`.
+      noise: "laplace" or "gaussian". None: `calibrate` chooses the one of smaller deviation, which
+        is Gaussian but for a few releases; Laplace where the noise multiplier is given.
+
+    Examples:
+        >>> losses = jmm.GroupLosses(bound=1.0, sizes=(500, 200), noise_multiplier=30.0, times=10)
+        >>> jmm.epsilon(losses, 1e-6) < 1
+        True
+    """
+
+    bound: float | jax.Array
+    sizes: tuple[int, ...] = jax.tree.static()
+    noise_multiplier: float | jax.Array | None = None
+    times: int = jax.tree.static(default=1)
+    only_argmax: bool = jax.tree.static(default=False)
+    exact: bool = jax.tree.static(default=True)
+    noise: str | None = jax.tree.static(default=None)
+
+    draws = "group losses"
+    @property
+    def gaussian(self) -> bool:
+        """Whether the noise is Gaussian."""
+        return self.noise == "gaussian"
+
+    @property
+    def unit(self) -> str:
+        """Of whichever noise."""
+        return f"{'Gaussian deviation' if self.gaussian else 'Laplace scale'} / (B / n_i)"
+
+    def check(self) -> None:
+        """The groups, the bound and the noise."""
+        check_grid(self.exact)
+        self.check_losses()
+        if self.noise is not None:
+            checks.one_of("noise", self.noise, ("laplace", "gaussian"))
+
+    def alternatives(self) -> "tuple[GroupLosses, ...]":
+        """Both noises, until one is chosen or the multiplier is given."""
+        if self.noise is not None or self.noise_multiplier is not None:
+            return (self,)
+        return tuple(dataclasses.replace(self, noise=x) for x in ("gaussian", "laplace"))
+
+    def deviation(self) -> float:
+        """The standard deviation of the noise, over B / n_i."""
+        return self.multiplier() * (1.0 if self.gaussian else math.sqrt(2))
+
+    def together(self) -> bool:
+        """Yes: given what was released before, k records move a release as one does k times.
+
+        For Laplace noise of one record's movement the trade-off of k steps is that of one number
+        moved k times as far, for its thresholds are the best tests of all of them; records of
+        several groups move several numbers, which is a chain of such steps too.
+        """
+        return True
+
+    def charged(self, neighbours: str) -> float:
+        """Losses are rounded one by one, whatever the noise."""
+        return costs.charged(self.multiplier(), LOSS_BOUND)
+
+    def cost(self, z: float) -> Charge:
+        """Of one group's numbers."""
+        if self.gaussian:
+            return costs.gaussian(self.times, z, SENSITIVITY)
+        return costs.laplace(self.times, z, LOSS_BOUND)
+
+    def realised(self) -> Charge:
+        """A record moves one number of a release."""
+        if self.gaussian:
+            return costs.realised(self.exact, near=0, normals=self.times)
+        return costs.realised(self.exact, near=0, laplaces=self.times)
+
+    def in_words(self) -> str:
+        """How many, and of which groups."""
+        what = "the index of the largest of" if self.only_argmax else "all of"
+        law = "Gaussian" if self.gaussian else "Laplace"
+        return (f"{self.times} release(s) of {what} the groups' mean losses in [0, "
+                f"{concrete(self.bound):g}] with {law} noise, {sentences.groups(self.sizes)}.")
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That losses are clipped."""
+        return (sentences.LOSSES,)
+
+    def is_exact(self) -> bool:
+        """Told."""
+        return self.exact
+
+
+@pytree_dataclass
+class Selection(LossesOfGroups):
+    """`times` releases of argmax_i (mean_i + b G_i), G_i Gumbel numbers: the exponential mechanism.
+
+    The index has the law softmax(mean / b), whose privacy does not depend on the number of groups.
+    One scale, b = noise_multiplier B / min(sizes), is for all groups. A replaced record of group i
+    moves mean_i alone, by at most B / n_i, and so the smallest group decides what it costs: t = 1 /
+    noise_multiplier, and less in the others, whose noise is louder than they need. Where sizes
+    differ by much, `GroupLosses(only_argmax=True)` has noise for each group's own size.
+
+    (Scales that follow each group's size, b_i = B noise_multiplier / n_i, would not be private in
+    this sense: given the best of the other scores, the bit "is it i" is 1 with probability
+    1 - e^-l or 1 - e^(-l e^t), and the loss of a 0, l (e^t - 1), has no bound where the others have
+    hardly any noise. So there is no such option. The noisy losses stay inside: the winner's would
+    be another mechanism.)
+
+    No minibatch may be read, as of `GroupLosses`.
+
+    Attributes:
+      bound: B, losses lie in [0, B].
+      sizes: n_1, ..., n_p, records of each group; public, as is which group a record is in.
+      noise_multiplier: b over B / min(sizes) [dimensionless].
+      times: number of releases. Algorithms set it to their own number of rounds.
+
+    Examples:
+        >>> one = jmm.mechanism.Selection(bound=1.0, sizes=(500, 200), noise_multiplier=20.0,
+        ...                               times=10)
+        >>> jmm.epsilon(one, 1e-6) < 1
+        True
+    """
+
+    bound: float | jax.Array
+    sizes: tuple[int, ...] = jax.tree.static()
+    noise_multiplier: float | jax.Array | None = None
+    times: int = jax.tree.static(default=1)
+
+    draws = "selection"
+    unit = "Gumbel scale / (B / n of the smallest group)"
+    only_argmax = True  # as of `GroupLosses`
+
+    def check(self) -> None:
+        """The groups, the bound and the noise."""
+        self.check_losses()
+        check_indices(self.sizes)
+
+    def together(self) -> bool:
+        """Yes: k records move scores by k moves in all, wherever they are.
+
+        The loss of an index is how far its score moved, less one number for all: it stays in an
+        interval as long as the largest move up and down together, at most k t. Masses pushed to the
+        ends of the interval, the mean of e^-loss kept, only raise the mean of what is convex in
+        e^-loss, as the curves are; and then it is one of the bits that are charged, at k t.
+        """
+        return True
+
+    def charged(self, neighbours: str) -> float:
+        """A score is rounded to an integer."""
+        return costs.charged(self.multiplier(), SCORE)
+
+    def cost(self, z: float) -> Charge:
+        """Of one score that moves."""
+        return costs.selection(self.times, z)
+
+    def realised(self) -> Charge:
+        """An index of nearly the softmax's law, see `noise.chosen`."""
+        return Charge(law_error=self.times * noise.choice_tail(len(self.sizes)),
+                      ratio=2 * self.times * noise.CHOICE_RATIO)
+
+    def realisation(self, neighbours: str) -> str:
+        """How the index is drawn, and what that costs."""
+        z, counted, cost = self.multiplier(), self.charged(neighbours), self.realised()
+        if z == 0:
+            return "No noise is added."
+        return ("An index of the law of the largest score, drawn from integers; rounding of scores "
+                f"is charged, a multiplier of {z:.6g} as {counted:.6g} "
+                f"({100 * (counted / z - 1):.2g} %); {sentences.imperfections(cost)}.")
+
+    def in_words(self) -> str:
+        """How many, of which groups, and what one scale for unequal groups means."""
+        said = (f"{self.times} release(s) of the index of the largest of the groups' mean losses "
+                f"in [0, {concrete(self.bound):g}] with Gumbel noise, "
+                f"{sentences.groups(self.sizes)}.")
+        if max(self.sizes) > 2 * min(self.sizes):
+            said += (" The noise is of one scale, which the smallest group decides: "
+                     "GroupLosses(only_argmax=True) has noise for each group's own size.")
+        return said
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That losses are clipped, and what comes beyond the allowed number."""
+        return (sentences.LOSSES, sentences.INDEX)
+
+    def is_exact(self) -> bool:
+        """Scores are integers, and the index is drawn from integers."""
+        return True
+
+
+def check_indices(sizes: tuple[int, ...]) -> None:
+    """Refuses more groups than an index is drawn of.
+
+    Raises:
+      ValueError: naming their number.
+    """
+    if len(sizes) > noise.MOST_INDICES:
+        raise ValueError(f"sizes must have at most {noise.MOST_INDICES} groups, got {len(sizes)}.")
+
+
+@pytree_dataclass
+class RecordLosses(Once):
+    """`times` releases of one record's loss each plus Laplace noise, no record more than once.
+
+    Which record is next may depend on what was released. A replaced record is in one release and
+    moves it by at most B, so the whole stream costs as much as one release.
+
+    Attributes:
+      bound: B, losses are clipped to [0, B].
+      noise_multiplier: Laplace scale over B [dimensionless].
+      times: number of releases.
+      exact: as in `Query`.
+
+    Examples:
+        >>> losses = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=2.0, times=100)
+        >>> round(jmm.epsilon(losses, 1e-6), 2)  # a record is in one of the releases
+        0.5
+    """
+
+    bound: float | jax.Array
+    noise_multiplier: float | jax.Array | None = None
+    times: int = jax.tree.static()
+    exact: bool = jax.tree.static(default=True)
+
+    draws = "record loss"
+    unit = "Laplace scale / B"
+
+    def check(self) -> None:
+        """The number of releases, the bound and the noise."""
+        check_grid(self.exact)
+        check_times("times (the number of releases)", self.times)
+        check_bound("bound", self.bound)
+        check_multiplier("noise_multiplier", self.noise_multiplier)
+
+    def releases(self) -> int:
+        """Told."""
+        return self.times
+
+    def records(self) -> int:
+        """It does not say."""
+        return 0
+
+    def charged(self, neighbours: str) -> float:
+        """A loss is rounded."""
+        return costs.charged(self.multiplier(), LOSS_BOUND)
+
+    def cost(self, z: float) -> Charge:
+        """A record is in one release."""
+        return costs.laplace(1, z, LOSS_BOUND)
+
+    def realised(self) -> Charge:
+        """A record moves one number."""
+        return costs.realised(self.exact, near=0, laplaces=1)
+
+    def in_words(self) -> str:
+        """How many, in which range."""
+        return (f"{self.times} release(s) of one record's loss in [0, {concrete(self.bound):g}] "
+                "with Laplace noise, each record in at most one of them.")
+
+    def guarantees(self) -> tuple[str, ...]:
+        """That a record is read once, and its loss clipped."""
+        return (sentences.ONCE,)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """That groups and a record's place in its group are public."""
+        return (sentences.PUBLIC_GROUPS, sentences.PLACES)
+
+    def is_exact(self) -> bool:
+        """Told."""
+        return self.exact

@@ -25,6 +25,7 @@ from jaxminimax.base.random_bits import fold_in, word_pairs
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import NEIGHBOURS, Charge, PrivacyLoss, concrete
 from jaxminimax.mechanism.distinct import (
+    CROWDED,
     Room,
     exactly_some,
     lost,
@@ -32,16 +33,12 @@ from jaxminimax.mechanism.distinct import (
     room_for,
     rows_of_slots,
     some,
+    tied,
 )
-from jaxminimax.mechanism.sampling import (
-    InGroups,
-    Sample,
-    SampleKeys,
-    Sampling,
-    WorstCase,
-)
+from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, Sampling, WorstCase
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
-from jaxminimax.mechanism.slots import CROWDED, tied
+
+__all__ = ["Poisson"]
 
 _SIZE, _AGAIN = 0x73697A65, 0x6761696E  # what a sample's key is folded with
 _HARDLY = 0.9  # s, at most: or draws would take long, and hardly follow the rate

@@ -1,24 +1,164 @@
-"""Clipped sums of both players' operators over one shared sample."""
+"""Clipped sums of both players' operators over one shared sample.
+
+Clip norms that follow a released quantile of the norms of records' operators.
+
+A release of `Query(adaptive=AdaptiveClip(...))` has a part more: with a clip norm C_p, the player's
+sum over the sample B and a noisy count,
+
+    sum_{i in B} clip(g_p(z; x_i), C_p) + N(0, (C_p z_p)^2 I),
+    sum_{i in B} s_pi / 2               + N(0, (z_b / 2)^2),
+
+    s_pi = 1 if ||g_p(z; x_i)|| <= C_p, -1 if it is longer, 0 if the record counts as absent.
+
+The next clip norm is C_p exp(-rate (b_p - quantile_p)), with m the public batch size and
+b_p = 1/2 + (that noisy count) / m. With a joint clip there is one count, of the records that no
+factor shortens, and both clip norms are scaled alike.
+
+Why that is charged as one release of a `Query` with another multiplier:
+
+* The first clip norms are public and the others are functions of earlier releases. Given these, a
+  release is that of a `Query` with public clip norms. Its noise is C_p z_p, its grid C_p z_p / 2^L
+  with L a function of z_p: what the accountant reads, z_p and d, does not depend on C_p.
+* A record adds at most 1/2 to a count, whatever it contains, and nothing if it is absent. One put
+  for another moves a count by 2 units of 1/2 at most, one that comes or goes by 1: a count is a
+  clipped sum of clip norm 1/2, and z_b is its noise multiplier.
+* Sums and counts read one sample. Given it, they are one Gaussian vector, of
+  1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, with z_P the players' multiplier and k the number of counts.
+  Samples and composition enter by z_eff alone. `share` is the counts' part of the budget mu^2,
+
+      z_b = z_P (k (1 - share) / share)^(1/2),      z_eff = z_P (1 - share)^(1/2),
+
+  so that no multiplier of a count could be out of step with those of the sums.
+* A count is exact. With an integer a <= 2^L / z_b and X = floor(2^L G), what is released is a
+  function of a sum_i s_pi + X, an integer that a record moves by at most 2 a <= 2 * 2^L / z_b, and
+  the floor of a real Gaussian of deviation 2^L: nothing is rounded. So the distance that
+  `charged_multiplier` starts from has the counts' part in it, and what rounding adds to it is that
+  of the sums. The largest a for which the integer stays below 2^30 makes noise louder than
+  described, for multipliers of 1 or more by a part of at most 1 / a: near 2^-17 for 4096 rows and
+  2^-9 for a million.
+
+Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive
+Clipping", NeurIPS 2021, arXiv:1905.03871, Algorithm 1. Departures: gradients of records; a count
+for each player; the counts' noise follows from a share of the budget instead of m / 20 records;
+m is the public batch size; clip norms stay within 2^-20 and 2^20 of the first ones.
+"""
 
 import dataclasses
 import math
-from typing import Self
+from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism._checks import check_multiplier, is_plain
-from jaxminimax.mechanism._grid import PARAMETERS
-from jaxminimax.mechanism.adaptive import AdaptiveClip, count_multiplier
-from jaxminimax.mechanism.composed import Repeat
-from jaxminimax.mechanism.costs import CLIP_NORM, REPLACE_ONE, Charge, concrete
-from jaxminimax.mechanism.description import OneRelease, check_noise, replace_one_only
-from jaxminimax.mechanism.factorisation import check_bands, cost_of_passes, norms
-from jaxminimax.mechanism.passes import Full
-from jaxminimax.mechanism.row_numbers import NARROW
-from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.mechanism.costs import CLIP_NORM, Charge, concrete
+from jaxminimax.mechanism.description import check_multiplier, check_noise, is_plain
+from jaxminimax.mechanism.factorisation import cost_of_passes, norms
+from jaxminimax.mechanism.fixed_size import Full
+from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
+from jaxminimax.mechanism.repeat import (
+    OneRelease,
+    Repeat,
+    check_correlated,
+    check_sampled,
+    compares_absent,
+    sampled_charges,
+    sampled_words,
+)
+from jaxminimax.mechanism.sampling import Sampling
+
+__all__ = ["AdaptiveClip", "Query"]
+
+
+REACH = 2.0**20  # of a clip norm, from the first one
+_UNITS = 18  # at most 2^18 units of the noise's grid for a record
+_SUM = 30  # bits of a count in these units
+_MARGIN = 1 + 2.0**-20  # roundings of z_b in float32
+
+
+@pytree_dataclass
+class AdaptiveClip:
+    """Clip norms of a `Query` that follow a quantile of the records' norms; for `sgda`.
+
+    Noisy counts of the records within the clip norms are a part of every release, and charged with
+    it. All clip norms are in `State.clip`, and may be published.
+
+    Attributes:
+      quantile: per player, the part of the records that is to be within the clip norm, in (0, 1).
+        Equal ones for a joint clip.
+      rate: by how much the logarithm of a clip norm moves at most, about, in one round.
+      share: the counts' part of the budget mu^2, in (0, 1/2]. The noise on the sums is
+        (1 - share)^(-1/2) times what it would be: 0.5 % more for a share of 0.01.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), sampling=jmm.Poisson(rate=0.1),
+        ...                   population=2000, adaptive=jmm.AdaptiveClip())
+        >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=10)
+        >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
+        >>> list(hyper.query.noise_multipliers())
+        ['w', 'v', 'counts']
+    """
+
+    quantile: Saddle = Saddle(0.5, 0.5)
+    rate: float = 0.2
+    share: float = 0.01
+
+    def check(self, query: Any) -> None:
+        """Refuses numbers out of range, and what cannot have clip norms that move.
+
+        Raises:
+          ValueError: naming the value and the fix.
+        """
+        if not isinstance(self.quantile, Saddle):
+            raise ValueError("adaptive.quantile must be a Saddle, one number for each player, got "
+                             f"{self.quantile!r}.")
+        for name, clip in query.clip._asdict().items():
+            if clip is not None:
+                checks.number(f"adaptive.quantile.{name}", getattr(self.quantile, name), low=0.0,
+                              high=1.0)
+                checks.number(f"clip.{name}, the first one of adaptive clip norms,", clip,
+                              low=1e-20, high=1e20)  # what it may become is in [1e-28, 1e28]
+        checks.number("adaptive.rate", self.rate, low=0.0, high=10.0)
+        checks.number("adaptive.share", self.share, low=1e-9, high=0.5, closed=True)
+        w, v = self.quantile
+        if query.joint and all(is_plain(x, lambda _: True) for x in (w, v)) and w != v:
+            raise ValueError("adaptive.quantile must be the same for both players of a joint clip, "
+                             f"which has one count, got {self.quantile!r}.")
+        if not query.exact or query.bands != 1:
+            raise ValueError("adaptive clip norms need exact=True and bands=1: counts have integer "
+                             "noise, and noise in units of changing clip norms does not cancel.")
+
+    def counts(self, query: Any) -> int:
+        """K: one for each clip norm, or for both together."""
+        return 1 if query.joint else sum(clip is not None for clip in query.clip)
+
+
+def count_multiplier(query: Any) -> jax.Array:
+    """z_b, float32 `[]`; 0 where a player has no noise."""
+    z = [jnp.asarray(x, jnp.float32) for x in query.noise_multiplier if x is not None]
+    smallest = jnp.min(jnp.stack(z))
+    players = smallest
+    if not query.joint:  # scaled, so that squares neither overflow nor underflow
+        players = smallest / jnp.sqrt(sum(jnp.square(smallest / jnp.maximum(x, smallest))
+                                          for x in z))
+    share = jnp.asarray(query.adaptive.share, jnp.float32)
+    counts = query.adaptive.counts(query)
+    return jnp.where(smallest == 0, 0.0, players * jnp.sqrt(counts * (1 - share) / share))
+
+
+def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    """The units a of a record, and L, int32 `[]`, for a multiplier and the most rows of a sum.
+
+    `a` is 0 where no integer noise is loud enough: for multipliers above 2^22.
+    """
+    most = min(_UNITS, _SUM - int(rows).bit_length())  # a <= 2^most
+    # 2^L / z_b in (2^(most - 1), 2^most], but at least 1
+    bits = jnp.clip(jnp.frexp(z)[1].astype(jnp.int32) - 1 + max(most, 1), 0, MOST_BITS)
+    units = jnp.floor((1 << bits).astype(jnp.float32) / (jnp.where(z == 0, 1.0, z) * _MARGIN))
+    units = jnp.clip(units, 0, 2.0**most).astype(jnp.int32)
+    return jnp.where(z == 0, 1, units), bits
 
 
 @pytree_dataclass
@@ -65,6 +205,8 @@ class Query(OneRelease):
     exact: bool = jax.tree.static(default=True)
     bands: int = jax.tree.static(default=1)
     adaptive: AdaptiveClip | None = None
+
+    wide = True
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, clip norms and noise."""
@@ -197,103 +339,3 @@ def _known_adaptive(adaptive: AdaptiveClip) -> AdaptiveClip:
 
 def _by_player(numbers: Saddle) -> dict[str, float]:
     return {name: concrete(x) for name, x in numbers._asdict().items() if x is not None}
-
-
-# --- what every release on a sample of one data set shares ---
-
-
-def check_sampled(query: OneRelease, repeat: Repeat) -> None:
-    """Refuses a population, or samples of it, that indices of 32 bits do not reach."""
-    n = query.population  # type: ignore[attr-defined]
-    checks.count("population", n)
-    rows = repeat.parts * n
-    if repeat.parts > 1 and rows >= 2**31:
-        raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
-                         "32-bit.")
-    check_sampling(query.sampling, n, wide=isinstance(query, Query) and repeat.parts == 1)
-
-
-def check_correlated(repeat: Repeat) -> None:
-    """Refuses correlated noise where it is not known beforehand which releases read a record.
-
-    Raises:
-      ValueError: naming the fix.
-    """
-    query = repeat.query
-    checks.count("bands", query.bands)
-    if query.bands == 1:
-        return
-    if repeat.parts > 1 or known_sampling(query.sampling).apart(query.population) == 0:
-        raise ValueError(f"bands={query.bands}, correlated noise, needs Disjoint batches of the "
-                         f"whole data, got {query.sampling!r} and {repeat.parts} part(s): leave "
-                         "bands out.")
-    check_bands(query.bands, repeat.times, query.parameters)
-
-
-def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:
-    """Refuses what is no sampling of so many records; `wide`: of 2^30 or more at all."""
-    checks.count("population", population)
-    most = known_sampling(sampling).most_records if wide else NARROW
-    if population >= most:
-        raise ValueError(
-            f"population must be below 2**{most.bit_length() - 1}, got {population}: indices are "
-            f"32-bit, for {sampling!r}. Of more records, sgda and others that release a Query take "
-            "FixedSize(batch=..., replacement=True) or Disjoint(batch=...), with HostData.")
-    known_sampling(sampling).check(population)
-
-
-def sampled_charges(repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
-    """The one charge of releases on samples, under a relation that the sampling has proofs for."""
-    if repeat.parts > 1 or neighbours not in known_sampling(repeat.query.sampling).relations:
-        replace_one_only(neighbours)
-    check_relation(repeat.query.sampling, neighbours)
-    return (costs.price(repeat, neighbours),)
-
-
-def check_relation(sampling: Sampling, neighbours: str) -> None:
-    """Refuses a relation that a sampling has no proof for, whichever it is.
-
-    Raises:
-      ValueError: naming those that it has.
-    """
-    offered = known_sampling(sampling).relations
-    if neighbours not in offered:
-        raise ValueError(f"{sampling!r} has no guarantee for neighbours={neighbours!r}, only for "
-                         f"{', '.join(offered)}.")
-
-
-def compares_absent(query: OneRelease, neighbours: str) -> bool:
-    """Whether curves compare with the sum that a record takes no part in."""
-    return neighbours != REPLACE_ONE or known_sampling(query.sampling).compares_absent
-
-
-def sampled_words(repeat: Repeat, of: str = "") -> str:
-    """So many releases, of what, on samples of such a kind."""
-    query, times = repeat.query, f"{repeat.times} release(s)"
-    if repeat.parts > 1:
-        times += f" on each of {repeat.parts} disjoint parts of the data:"
-    return f"{times}{of} on {query.sampling.in_words(repeat.times, query.population)}"
-
-
-def batch_size(query: OneRelease) -> float:
-    """The public number that a sum is divided by: n, q n or b; never the realised batch size.
-
-    Examples:
-        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
-        ...                   sampling=jmm.Poisson(rate=0.05))
-        >>> jmm.mechanism.batch_size(query)
-        50.0
-    """
-    return known_sampling(query.sampling).batch_size(query.population)  # type: ignore[attr-defined]
-
-
-def rows_read(query: OneRelease) -> int:
-    """Rows of the fixed-shape batch that a release works on.
-
-    Examples:
-        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=1000,
-        ...                   sampling=jmm.Poisson(rate=0.05))
-        >>> jmm.mechanism.rows_read(query) > 50  # room for samples larger than expected
-        True
-    """
-    return known_sampling(query.sampling).rows_read(query.population)  # type: ignore[attr-defined]

@@ -42,6 +42,8 @@ import numpy as np
 
 from jaxminimax.base import checks
 
+__all__ = ["Repetitions"]
+
 BITS = 62  # of the word that K is drawn from
 _LONGEST = 2**16  # of the table that it is looked up in
 _TAIL = 1e-9  # probability that the table leaves out

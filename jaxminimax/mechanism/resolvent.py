@@ -9,14 +9,19 @@ import jax
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism._checks import MOST_STEPS, are_plain, check_multiplier
-from jaxminimax.mechanism._grid import PARAMETERS
-from jaxminimax.mechanism.composed import Repeat
 from jaxminimax.mechanism.costs import CLIP_NORM, REPLACE_ONE, Charge, concrete
-from jaxminimax.mechanism.description import OneRelease, check_noise, scaled
-from jaxminimax.mechanism.fixed_size import FixedSize
-from jaxminimax.mechanism.passes import Disjoint, Full
-from jaxminimax.mechanism.query import (
+from jaxminimax.mechanism.description import (
+    MOST_STEPS,
+    are_plain,
+    check_multiplier,
+    check_noise,
+    scaled,
+)
+from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
+from jaxminimax.mechanism.grid import PARAMETERS
+from jaxminimax.mechanism.repeat import (
+    OneRelease,
+    Repeat,
     batch_size,
     check_sampled,
     compares_absent,
@@ -26,6 +31,8 @@ from jaxminimax.mechanism.query import (
 )
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 from jaxminimax.solvers import certifying_steps
+
+__all__ = ["Resolvent"]
 
 ASSUMES = ("monotone", "lipschitz")
 

@@ -4,7 +4,13 @@ A sampling is one class, in one file, that answers every question about it: its 
 that may depart from the described law, its price, its sentence in statements. `Sampling` lists the
 questions and answers none of them, so that none is answered by accident; a class that leaves one
 out cannot be constructed, and what is no `Sampling` is refused wherever it is met. The
-samplings are in `passes`, `poisson` and `fixed_size`.
+samplings are in `fixed_size` and `poisson`.
+
+Numbers of rows beyond 32 bits: two words each, drawn on the host, for data that stay there.
+
+Row number i < 2^62 is low + 2^31 high, low and high int32. Devices index no data by them: they get
+the rows themselves, in the order of the sample, and use both words for its mark alone
+(`host_data.mark`). Below `NARROW` rows there is one word, as ever.
 """
 
 import abc
@@ -12,13 +18,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.mechanism import row_numbers
+from jaxminimax.base.tree import in_float64
 from jaxminimax.mechanism.costs import Charge
 
+__all__ = ["Sampling", "overflow_probability"]
+
+NARROW = 2**30  # with fewer rows than these, a number is one word
+WIDE = 2**62
 # P[a sample of a fixed size cannot be drawn], per release: a matter of utility
 OVERFLOW = 1e-17
 _PASSES = np.uint32(2**32 - 1)  # what a run's key is folded with for what lasts several releases
@@ -32,7 +43,7 @@ class Sample(NamedTuple):
         all.
       valid: which of them take part, bool `[c]`; None for all.
       fits: whether it could be drawn, bool `[]`.
-      high: of 2^30 records or more, the second words of `rows`, int32 `[c]`; see `row_numbers`.
+      high: of 2^30 records or more, the second words of `rows`, int32 `[c]`; see above.
     """
 
     rows: jax.Array | None
@@ -130,7 +141,7 @@ class Sampling(abc.ABC):
         """Whether the charge rests on it that nobody knows which records a release reads.
 
         They are then drawn anew in every release; sums on a mesh hide them in random slots, and
-        `charge` includes what that may fail by (`slots.tied`, `slots.CROWDED`). If not, the
+        `charge` includes what that may fail by (`distinct.tied`, `distinct.CROWDED`). If not, the
         charge holds with the rows known to everybody, whether or not they are.
         """
 
@@ -158,7 +169,7 @@ class Sampling(abc.ABC):
 
         The law, and its charge, must hold for as many: an error of a draw may grow with them.
         """
-        return row_numbers.NARROW
+        return NARROW
 
     @abc.abstractmethod
     def check(self, population: int) -> None:
@@ -296,3 +307,49 @@ def check_batch(batch: int, population: float) -> None:
         raise ValueError(f"batch must be below 2**31, got {batch}: indices are 32-bit.")
     if batch > population:
         raise ValueError(f"batch must be at most population={population}, got {batch}.")
+
+
+
+
+def wide_scaled(words: jax.Array, population: int) -> tuple[jax.Array, jax.Array]:
+    """floor(U n / 2^96) for U of 96 random bits: low and high words, int32 `[c]`.
+
+    Word by word, the lowest first: c <- floor((word n + c) / 2^32) keeps c < n, and nested floors
+    are the floor of the whole. With n = n_1 2^32 + n_0 < 2^62 and c alike, t = word n_0 + c_0 is
+    below 2^64 and u = word n_1 + c_1 + floor(t / 2^32) below 2^63, so 64 bits hold both, and the
+    new c is u.
+
+    Args:
+      words: uint32 `[3, c]`.
+      population: n <= 2^62.
+    """
+    @in_float64
+    def multiply(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+        low, high = jnp.uint64(population & (2**32 - 1)), jnp.uint64(population >> 32)
+        carry = jnp.zeros(words.shape[1:], jnp.uint64)
+        for word in words.astype(jnp.uint64):
+            total = word * low + (carry & np.uint64(2**32 - 1))
+            carry = word * high + (carry >> np.uint64(32)) + (total >> np.uint64(32))
+        return _two_words(carry)
+
+    return multiply(words)
+
+
+def consecutive_rows(number: jax.Array, batch: int) -> tuple[jax.Array, jax.Array]:
+    """Rows k b, ..., (k + 1) b - 1 < 2^62: low and high words, int32 `[b]`.
+
+    Args:
+      number: k, int32 `[]`.
+      batch: b.
+    """
+    @in_float64
+    def rows(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        first = number.astype(jnp.uint64) * np.uint64(batch)
+        return _two_words(first + jnp.arange(batch, dtype=jnp.uint64))
+
+    return rows(number)
+
+
+def _two_words(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return ((rows & np.uint64(2**31 - 1)).astype(jnp.int32),
+            (rows >> np.uint64(31)).astype(jnp.int32))

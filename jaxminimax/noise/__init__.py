@@ -23,20 +23,9 @@ integers, whose word is final. So the numbers are the same on all machines and i
 """
 
 from jaxminimax.base import public_names as _public_names
-from jaxminimax.noise._chosen import MOST_INDICES as MOST_INDICES
-from jaxminimax.noise._chosen import chosen as chosen
-from jaxminimax.noise._laplace import floored_laplace as floored_laplace
-from jaxminimax.noise._law import CHOICE_RATIO as CHOICE_RATIO
-from jaxminimax.noise._law import LAPLACE_RATIO as LAPLACE_RATIO
-from jaxminimax.noise._law import LAPLACE_TAIL as LAPLACE_TAIL
-from jaxminimax.noise._law import NORMAL_TAIL as NORMAL_TAIL
-from jaxminimax.noise._law import choice_tail as choice_tail
-from jaxminimax.noise._law import normal_ratio as normal_ratio
-from jaxminimax.noise._normal import floored_normal as floored_normal
-from jaxminimax.noise.floats import gaussian as gaussian
-from jaxminimax.noise.floats import secret_key as secret_key
-from jaxminimax.noise.floats import standard_laplace as standard_laplace
-from jaxminimax.noise.floats import standard_normal as standard_normal
+from jaxminimax.noise._chosen import *
+from jaxminimax.noise._sampler import *
+from jaxminimax.noise.floats import *
 
 
 def __dir__() -> list[str]:

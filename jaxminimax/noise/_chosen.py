@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.noise._laplace import DIGITS, WORDS, magnitudes
+from jaxminimax.noise._sampler import DIGIT_WORDS, DIGITS, magnitudes
+
+__all__ = ["MOST_INDICES", "chosen"]
 
 MOST_INDICES = 2**16 - 1
 TURNS = 64
@@ -61,9 +63,9 @@ def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
 
     def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         number, _ = carry
-        words = random_words(fold_in(key, number), (WORDS + DIGITS * WORDS, rings))
-        index = uniform_index(words[:WORDS], p)
-        kept = magnitudes(words[WORDS:]).astype(jnp.int32) >= below[index]
+        words = random_words(fold_in(key, number), (DIGIT_WORDS + DIGITS * DIGIT_WORDS, rings))
+        index = uniform_index(words[:DIGIT_WORDS], p)
+        kept = magnitudes(words[DIGIT_WORDS:]).astype(jnp.int32) >= below[index]
         first = index[jnp.argmax(kept)]
         return number + 1, jnp.where(jnp.any(kept), first, -1)
 

@@ -20,6 +20,8 @@ from jaxminimax.base.random_bits import random_words, word_pairs
 from jaxminimax.base.tree import at_least_float32, float_dtype, materialise, refuse_complex
 from jaxminimax.base.types import PyTree
 
+__all__ = ["gaussian", "secret_key", "standard_laplace", "standard_normal"]
+
 # Noise is a part in four million louder than described, for what float32 descriptions lose.
 ROUNDING_MARGIN = 1 + 2.0**-22
 

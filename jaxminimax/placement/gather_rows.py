@@ -8,7 +8,7 @@ shards' own rows and adds the D sums up, in floating point.
 
 What that means for a certificate. A solution is certified by a residual that is computed from such
 sums, so their rounding is a part of what `mechanism.resolvent.rounding` and
-`mechanism.group_solution.solution_rounding` allow for. A sum of n vectors of norm at most M along
+`mechanism.solutions.solution_rounding` allow for. A sum of n vectors of norm at most M along
 a tree of additions of depth h is off by at most h u n M (1 + O(h u)), u = 2^-53: coordinate by
 coordinate by h u times the sum of the lengths, whatever the tree. Adding zeros is exact, and
 padding adds zeros.

@@ -283,7 +283,7 @@ class Sent(NamedTuple):
 
     Attributes:
       rows: numbers of the data's rows, int32 `[k, c]`; of JAX's arrays or NumPy's, as all.
-      high: their second words, int32 `[k, c]`; None where there is one; see `row_numbers`.
+      high: their second words, int32 `[k, c]`; None where there is one; see `mechanism.sampling`.
       valid: which of them take part, bool `[k, c]`; None for all.
       fits: whether the sample could be drawn, bool `[k]`.
       marks: uint32 `[k, 2]`, `mark` of the rows that take part, plus one if the sample fits.
@@ -294,6 +294,11 @@ class Sent(NamedTuple):
     valid: Any
     fits: Any
     marks: Any
+
+
+def joined(low: np.ndarray, high: np.ndarray | None) -> np.ndarray:
+    """The numbers of two words, int64; of one, as they are."""
+    return low if high is None else low + (high.astype(np.int64) << 31)
 
 
 def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,

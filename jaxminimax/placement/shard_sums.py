@@ -21,7 +21,7 @@ Why that costs no privacy and is charged as it stands:
   precautions for norms happen inside a shard and look at its own records alone.
 * A shard's part of a sample is a range of the sorted row numbers, which are put into slots in an
   order that is drawn anew by each shard: so which slots the other records of all shards are in
-  tells nothing about one (`slots.places`). Slots are so many that they hold the part but for a
+  tells nothing about one (`distinct.places`). Slots are so many that they hold the part but for a
   probability of 1e-27; then further passes are made, and a record decides which rows come into a
   later one. How many passes there are depends on the sample and not on the records, so that is
   charged as a failure: for the shard of the record, if the others of the sample leave it no room.
@@ -46,7 +46,7 @@ from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import Grid, across, is_words, plus
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import Query, batch_size
-from jaxminimax.mechanism.slots import CROWDED, places
+from jaxminimax.mechanism.distinct import CROWDED, places
 from jaxminimax.placement.agreement import AXIS, has_copies, same_copies
 from jaxminimax.placement.host_data import Window, mark
 from jaxminimax.placement.sharding import Sharded, count_shards, shard_rows

@@ -23,7 +23,11 @@ import optax
 from jaxminimax.base import checks
 from jaxminimax.base.types import Labels, Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.mechanism import Repeat
+from jaxminimax.problems._vi import mean_of
 from jaxminimax.releases.sums import release
+
+__all__ = ["auc", "auc_score", "auc_start", "linear_scorer", "mlp_init", "mlp_scorer",
+           "release_prior"]
 
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
 _SHARP, _CLOSE = 4.0, 1e-3  # slope of a score, and the least distance of means that it divides by
@@ -112,28 +116,28 @@ def auc(scorer: Scorer, *, prior: float, radius: Saddle,
         checks.number(f"radius.{name}", r, low=0.0)
     checks.one_of("dual", dual, ("ascent", "best_response"))
 
-    def weights(y):
+    def weights(y: jax.Array) -> tuple[jax.Array, jax.Array]:
         return y / prior, (1 - y) / (1 - prior)
 
-    def loss(w, v, example):
+    def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         x, y = example
         s = scorer(w["theta"], x)
         plus, minus = weights(jnp.asarray(y, s.dtype))
         squares = plus * (s - w["a"]) ** 2 + minus * (s - w["b"]) ** 2
         return squares + 2 * (1 + v) * s * (minus - plus)
 
-    def public(z):
+    def public(z: Saddle) -> Saddle:
         return Saddle(jax.tree.map(jnp.zeros_like, z.w), 2 * z.v)
 
-    def project(z):
+    def project(z: Saddle) -> Saddle:
         w = optax.projections.projection_l2_ball(z.w, radius.w)
         v = w["b"] - w["a"] if dual == "best_response" else z.v
         return Saddle(w, jnp.clip(v, -radius.v, radius.v))
 
-    def value(z, data):
-        return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data)) - z.v**2
+    def value(z: Saddle, data: PyTree) -> jax.Array:
+        return mean_of(loss)(z, data) - z.v**2
 
-    def best_v(w, data):
+    def best_v(w: PyTree, data: PyTree) -> jax.Array:
         x, y = data
         s = jax.vmap(scorer, (None, 0))(w["theta"], x)
         plus, minus = weights(y.astype(s.dtype))

@@ -39,6 +39,7 @@ Source: Lowy, Gupta and Razaviyayn, "Stochastic Differentially Private and Fair 
 and shares are not taken from the data without charge.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,94 @@ import optax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
-from jaxminimax.problems._shares import shares_given
+from jaxminimax.mechanism import Repeat
+from jaxminimax.releases.sums import release
+
+__all__ = ["fermi", "fermi_bound", "fermi_start", "parity", "parity_bound", "parity_start",
+           "release_shares"]
+
+# --- shares of groups ---
+
+
+KINDS = ("parity", "odds")
+_LEAST = 1e-3  # of a released share
+
+
+def shares_given(shares: np.ndarray, kind: str, classes: int) -> tuple[Any, Any]:
+    """P(l) `[l]` and P(s | l) `[l, k]`: l is the class of equalised odds, and 0 for parity."""
+    checks.one_of("kind", kind, KINDS)
+    checks.count("classes", classes, low=2)
+    p: Any = shares
+    if not isinstance(shares, jax.core.Tracer):  # which was numbers before
+        p = np.asarray(shares, np.float64)
+        if not np.all(p > 0) or abs(p.sum() - 1) > 1e-6:
+            raise ValueError(f"shares must be positive and add up to 1, got {shares!r}.")
+    odds = kind == "odds"
+    if p.ndim != 1 + odds or p.shape[-1] < 2 or (odds and len(p) != classes):
+        wanted = f"[{classes}, groups], of every class with every group" if odds else "[groups]"
+        raise ValueError(f"shares must be {wanted}, of two groups at least, for kind={kind!r}; "
+                         f"got shape {p.shape}.")
+    p = p if odds else p[None]
+    label = p.sum(1)
+    return label, p / label[:, None]
+
+
+def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndarray,
+                   count: int, weight: jax.Array | np.ndarray | None = None) -> jax.Array:
+    """Private shares of records in each of `count` cells, positive and with sum 1.
+
+    One release of the mean of a one-hot row minus 1 / count, whose norm is (1 - 1 / count)^(1/2),
+    the clip norm: no smaller ball holds the rows. Replacing a record moves the mean by
+    sqrt(2) / n, and twice the clip norm, at least as much, is charged. Beside a run, with
+    `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
+
+        mechanism = Repeat(query=Query(clip=Saddle((1 - 1 / 2)**0.5, None), population=n,
+                                       noise_multiplier=Saddle(100.0, None)), times=1)
+
+    Args:
+      key: a key of its own, not the run's.
+      mechanism: one release with that clip norm and clip.v None.
+      cells: numbers from 0 to count - 1, `[n]`: groups s, or y * k + s for odds; a record with
+        another number is in none.
+      count: how many there are; public.
+      weight: of a person's rows, `[n, rows]` with a sum of 1 at most, where cells is `[n, rows]`.
+
+    Raises:
+      ValueError: for fewer than two cells, or another clip norm, which would bias the shares.
+
+    Examples:
+        >>> cells = np.arange(1000) % 4 // 3  # a quarter is in the second cell
+        >>> ask = jmm.Repeat(query=jmm.Query(clip=Saddle(0.5**0.5, None), population=1000,
+        ...                                  noise_multiplier=Saddle(20.0, None)), times=1)
+        >>> key = jax.random.key(0)  # of real data jmm.noise.secret_key()
+        >>> shares = jmm.problems.release_shares(key, ask, cells, 2)
+        >>> bool(0.15 < shares[1] < 0.35)
+        True
+    """
+    checks.count("count", count, low=2)
+    clip: Any = getattr(mechanism.query, "clip", None)
+    one = isinstance(clip, Saddle) and clip.w is not None and clip.v is None
+    if not one or not (isinstance(clip.w, jax.core.Tracer)  # which was a number before
+                       or abs(clip.w - math.sqrt(1 - 1 / count)) <= 1e-6):
+        raise ValueError(f"clip must be Saddle((1 - 1 / {count})**0.5, None), got {clip!r}.")
+
+    def shifted(z: Saddle, record: PyTree) -> Saddle:
+        cell, weight = record
+        one = jax.nn.one_hot(cell, count, dtype=z.w.dtype)
+        return Saddle(jnp.asarray(weight, z.w.dtype) @ one - 1 / count, None)
+
+    cells = jnp.asarray(cells, jnp.int32)
+    if weight is None:
+        cells, weight = cells[:, None], jnp.ones((len(cells), 1))
+    key = jax.random.fold_in(key, 0x7368)  # apart from a run that was given the same key
+    answer = release(key, mechanism, jnp.int32(0), Problem(shifted), Saddle(jnp.zeros(count), ()),
+                     (cells, weight))
+    found = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
+    return found / jnp.sum(found)
+
+
+# --- problems ---
+
 
 PENALTIES = ("squared", "absolute")
 Scorer = Callable[[PyTree, jax.Array], jax.Array]
@@ -66,8 +154,13 @@ def _logits(scorer: Scorer, theta: PyTree, x: jax.Array, classes: int) -> jax.Ar
     return t
 
 
-def _cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-    return jax.nn.logsumexp(logits) - jax.nn.one_hot(y, len(logits), dtype=logits.dtype) @ logits
+def _read(scorer: Scorer, w: PyTree, example: PyTree, classes: int) -> tuple[jax.Array, ...]:
+    """A record's cross entropy and logits, and its class and group as integers."""
+    x, y, s = example
+    y, s = jnp.asarray(y, jnp.int32), jnp.asarray(s, jnp.int32)
+    logits = _logits(scorer, w, x, classes)
+    entropy = jax.nn.logsumexp(logits) - jax.nn.one_hot(y, classes, dtype=logits.dtype) @ logits
+    return entropy, logits, y, s
 
 
 def _ball(w: PyTree, radius: float | None) -> PyTree:
@@ -120,35 +213,31 @@ def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2
     _numbers(weight, radius)
     root = given**0.5  # [l, k]
 
-    def dual(q, v, y, s):
+    def dual(q: jax.Array, v: jax.Array, y: jax.Array, s: jax.Array) -> jax.Array:
         """Sum over j of q_j (2 W_{j,s} / sqrt(p_s) - |W_j|^2) - 1, over P(l)."""
         place, g = _places(y, s, given.shape, q.dtype)
         own = jnp.einsum("l,ljk->jk", place, v)
         inner = 2 * own @ (g / (place @ jnp.asarray(root, q.dtype))) - jnp.sum(own**2, 1)
         return (q @ inner - 1) * jnp.sum(g) / (place @ jnp.asarray(label, q.dtype))
 
-    def of_record(w, v, example):
-        x, y, s = example
-        y, s = jnp.asarray(y, jnp.int32), jnp.asarray(s, jnp.int32)
-        logits = _logits(scorer, w, x, classes)
-        return _cross_entropy(logits, y), jax.nn.softmax(logits), y, s
-
-    def loss(w, v, example):
+    def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         # gradients: of entropy + weight * dual by w, and of the dual alone by v
-        entropy, q, y, s = of_record(w, v, example)
+        entropy, logits, y, s = _read(scorer, w, example, classes)
+        q = jax.nn.softmax(logits)
         still = jax.lax.stop_gradient
         return entropy + weight * dual(q, still(v), y, s) + dual(still(q), v, y, s)
 
-    def value(z, data):
-        def one(example):
-            entropy, q, y, s = of_record(z.w, z.v, example)
-            return entropy + weight * dual(q, z.v, y, s)
+    def value(z: Saddle, data: PyTree) -> jax.Array:
+        def one(example: PyTree) -> jax.Array:
+            entropy, logits, y, s = _read(scorer, z.w, example, classes)
+            return entropy + weight * dual(jax.nn.softmax(logits), z.v, y, s)
 
         return jnp.mean(jax.vmap(one)(data))
 
-    def best_v(w, data):
-        def moments(example):
-            _, q, y, s = of_record(w, None, example)
+    def best_v(w: PyTree, data: PyTree) -> jax.Array:
+        def moments(example: PyTree) -> jax.Array:
+            _, logits, y, s = _read(scorer, w, example, classes)
+            q = jax.nn.softmax(logits)
             place, g = _places(y, s, given.shape, q.dtype)
             return jnp.einsum("l,j,k->ljk", place, q, g)
 
@@ -156,7 +245,7 @@ def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2
         whole = jnp.sum(joint, -1, keepdims=True)
         return _boxed(joint / jnp.where(whole > 0, whole, 1) / root[:, None], root)
 
-    def project(z):
+    def project(z: Saddle) -> Saddle:
         return Saddle(_ball(z.w, radius), _boxed(z.v, root))
 
     return Problem(operator=saddle_operator(loss), project=project, value=value,
@@ -238,33 +327,31 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
             raise ValueError(f"reach={reach!r}: multipliers reach to the weight; leave it out.")
     far = weight if reach is None else reach
 
-    def pull(q, y, s):
+    def pull(q: jax.Array, y: jax.Array, s: jax.Array) -> jax.Array:
         """(q - c) a(s) / P(l), in the row of the record's l."""
         place, g = _places(y, s, given.shape, q.dtype)
         row = jnp.einsum("l,k,lkc->c", place, g, jnp.asarray(contrasts, q.dtype))
         return (q - centre) * jnp.outer(place / jnp.asarray(label, q.dtype), row)
 
-    def of_record(w, example):
-        x, y, s = example
-        y, s = jnp.asarray(y, jnp.int32), jnp.asarray(s, jnp.int32)
-        logits = _logits(scorer, w, x, 2)
-        return _cross_entropy(logits, y), pull(jax.nn.sigmoid(logits[1] - logits[0]), y, s)
+    def of_record(w: PyTree, example: PyTree) -> tuple[jax.Array, jax.Array]:
+        entropy, logits, y, s = _read(scorer, w, example, 2)
+        return entropy, pull(jax.nn.sigmoid(logits[1] - logits[0]), y, s)
 
-    def loss(w, v, example):
+    def loss(w: PyTree, v: jax.Array, example: PyTree) -> jax.Array:
         entropy, h = of_record(w, example)
         return entropy + jnp.sum(v * h)
 
-    def public(z):
+    def public(z: Saddle) -> Saddle:
         return Saddle(jax.tree.map(jnp.zeros_like, z.w), z.v / weight)
 
-    def project(z):
+    def project(z: Saddle) -> Saddle:
         return Saddle(_ball(z.w, radius), jnp.clip(z.v, -far, far))
 
-    def value(z, data):
+    def value(z: Saddle, data: PyTree) -> jax.Array:
         own = 0.0 if penalty == "absolute" else jnp.sum(z.v**2) / (2 * weight)
         return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data)) - own
 
-    def best_v(w, data):
+    def best_v(w: PyTree, data: PyTree) -> jax.Array:
         h = jnp.mean(jax.vmap(lambda example: of_record(w, example)[1])(data), 0)
         return far * jnp.sign(h) if penalty == "absolute" else jnp.clip(weight * h, -far, far)
 

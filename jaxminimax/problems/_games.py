@@ -1,18 +1,32 @@
-"""Games with closed-form best responses: what algorithms and metrics are tested against."""
+"""Games with closed-form best responses: what algorithms and metrics are tested against.
+
+Those of the second half are monotone, bounded and Lipschitz whatever the records contain, which are
+sanitised inside the operator, as `_vi` says.
+"""
+
+import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.problems import _vi
+
+__all__ = ["bilinear_game", "bounded_bilinear", "cournot", "matrix_game",
+           "quadratic_game"]
+
+# --- games of records that fit ---
 
 
 def _ball(x: jax.Array, radius: float) -> jax.Array:
     return optax.projections.projection_l2_ball(x, radius)
 
 
-def _balls(radius: Saddle):
+def _balls(radius: Saddle) -> Callable[[Saddle], Saddle]:
     return lambda z: Saddle(_ball(z.w, radius.w), _ball(z.v, radius.v))
 
 
@@ -53,17 +67,17 @@ def quadratic_game(*, modulus: float, coupling: float, radius: Saddle) -> Proble
     for name, r in radius._asdict().items():
         checks.number(f"radius.{name}", r, low=0.0, infinite=True)
 
-    def loss(w, v, x):
+    def loss(w: jax.Array, v: jax.Array, x: PyTree) -> jax.Array:
         a, b = x
         return (mu / 2) * jnp.sum((w - a) ** 2) + c * w @ v - (mu / 2) * jnp.sum((v - b) ** 2)
 
-    def best_w(v, data):
+    def best_w(v: jax.Array, data: PyTree) -> jax.Array:
         return _ball(_means(data)[0] - (c / mu) * v, radius.w)
 
-    def best_v(w, data):
+    def best_v(w: jax.Array, data: PyTree) -> jax.Array:
         return _ball(_means(data)[1] + (c / mu) * w, radius.v)
 
-    def saddle_point(data):
+    def saddle_point(data: PyTree) -> Saddle:
         a, b = _means(data)
         scale = mu**2 + c**2
         return Saddle((mu**2 * a - c * mu * b) / scale, (mu**2 * b + c * mu * a) / scale)
@@ -71,7 +85,7 @@ def quadratic_game(*, modulus: float, coupling: float, radius: Saddle) -> Proble
     return Problem(
         operator=saddle_operator(loss),
         project=_balls(radius),
-        value=_mean_of(loss),
+        value=_vi.mean_of(loss),
         best_response=Saddle(best_w, best_v),
         saddle_point=saddle_point,
     )
@@ -103,72 +117,204 @@ def bilinear_game(*, coupling: float, radius: Saddle) -> Problem:
     for name, r in radius._asdict().items():
         checks.number(f"radius.{name}", r, low=0.0)
 
-    def loss(w, v, x):
+    def loss(w: jax.Array, v: jax.Array, x: PyTree) -> jax.Array:
         a, b = x
         return a @ w + coupling * w @ v - b @ v
 
-    def towards(x, r):
+    def towards(x: jax.Array, r: jax.Array) -> jax.Array:
         norm = jnp.linalg.norm(x)
         return jnp.where(norm > 0, r * x / jnp.where(norm > 0, norm, 1), 0)
 
-    def best_w(v, data):
+    def best_w(v: jax.Array, data: PyTree) -> jax.Array:
         return towards(-(_means(data)[0] + coupling * v), radius.w)
 
-    def best_v(w, data):
+    def best_v(w: jax.Array, data: PyTree) -> jax.Array:
         return towards(coupling * w - _means(data)[1], radius.v)
 
     return Problem(
         operator=saddle_operator(loss),
         project=_balls(radius),
-        value=_mean_of(loss),
+        value=_vi.mean_of(loss),
         best_response=Saddle(best_w, best_v),
     )
 
 
-def kinked_game() -> Problem:
-    """A non-smooth game of two numbers, with a sharp saddle point.
+# --- games of records of any content ---
 
-        f(w, v; (a, b)) = |w - a| + w v - |v - b|,        |w|, |v| <= 1,  a, b in {-1, 0, 1}.
 
-    Data are pairs of arrays `[n]`. The operator's norm is at most 2 sqrt(2), and so is the
-    diameter. Inner maxima of concave piecewise linear functions are at -1, 0 or 1. For a and b in
-    {-1, 0, 1} with probabilities (s, 1 - 2 s, s) the saddle point is (0, 0), and with p = 1 - 2 s
-    the strong gap is p |w| + (|w| - p)_+ + p |v| + (|v| - p)_+. Its kinks rule output perturbation
-    out.
+def cournot(*, cost: np.ndarray, slope: np.ndarray, capacity: np.ndarray, price: float,
+            sensitivity: float) -> _vi.Bounded:
+    """Cournot competition of k firms over the demand of n consumers, whose records are private.
+
+        F_j(q; (alpha, beta)) = c_j + s_j q_j - alpha + beta (q_1 + ... + q_k + q_j),
+        0 <= q_j <= capacity_j:
+
+    firm j's marginal cost less its marginal revenue at the consumer's inverse demand
+    alpha - beta Q. Data are pairs (alpha, beta) `[n]`, clipped to [0, price] and [0, sensitivity].
+    The Jacobian diag(s) + beta (I + 1 1^T) is positive semidefinite, so every record's operator is
+    monotone, L = max s + sensitivity (k + 1), and M bounds each coordinate at its two ends.
+
+    Args:
+      cost: c `[k]`, at least 0.
+      slope: s `[k]`, at least 0, of rising marginal costs.
+      capacity: `[k]`, positive.
+      price: largest alpha that is taken at its word.
+      sensitivity: largest beta that is taken at its word.
+
+    Raises:
+      ValueError: for arrays of different shapes or numbers out of range.
 
     Examples:
-        >>> game = jmm.problems.kinked_game()
-        >>> data = (jnp.array([-1.0, 0.0, 1.0]), jnp.array([-1.0, 0.0, 1.0]))
-        >>> float(jmm.metrics.strong_gap(game, Saddle(jnp.zeros(()), jnp.zeros(())), data))
+        >>> firms = np.ones(2)
+        >>> made = jmm.problems.cournot(cost=0.2 * firms, slope=firms, capacity=firms, price=2.0,
+        ...                             sensitivity=1.0)
+        >>> made.problem.project(Saddle(jnp.array([-1.0, 3.0]), ())).w.tolist()
+        [0.0, 1.0]
+    """
+    cost, slope, capacity = (np.asarray(x, np.float64) for x in (cost, slope, capacity))
+    if not cost.shape == slope.shape == capacity.shape or cost.ndim != 1:
+        raise ValueError(f"cost, slope and capacity must be [k], got shapes {cost.shape}, "
+                         f"{slope.shape}, {capacity.shape}.")
+    checks.number("cost", cost, low=0.0, closed=True)
+    checks.number("slope", slope, low=0.0, closed=True)
+    checks.number("price", price, low=0.0)
+    checks.number("sensitivity", sensitivity, low=0.0)
+    domain = _vi.box(np.zeros_like(capacity), capacity)
+    k = len(cost)
+
+    def clean(x: PyTree, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+        alpha, beta = (a.astype(dtype) for a in x)
+        return _vi.interval(alpha, 0.0, price), _vi.interval(beta, 0.0, sensitivity)
+
+    def operator(q: jax.Array, x: PyTree) -> jax.Array:
+        alpha, beta = (_vi.shaped(name, a, ()) for name, a in
+                       zip(("alpha", "beta"), x, strict=True))
+        alpha, beta = clean((alpha, beta), q.dtype)
+        c, s = (jnp.asarray(a, q.dtype) for a in (cost, slope))
+        return c + s * q - alpha + beta * (jnp.sum(q) + q)
+
+    def furthest(q: jax.Array, data: PyTree) -> jax.Array:
+        alpha, beta = (jnp.mean(x) for x in clean(data, q.dtype))
+        matrix = jnp.diag(jnp.asarray(slope, q.dtype)) + beta * (
+            jnp.eye(k, dtype=q.dtype) + jnp.ones((k, k), q.dtype))
+        return _vi.furthest_affine(matrix, jnp.asarray(cost, q.dtype) - alpha, q, domain)
+
+    def equilibrium(data: PyTree) -> Saddle:
+        """Where no capacity binds."""
+        alpha, beta = (jnp.mean(x) for x in clean(data, data[0].dtype))
+        share = 1 / (slope + beta)
+        total = jnp.sum(share * (alpha - cost)) / (1 + beta * jnp.sum(share))
+        return Saddle(share * (alpha - cost - beta * total), ())
+
+    high = cost + slope * capacity + sensitivity * (capacity.sum() + capacity)
+    low = cost - price
+    problem = _vi.variational_inequality(operator, domain, furthest)._replace(
+        saddle_point=equilibrium)
+    return _vi.Bounded(problem, float(np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))),
+                   float(slope.max() + sensitivity * (k + 1)), domain.diameter)
+
+
+def matrix_game(*, entry_bound: float, shape: tuple[int, int]) -> _vi.Bounded:
+    """The matrix game of mixed strategies: min over w, max over v, of w^T A v on two simplices.
+
+    Data are payoff matrices A `[n, k, l]`, entries clipped to [-b, b]. M = b sqrt(k + l),
+    L = b sqrt(k l); bilinear, so every record's operator is monotone.
+
+    Args:
+      entry_bound: b.
+      shape: (k, l).
+
+    Examples:
+        >>> made = jmm.problems.matrix_game(entry_bound=1.0, shape=(2, 2))
+        >>> payoffs = jnp.tile(jnp.array([[1.0, -1.0], [-1.0, 1.0]]), (4, 1, 1))  # four records
+        >>> mixed = jnp.full(2, 0.5)
+        >>> float(jmm.metrics.strong_gap(made.problem, Saddle(mixed, mixed), payoffs))
         0.0
     """
-    ends = (-1.0, 0.0, 1.0)
+    checks.number("entry_bound", entry_bound, low=0.0)
+    for name, size in zip("kl", shape, strict=True):
+        checks.count(f"shape ({name})", size)
 
-    def loss(w, v, x):
-        a, b = x
-        return jnp.abs(w - a) + w * v - jnp.abs(v - b)
+    def loss(w: jax.Array, v: jax.Array, a: jax.Array) -> jax.Array:
+        a = _vi.shaped("the payoff matrix", a, shape).astype(w.dtype)
+        return w @ _vi.interval(a, -entry_bound, entry_bound) @ v
 
-    value = _mean_of(loss)
+    def mean(data: PyTree) -> PyTree:
+        return jnp.mean(_vi.interval(data, -entry_bound, entry_bound), 0)
 
-    def best(player):
-        def respond(other, data):
-            values = jnp.stack([value(Saddle(jnp.full_like(other, e), other) if player == "w" else
-                                      Saddle(other, jnp.full_like(other, e)), data) for e in ends])
-            chosen = jnp.argmin(values) if player == "w" else jnp.argmax(values)
-            return jnp.asarray(ends, other.dtype)[chosen]
-
-        return respond
-
-    return Problem(
-        operator=saddle_operator(loss),
-        project=lambda z: Saddle(jnp.clip(z.w, -1.0, 1.0), jnp.clip(z.v, -1.0, 1.0)),
-        value=value,
-        best_response=Saddle(best("w"), best("v")),
-    )
+    mixed = _vi.simplex()
+    domain = _vi.product(mixed, mixed)
+    problem = Problem(
+        operator=saddle_operator(loss), project=domain.project, support=domain.support,
+        value=lambda z, data: z.w @ mean(data).astype(z.w.dtype) @ z.v,
+        best_response=Saddle(lambda v, data: mixed.support(mean(data).astype(v.dtype) @ v),
+                             lambda w, data: mixed.support(-(w @ mean(data).astype(w.dtype)))))
+    k, size = shape
+    return _vi.Bounded(problem, entry_bound * math.sqrt(k + size),
+                       entry_bound * math.sqrt(k * size), domain.diameter)
 
 
-def _mean_of(loss):
-    def value(z, data):
-        return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))
+def bounded_bilinear(*, coupling: float, offset: float, radius: Saddle | None = None,
+                     sets: Saddle | None = None) -> _vi.Bounded:
+    """Bilinear games with records of any content, on balls, boxes, simplices or any other sets.
 
-    return value
+        f(w, v; (A, b, c)) = w^T A v + <b, w> - <c, v>,     w in W, v in V.
+
+    Data are triples A `[n, p, q]`, b `[n, p]`, c `[n, q]`, projected to ||A||_F <= a and
+    ||b||, ||c|| <= r: L = a, M^2 = (a R_v + r)^2 + (a R_w + r)^2, R the largest norm in a set. Best
+    responses are the sets' linear minimisers.
+
+    Args:
+      coupling: a.
+      offset: r.
+      radius: R_w and R_v, of balls around 0.
+      sets: W and V instead.
+
+    Raises:
+      ValueError: for numbers out of range; unless one of radius and sets is given.
+
+    Examples:
+        >>> made = jmm.problems.bounded_bilinear(coupling=1.0, offset=1.0, radius=Saddle(1.0, 1.0))
+        >>> round(made.bound, 3), made.smooth, round(made.diameter, 3)
+        (2.828, 1.0, 2.828)
+    """
+    if (radius is None) == (sets is None):
+        raise ValueError("give radius=Saddle(R_w, R_v) for balls or sets=Saddle(W, V), and not "
+                         "both.")
+    if sets is None:
+        assert radius is not None
+        sets = Saddle(_vi.ball(radius.w), _vi.ball(radius.v))
+    checks.number("coupling", coupling, low=0.0)
+    checks.number("offset", offset, low=0.0)
+
+    def clean(x: PyTree, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+        a, b, c = (y.astype(dtype) for y in x)
+        return _vi.sanitise(a, coupling), _vi.sanitise(b, offset), _vi.sanitise(c, offset)
+
+    def loss(w: jax.Array, v: jax.Array, x: PyTree) -> jax.Array:
+        a, b, c = clean(x, w.dtype)
+        for name, y, shape in (("A", a, w.shape + v.shape), ("b", b, w.shape), ("c", c, v.shape)):
+            _vi.shaped(name, y, shape)
+        return w @ a @ v + b @ w - c @ v
+
+    def mean(data: PyTree, dtype: jnp.dtype) -> PyTree:
+        each = jax.vmap(lambda x: clean(x, dtype))(data)
+        return jax.tree.map(lambda x: jnp.mean(x, 0), each)
+
+    def value(z: Saddle, data: PyTree) -> jax.Array:
+        a, b, c = mean(data, z.w.dtype)
+        return z.w @ a @ z.v + b @ z.w - c @ z.v
+
+    def best_w(v: jax.Array, data: PyTree) -> jax.Array:
+        a, b, _ = mean(data, v.dtype)
+        return sets.w.support(a @ v + b)
+
+    def best_v(w: jax.Array, data: PyTree) -> jax.Array:
+        a, _, c = mean(data, w.dtype)
+        return sets.v.support(c - w @ a)
+
+    domain = _vi.product(sets.w, sets.v)
+    problem = Problem(operator=saddle_operator(loss), project=domain.project,
+                      support=domain.support, value=value, best_response=Saddle(best_w, best_v))
+    bound = math.hypot(coupling * sets.v.reach + offset, coupling * sets.w.reach + offset)
+    return _vi.Bounded(problem, bound, coupling, domain.diameter)

@@ -5,7 +5,6 @@
 Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -15,11 +14,11 @@ import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import GroupProblem, PyTree, SaddleOperator
-from jaxminimax.problems._sets import Set, ball
-from jaxminimax.problems._vi import interval, product_with, sanitise, shaped
+from jaxminimax.problems import _vi
+
+__all__ = ["GLM_LOSSES", "by_group", "group_glm", "group_means", "worst_group"]
 
 GLM_LOSSES = ("logistic", "hinge", "squared", "sigmoid")
-_MOST_GROUPS = 12  # whose active sets are enumerated
 
 
 def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]:
@@ -60,7 +59,7 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
     first = np.cumsum(counts) - counts
     place = np.arange(labels.size) - np.repeat(first, counts)
 
-    def leaf(x):
+    def leaf(x: PyTree) -> np.ndarray:
         x = np.asarray(x)
         out = np.zeros((counts.size, counts.max(), *x.shape[1:]), x.dtype)
         out[labels[order], place] = x[order]
@@ -69,7 +68,7 @@ def by_group(data: PyTree, labels: np.ndarray) -> tuple[PyTree, tuple[int, ...]]
     return jax.tree.map(leaf, data), tuple(map(int, counts))
 
 
-def worst_group(loss: Callable[..., jax.Array], domain: Set, *, lipschitz: float, bound: float,
+def worst_group(loss: Callable[..., jax.Array], domain: _vi.Set, *, lipschitz: float, bound: float,
                 smooth: float | None = None, convex: bool = False,
                 random: bool = False) -> GroupProblem:
     """Worst-group risk of a loss of your own.
@@ -162,21 +161,21 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
                 steepness * slope / 4, 1 / (1 + math.exp(-steepness * most)),
                 (steepness * slope) ** 2 / 10)
 
-    def of_record(w, record):
+    def of_record(w: jax.Array, record: PyTree) -> jax.Array:
         x, y = record
-        t = product_with(w, shaped("x", x, w.shape).astype(w.dtype), feature_bound)
-        return curve(t, interval(shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound))
+        t = _vi.product_with(w, _vi.shaped("x", x, w.shape).astype(w.dtype), feature_bound)
+        y = _vi.shaped("y", y, ()).astype(w.dtype)
+        return curve(t, _vi.interval(y, -label_bound, label_bound))
 
     lipschitz, bound, smooth = constants
-    return worst_group(of_record, ball(radius), lipschitz=lipschitz, bound=bound, smooth=smooth,
+    return worst_group(of_record, _vi.ball(radius), lipschitz=lipschitz, bound=bound, smooth=smooth,
                        convex=loss != "sigmoid")
 
 
 def group_means(*, radius: float, record_bound: float) -> GroupProblem:
     """The point w, ||w|| <= R, that is near every group: loss(w, z) = ||w - z||^2 / 2.
 
-    Records z `[d]` are projected to ||z|| <= r. L = R + r, B = (R + r)^2 / 2, beta = 1. Its exact
-    solution is `group_means_optimum`.
+    Records z `[d]` are projected to ||z|| <= r. L = R + r, B = (R + r)^2 / 2, beta = 1.
 
     Examples:
         >>> problem = jmm.problems.group_means(radius=1.0, record_bound=1.0)
@@ -186,61 +185,10 @@ def group_means(*, radius: float, record_bound: float) -> GroupProblem:
     checks.number("radius", radius, low=0.0)
     checks.number("record_bound", record_bound, low=0.0)
 
-    def loss(w, z):
-        z = sanitise(shaped("z", z, w.shape).astype(w.dtype), record_bound)
+    def loss(w: jax.Array, z: jax.Array) -> jax.Array:
+        z = _vi.sanitise(_vi.shaped("z", z, w.shape).astype(w.dtype), record_bound)
         return jnp.sum(jnp.square(w - z)) / 2
 
     reach = radius + record_bound
-    return worst_group(loss, ball(radius), lipschitz=reach, bound=reach**2 / 2, smooth=1.0,
+    return worst_group(loss, _vi.ball(radius), lipschitz=reach, bound=reach**2 / 2, smooth=1.0,
                        convex=True)
-
-
-def group_means_optimum(means: np.ndarray, spreads: np.ndarray
-                        ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The exact solution of min_w max_i ||w - m_i||^2 / 2 + c_i, on the host in float64.
-
-    w = sum_i v_i m_i for weights v whose support is one of the sets of groups that attain the
-    maximum together; all supports are tried. Of the population or of a sample, by its moments: m_i
-    a group's mean, c_i half its total variance.
-
-    Args:
-      means: m `[p, d]`, p at most 12.
-      spreads: c `[p]`.
-
-    Returns:
-      w `[d]`, the weights v `[p]`, and the smallest worst-group risk.
-
-    Raises:
-      ValueError: for other shapes or more groups.
-
-    Examples:
-        >>> w, v, value = jmm.problems.group_means_optimum(np.array([[-1.0], [1.0]]), np.zeros(2))
-        >>> print(abs(w).round(3), v.round(3), round(value, 3))
-        [0.] [0.5 0.5] 0.5
-    """
-    means, spreads = np.asarray(means, np.float64), np.asarray(spreads, np.float64)
-    if means.ndim != 2 or spreads.shape != means.shape[:1] or len(means) > _MOST_GROUPS:
-        raise ValueError(f"means must be [p, d] and spreads [p] with p <= {_MOST_GROUPS}, got "
-                         f"{means.shape} and {spreads.shape}.")
-    p = len(means)
-    gram = means @ means.T
-    target = np.diag(gram) / 2 + spreads
-    best: tuple[float, np.ndarray, np.ndarray] | None = None
-    for size in range(1, p + 1):
-        for support in map(list, itertools.combinations(range(p), size)):
-            # the maximum over the weights: gram v + multiplier = target, sum v = 1
-            system = np.ones((size + 1, size + 1))
-            system[:size, :size], system[size, size] = gram[np.ix_(support, support)], 0.0
-            v = np.zeros(p)
-            v[support] = np.linalg.lstsq(system, np.append(target[support], 1.0), rcond=None)[0][
-                :size]
-            # weights below 0 solve another problem; the value below would still be attained by w
-            if v.min() < -1e-9:
-                continue
-            w = v @ means
-            value = float(np.max(np.sum((w - means) ** 2, 1) / 2 + spreads))
-            if best is None or value < best[0]:
-                best = value, w, v
-    assert best is not None  # one group alone is always there
-    value, w, v = best
-    return w, v, value

@@ -28,6 +28,8 @@ from jaxminimax.base.types import (
     with_strategy,
 )
 
+__all__ = ["by_person", "per_person"]
+
 
 def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
                    people: Any = None) -> np.ndarray:

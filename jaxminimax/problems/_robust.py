@@ -25,6 +25,9 @@ import optax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
+from jaxminimax.problems._vi import mean_of
+
+__all__ = ["reweighted", "reweighted_risk", "reweighted_start", "squared_loss", "worst_mixture"]
 
 DIVERGENCES = ("cvar", "chi_square")
 Loss = Callable[[PyTree, PyTree], jax.Array]
@@ -75,14 +78,13 @@ def worst_mixture(loss: Loss, *, shares: np.ndarray, radius: float) -> Problem:
         raise ValueError(f"shares must be positive and add up to 1, got {shares!r}.")
     checks.number("radius", radius, low=0.0)
 
-    def weighted(w, v, record):
+    def weighted(w: PyTree, v: jax.Array, record: PyTree) -> jax.Array:
         g, z = record
         return (v / jnp.asarray(pi, v.dtype))[g] * loss(w, z)
 
-    def value(z, data):
-        return jnp.mean(jax.vmap(weighted, (None, None, 0))(z.w, z.v, data))
+    value = mean_of(weighted)
 
-    def best_v(w, data):
+    def best_v(w: PyTree, data: PyTree) -> jax.Array:
         start = jnp.zeros(len(pi), jnp.result_type(*jax.tree.leaves(w)))
         g = jax.grad(lambda v: value(Saddle(w, v), data))(start)
         return jax.nn.one_hot(jnp.argmax(g), len(pi), dtype=start.dtype)
@@ -135,23 +137,22 @@ def reweighted(loss: Loss, *, divergence: str, level: float, radius: float, boun
     checks.number("bound", bound, low=floor)
     c = math.sqrt(1 + level)
 
-    def excess(w, _, record):
+    def excess(w: PyTree, _: PyTree, record: PyTree) -> jax.Array:
         over = jax.nn.relu(loss(w["theta"], record) - w["eta"])
         return over / level if cvar else c * over**2 / (2 * w["scale"])
 
-    def public(z):
+    def public(z: Saddle) -> Saddle:
         zero = jax.tree.map(jnp.zeros_like, z.w)
         g = {**zero, "eta": jnp.ones_like(z.w["eta"])}
         return Saddle(g if cvar else {**g, "scale": jnp.full_like(z.w["scale"], c / 2)}, ())
 
-    def project(z):
+    def project(z: Saddle) -> Saddle:
         w = {**z.w, "theta": optax.projections.projection_l2_ball(z.w["theta"], radius),
              "eta": jnp.clip(z.w["eta"], -bound, bound)}
         return Saddle(w if cvar else {**w, "scale": jnp.clip(w["scale"], floor, bound)}, z.v)
 
-    def value(z, data):
-        mean = jnp.mean(jax.vmap(excess, (None, None, 0))(z.w, z.v, data))
-        return mean + z.w["eta"] + (0.0 if cvar else c / 2 * z.w["scale"])
+    def value(z: Saddle, data: PyTree) -> jax.Array:
+        return mean_of(excess)(z, data) + z.w["eta"] + (0.0 if cvar else c / 2 * z.w["scale"])
 
     return Problem(operator=saddle_operator(excess), public=public, project=project, value=value)
 
@@ -194,11 +195,11 @@ def reweighted_risk(losses: jax.Array, *, divergence: str, level: float) -> jax.
         return jnp.sum(worst * counted) / (level * n)
     c = math.sqrt(1 + level)
 
-    def slope(eta):  # of eta + c (E over^2)^(1/2), which is convex
+    def slope(eta: jax.Array) -> jax.Array:  # of eta + c (E over^2)^(1/2), which is convex
         over = jax.nn.relu(losses - eta)
         return 1 - c * jnp.mean(over) / jnp.sqrt(jnp.mean(over**2) + 1e-300)
 
-    def halve(_, span):
+    def halve(_: PyTree, span: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = span
         middle = (low + high) / 2
         right = slope(middle) < 0

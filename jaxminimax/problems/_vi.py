@@ -5,20 +5,127 @@ to stated ranges, vectors and matrices projected to balls, and what is not finit
 Every record's operator is then monotone, M-bounded and L-Lipschitz on the set, which is what
 `Resolvent(assumes="monotone")` takes for granted. (Clipping the operator's output instead would
 destroy monotonicity.)
+
+Sets have a projection, a linear minimiser and a diameter.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.custom_derivatives import SymbolicZero
 
 from jaxminimax.base import checks
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.problems._sets import Set
+
+__all__ = [
+    "Bounded",
+    "Set",
+    "affine",
+    "ball",
+    "bounded_glm",
+    "box",
+    "product",
+    "sanitise",
+    "simplex",
+    "variational_inequality",
+]
+
+# --- sets ---
+
+
+class Set(NamedTuple):
+    """A compact convex set.
+
+    Attributes:
+      project: Euclidean projection.
+      support: `g -> argmin_{u in W} <g, u>`.
+      diameter: D, the largest distance of two points.
+      reach: the largest norm of a point.
+
+    Examples:
+        >>> unit = jmm.problems.ball(1.0)
+        >>> print(unit.project(jnp.array([3.0, 4.0])).round(3), unit.diameter)
+        [0.6 0.8] 2.0
+    """
+
+    project: Callable[[PyTree], PyTree]
+    support: Callable[[PyTree], PyTree]
+    diameter: float
+    reach: float
+
+
+def ball(radius: float) -> Set:
+    """||u|| <= radius, the norm being that of a whole pytree.
+
+    Examples:
+        >>> print(jmm.problems.ball(2.0).project(jnp.array([3.0, 4.0])).round(3))
+        [1.2 1.6]
+    """
+    checks.number("radius", radius, low=0.0)
+
+    def support(g: PyTree) -> jax.Array:
+        norm = optax.tree.norm(g)
+        scale = jnp.where(norm > 0, -radius / jnp.where(norm > 0, norm, 1), 0)
+        return jax.tree.map(lambda x: scale.astype(x.dtype) * x, g)
+
+    return Set(lambda u: optax.projections.projection_l2_ball(u, radius), support, 2 * radius,
+               float(radius))
+
+
+def box(low: np.ndarray, high: np.ndarray) -> Set:
+    """Low <= u <= high, arrays `[d]`.
+
+    Examples:
+        >>> unit = jmm.problems.box(np.zeros(2), np.ones(2))
+        >>> unit.project(jnp.array([0.5, 7.0])).tolist(), round(unit.diameter, 3)
+        ([0.5, 1.0], 1.414)
+    """
+    low, high = (np.array(x, np.float64) for x in (low, high))
+    if low.shape != high.shape or not np.all(low < high) or not np.all(np.isfinite(high - low)):
+        raise ValueError(f"low must be below high, arrays of one shape, got {low!r} and {high!r}.")
+
+    def support(g: PyTree) -> jax.Array:
+        return jnp.where(g > 0, low.astype(g.dtype), high.astype(g.dtype))
+
+    return Set(lambda u: jnp.clip(u, low.astype(u.dtype), high.astype(u.dtype)), support,
+               float(np.linalg.norm(high - low)),
+               float(np.linalg.norm(np.maximum(abs(low), abs(high)))))
+
+
+def simplex() -> Set:
+    """The probability vectors of any length `[d]`.
+
+    Examples:
+        >>> jmm.problems.simplex().project(jnp.array([1.0, 1.0])).tolist()
+        [0.5, 0.5]
+    """
+    def support(g: PyTree) -> jax.Array:
+        return jax.nn.one_hot(jnp.argmin(g), g.shape[0], dtype=g.dtype)
+
+    return Set(optax.projections.projection_simplex, support, math.sqrt(2.0), 1.0)
+
+
+def product(w: Set, v: Set) -> Set:
+    """W x V, as a set of `Saddle` points.
+
+    Examples:
+        >>> both = jmm.problems.product(jmm.problems.ball(1.0), jmm.problems.simplex())
+        >>> z = both.project(Saddle(jnp.array([2.0, 0.0]), jnp.array([1.0, 1.0])))
+        >>> z.w.tolist(), z.v.tolist()
+        ([1.0, 0.0], [0.5, 0.5])
+    """
+    return Set(lambda z: Saddle(w.project(z.w), v.project(z.v)),
+               lambda g: Saddle(w.support(g.w), v.support(g.v)),
+               math.hypot(w.diameter, v.diameter), math.hypot(w.reach, v.reach))
+
+
+# --- operators on them ---
 
 
 class Bounded(NamedTuple):
@@ -135,7 +242,7 @@ def variational_inequality(operator: Callable[[PyTree, PyTree], PyTree], domain:
         >>> problem.operator(z, jnp.zeros(2)).w.tolist()
         [0.0, -1.0]
     """
-    def of_both(z, x):
+    def of_both(z: Saddle, x: PyTree) -> Saddle:
         return Saddle(operator(z.w, x), ())
 
     return Problem(
@@ -147,6 +254,14 @@ def variational_inequality(operator: Callable[[PyTree, PyTree], PyTree], domain:
     )
 
 
+def mean_of(loss: Callable[..., jax.Array]) -> Callable[[Saddle, PyTree], jax.Array]:
+    """The value of a problem: the mean over all records of `(w, v, record) -> []`."""
+    def value(z: Saddle, data: PyTree) -> jax.Array:
+        return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))
+
+    return value
+
+
 def furthest_affine(matrix: jax.Array, offset: jax.Array, u: jax.Array, domain: Set) -> jax.Array:
     """argmax_{x in W} <A x + q, u - x>, a concave quadratic, by accelerated projected ascent.
 
@@ -155,10 +270,10 @@ def furthest_affine(matrix: jax.Array, offset: jax.Array, u: jax.Array, domain: 
     curvature = jnp.linalg.norm(matrix + matrix.T, 2)
     step = 1 / jnp.where(curvature > 0, curvature, 1)
 
-    def ascend(x):
+    def ascend(x: jax.Array) -> jax.Array:
         return matrix.T @ (u - x) - (matrix @ x + offset)
 
-    def body(_, carry):
+    def body(_: PyTree, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         x, ahead, t = carry
         new = domain.project(ahead + step * ascend(ahead))
         later = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
@@ -198,13 +313,52 @@ def affine(*, matrix: np.ndarray, offset_bound: float, domain: Set) -> Bounded:
         raise ValueError(f"matrix must have a positive semidefinite symmetric part, got one with "
                          f"eigenvalue {least:g}: the operator would not be monotone.")
 
-    def operator(u, q):
+    def operator(u: jax.Array, q: jax.Array) -> jax.Array:
         q = shaped("the offset", q, matrix.shape[:1])
         return jnp.asarray(matrix, u.dtype) @ u + sanitise(q.astype(u.dtype), offset_bound)
 
-    def furthest(u, data):
+    def furthest(u: jax.Array, data: PyTree) -> jax.Array:
         q = jnp.mean(jax.vmap(sanitise, (0, None))(data, offset_bound), 0).astype(u.dtype)
         return furthest_affine(jnp.asarray(matrix, u.dtype), q, u, domain)
 
     return Bounded(variational_inequality(operator, domain, furthest),
                    size * domain.reach + offset_bound, size, domain.diameter)
+
+
+def bounded_glm(response: Callable[[jax.Array, jax.Array], jax.Array], *, slope: float,
+                curvature: float, feature_bound: float, label_bound: float,
+                radius: float) -> Bounded:
+    """The operator F(w; (x, y)) = s(<x, w>, y) x of a generalised linear model, ||w|| <= R.
+
+    Data are pairs (x, y), x `[n, d]` projected to ||x|| <= B, y `[n]` clipped to [-Y, Y]. s is
+    clipped to [-G, G], which in one dimension keeps it nondecreasing: M = G B and L = H B^2. For
+    the gradient of a convex loss s is its derivative; `jnp.tanh(t - y)`, say, is robust regression
+    with a smooth absolute value.
+
+    Args:
+      response: s(t, y), nondecreasing in t for every y in [-Y, Y]: that is yours to see to.
+      slope: G.
+      curvature: H, bound on the derivative of s in t for those y; yours as well.
+      feature_bound: B.
+      label_bound: Y.
+      radius: R.
+
+    Examples:
+        >>> made = jmm.problems.bounded_glm(lambda t, y: jnp.tanh(t - y), slope=1.0, curvature=1.0,
+        ...                                 feature_bound=2.0, label_bound=1.0, radius=3.0)
+        >>> made.bound, made.smooth, made.diameter
+        (2.0, 4.0, 6.0)
+    """
+    for name, value in dict(slope=slope, curvature=curvature, feature_bound=feature_bound,
+                            label_bound=label_bound).items():
+        checks.number(name, value, low=0.0)
+
+    def operator(w: jax.Array, record: PyTree) -> jax.Array:
+        x, y = record
+        x = sanitise(shaped("x", x, w.shape).astype(w.dtype), feature_bound)
+        y = interval(shaped("y", y, ()).astype(w.dtype), -label_bound, label_bound)
+        return interval(response(x @ w, y), -slope, slope) * x
+
+    domain = ball(radius)
+    return Bounded(variational_inequality(operator, domain), slope * feature_bound,
+                   curvature * feature_bound**2, domain.diameter)

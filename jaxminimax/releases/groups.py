@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import weights
-from jaxminimax.mechanism import GroupGradients, Repeat, check_noise, group_batch_sizes, in_group
+from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.groups import in_group
 from jaxminimax.releases import opening, operator_rng, reading
 from jaxminimax.releases.noisy_sums import noisy_sum
 from jaxminimax.releases.opening import Kind, Opened

@@ -15,7 +15,9 @@ from jaxminimax.base.random_bits import with_key_in_float64
 from jaxminimax.base.tree import at_least_float32, float_dtype, in_float64, refuse_complex, widened
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.gradients import summation
-from jaxminimax.mechanism import MOST_BITS, GroupLosses, RecordLosses, Selection, check_noise
+from jaxminimax.mechanism import GroupLosses, RecordLosses, Selection
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.grid import MOST_BITS
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.group_shards import each_record

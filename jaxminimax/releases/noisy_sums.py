@@ -2,7 +2,7 @@
 
     (I + X) g / m,    g = sigma / 2^L,    X = floor(2^L G),    sigma = clip norm * noise multiplier
 
-for every number of a release, with one step g for each player (`mechanism._grid`). I and X are
+for every number of a release, with one step g for each player (`mechanism.grid`). I and X are
 integers and their sum is exact; whatever rounding follows is post-processing. The standard
 deviation is the one product of the numbers that the accountant reads, a part in four million larger
 for what float32 descriptions lose: the noise multiplier, the product, its own product with
@@ -23,7 +23,8 @@ from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
 from jaxminimax.gradients.summation import Rounding, Sums
-from jaxminimax.mechanism import MOST_BITS, PARAMETERS, finer_bits, grid_bits
+from jaxminimax.mechanism import PARAMETERS
+from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
 from jaxminimax.noise.floats import (
     ROUNDING_MARGIN,

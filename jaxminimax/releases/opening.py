@@ -22,7 +22,8 @@ from jaxminimax.base import arguments, checks, random_bits, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
-from jaxminimax.mechanism import Answered, Repeat, check_noise
+from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism.description import Answered, check_noise
 from jaxminimax.placement import sharding
 from jaxminimax.releases import operator_rng, record_isolation
 

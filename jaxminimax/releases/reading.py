@@ -16,9 +16,9 @@ from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.summation import Part, Rounding, Sums
-from jaxminimax.mechanism import Query, Repeat, Resolvent, SampleKeys, in_group, rows_read
-from jaxminimax.mechanism.row_numbers import NARROW
-from jaxminimax.mechanism.sampling import Sample, draw, draw_in_group
+from jaxminimax.mechanism import Query, Repeat, Resolvent, rows_read
+from jaxminimax.mechanism.groups import in_group
+from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
 from jaxminimax.placement import gather_rows, host_data
 from jaxminimax.placement.group_shards import one_group, sum_over_groups
 from jaxminimax.placement.host_data import Sent, Window

@@ -24,20 +24,18 @@ from jaxminimax.mechanism import (
     Repeat,
     Resolvent,
     batch_size,
-    check_noise,
-    exact_sensitivity,
-    modulus,
-    noise_unit,
-    on_part,
     phase_sizes,
-    rounding,
     rows_read,
+)
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
+from jaxminimax.mechanism.sampling import Sample
+from jaxminimax.mechanism.solutions import (
+    exact_sensitivity,
     solution_length,
     solution_rounding,
     solution_smooth,
-    split,
 )
-from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, refuse_ahead
 from jaxminimax.releases import noisy_sums, opening, operator_rng, reading, record_isolation

@@ -14,15 +14,9 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.mechanism import (
-    FRACTION,
-    TOGETHER,
-    CorrelatedSums,
-    PrefixSums,
-    TreeSums,
-    check_noise,
-    coefficients,
-)
+from jaxminimax.mechanism import CorrelatedSums, TreeSums
+from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
 from jaxminimax.noise import floored_normal, gaussian
 from jaxminimax.releases import noisy_sums, opening, reading
 from jaxminimax.releases.opening import Kind, Opened

@@ -27,7 +27,8 @@ from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Problem, Saddle, saddle_operator
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.mechanism import Mechanism, Query, Repeat, Sequence, budget_split
+from jaxminimax.mechanism import Query, Repeat, Sequence, budget_split
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
 from jaxminimax.tables import moments
 from jaxminimax.tables.records import Records, scaled

@@ -29,7 +29,8 @@ from jaxminimax.algorithms import balanced_groups, sgda
 from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import GroupGradients, GroupLosses, Mechanism, Query, Repeat, Sequence
+from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.tables import moments, words
 from jaxminimax.tables.schema import Schema
 

@@ -14,7 +14,7 @@ from jaxminimax.accounting import Statement, statement
 from jaxminimax.base import own_files
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.drivers.long_runs import fit
-from jaxminimax.mechanism import Mechanism
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.tables import groups as grouping
 from jaxminimax.tables import moments
 from jaxminimax.tables.groups import Groups

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxminimax.accounting import epsilon
-from jaxminimax.mechanism import Mechanism
+from jaxminimax.mechanism.description import Mechanism
 
 NEAR = 0.1  # n delta from which on delta is near 1/n
 USUAL = 1e-6

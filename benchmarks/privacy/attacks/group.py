@@ -19,7 +19,9 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import FixedSize, GroupGradients, Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.mechanism import concrete, group_batch_sizes, in_group
+from jaxminimax.mechanism import group_batch_sizes
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.groups import in_group
 
 SIZES = (20, 400)
 CLIP, BOUND, WEIGHT_STEP = 0.5, 2.0, 3.0

@@ -18,14 +18,10 @@ from scipy import signal as filters
 import jaxminimax as jmm
 from jaxminimax import Problem, Saddle
 from jaxminimax import audit as auditor
-from jaxminimax.mechanism import (
-    CorrelatedSums,
-    GroupSolution,
-    TreeSums,
-    coefficients,
-    concrete,
-    solution_length,
-)
+from jaxminimax.mechanism import CorrelatedSums, GroupSolution, TreeSums
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.factorisation import coefficients
+from jaxminimax.mechanism.solutions import solution_length
 
 CLIP, BOUND, STEP, WEIGHT_STEP = 0.5, 2.0, 1.0, 0.02
 _GIANT, _FAR = 1e3, 1e3

@@ -20,7 +20,9 @@ from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
 from jaxminimax.audit import Observe
-from jaxminimax.mechanism import concrete, noise_unit, solution_length
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.resolvent import noise_unit
+from jaxminimax.mechanism.solutions import solution_length
 
 RECORDS = jmm.Problem(operator=lambda z, x: Saddle(
     jax.tree.map(lambda a, b: a.astype(b.dtype), x, z.w), jax.tree.map(jnp.zeros_like, z.v)))

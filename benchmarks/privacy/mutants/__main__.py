@@ -299,7 +299,7 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("a tree charged one leaf short", "accountant: nodes that a record is in", "charge",
      charges.tree_of(lambda leaves: leaves - 1), find.power_of_two_leaves, SIGNAL),
     ("correlated noise charged as independent", "accountant: releases that a record moves",
-     "length of a column", charges.one_column_entry, CORRELATED, SIGNAL),
+     "length of columns", charges.one_column_entry, CORRELATED, SIGNAL),
     ("correlated noise of one pass charged for all", "accountant: passes", "length of columns",
      charges.one_pass_alone, PASSES, SIGNAL),
     ("group charged at its rate over the number of groups", "accountant: adaptive groups",

@@ -14,10 +14,10 @@ from jaxminimax.mechanism import (
     Selection,
     Sequence,
     TreeSums,
-    check_noise,
-    concrete,
     costs,
 )
+from jaxminimax.mechanism.costs import concrete
+from jaxminimax.mechanism.description import check_noise
 
 
 def players_apart(one: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from benchmarks.privacy.attacks import adaptive as adaptive_attack
 from benchmarks.privacy.attacks import group as group_attack
 from benchmarks.privacy.attacks import stream as stream_attack
@@ -20,7 +21,6 @@ from jaxminimax import (
     gda,
     group_sgd,
     mechanism,
-    problems,
     proximal,
     recursive_sgda,
     sgda,
@@ -342,8 +342,8 @@ def one_norm() -> Finding:
 def one_operator() -> Finding:
     """Largest norm of an operator that is not clipped, among records of all sizes, in its bound."""
     rng = np.random.default_rng(2)
-    made = problems.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
-                                      radius=Saddle(1.0, 0.5))
+    made = demo_games.robust_regression(feature_bound=1.0, label_bound=1.0, penalty=1.0,
+                                        radius=Saddle(1.0, 0.5))
     x = rng.normal(size=(300, 5)) * 10.0 ** rng.uniform(-1, 3, (300, 1))
     z = made.problem.project(Saddle(*(jnp.asarray(rng.normal(size=5), jnp.float32),) * 2))
     g = jax.vmap(made.problem.operator, (None, 0))(

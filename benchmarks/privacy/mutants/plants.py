@@ -19,23 +19,23 @@ from jaxminimax.accounting import curve
 from jaxminimax.base import identity
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.gradients import clipping, summation, weights
-from jaxminimax.gradients.ghost import convolution, factors, tables, treatment
+from jaxminimax.gradients.ghost import convolution, factors
+from jaxminimax.gradients.ghost import sums as ghost_sums
 from jaxminimax.mechanism import (
     Poisson,
     Query,
-    SampleKeys,
     Windows,
-    _grid,
     costs,
     distinct,
     factorisation,
+    grid,
     phase_sizes,
     poisson,
     rows_read,
 )
-from jaxminimax.mechanism import correlated as correlated_sums
+from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
-from jaxminimax.problems import _regression
+from jaxminimax.problems import _vi
 from jaxminimax.releases import (
     differences,
     groups,
@@ -92,14 +92,14 @@ AIMS: dict[str, tuple[Any, str]] = {
     "count": (summation.Summation, "within"),
     "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (factors, "_gram"),
-    "norms of matrices": (treatment.Factors, "stand_in"),
-    "norms of tied tables": (tables, "union_norms"),
+    "norms of matrices": (ghost_sums, "norms_of"),
+    "norms of tied tables": (factors, "union_norms"),
     "pixels of a window": (convolution, "patches"),
     "rows of a slice": (summation, "fresh"),
     "records by themselves": (summation, "each"),
     "clipped losses": (losses, "_clipped"),
     "clipped scores": (losses, "_clipped_parts"),
-    "product with a record": (_regression, "product_with"),
+    "product with a record": (_vi, "product_with"),
     "noise unit": (solutions, "noise_unit"),
     "length of a solution": (solutions, "solution_length"),
     # algorithms
@@ -109,8 +109,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "round on a stream": (ftrl, "observe_record"),
     # the accountant
     "charge": (costs, "price"),
-    "rounding of a distance": (_grid, "_rounding"),
-    "length of a column": (correlated_sums, "norms"),
+    "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
     "stopped windows": (Windows, "spent_part"),
     "multiplier": (Query, "multiplier"),
@@ -423,9 +422,9 @@ def without_cross_terms(gram: Any) -> Any:
     return lambda x: gram(x) * jnp.eye(x.shape[1], dtype=x.dtype)[None]
 
 
-def of_the_first_matrix(stand_in: Any) -> Any:
+def of_the_first_matrix(norms_of: Any) -> Any:
     """Of several matrices in one parameter."""
-    return lambda factors: tuple(x[:, :1] if x.ndim > 1 else x for x in stand_in(factors))
+    return lambda factors: tuple(x[:, :1] if x.ndim > 1 else x for x in norms_of(factors))
 
 
 def without_lookups(norms: Any) -> Any:

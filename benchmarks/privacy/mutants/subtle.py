@@ -20,7 +20,7 @@ import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import FULL, KEY, Finding, query
 from jaxminimax import Saddle, mechanism
 from jaxminimax.gradients import clipping
-from jaxminimax.mechanism import charged_multiplier
+from jaxminimax.mechanism.grid import charged_multiplier
 from jaxminimax.releases import losses, noisy_sums, reading, stream, sums
 
 RELEASES = 121  # more than two of fifty releases each
@@ -105,7 +105,7 @@ def taps_side_by_side(patches: Any) -> Any:
 
 
 def charge_in_50_digits(z: float, smallest: float, parameters: int, absent: bool) -> Decimal:
-    """The charged multiplier by the formula of `mechanism._grid`, in decimal arithmetic."""
+    """The charged multiplier by the formula of `mechanism.grid`, in decimal arithmetic."""
     with localcontext() as context:
         context.prec = 50
         # a clip norm has more than 2^17 and at most 2^18 units; more of them from 2^24 numbers on

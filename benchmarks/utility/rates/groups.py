@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from benchmarks.published import bounds
 from benchmarks.utility.rates.base import DELTA, Case, Job, spread
 from jaxminimax import Saddle, problems
@@ -74,7 +75,7 @@ def _corners(p: int, radius: float) -> np.ndarray:
 def _group_job(algorithm: Any, hyper: Any, means: np.ndarray, widths: np.ndarray,
                start: np.ndarray) -> Job:
     """Points uniform on spheres of given widths around the means, and the excess risk."""
-    best = problems.group_means_optimum(means, widths**2 / 2)[2]
+    best = demo_games.group_means_optimum(means, widths**2 / 2)[2]
     sizes = hyper.sizes if hasattr(hyper, "sizes") else hyper.query.sizes
     centre, width = jnp.asarray(means, jnp.float32), jnp.asarray(widths, jnp.float32)
 

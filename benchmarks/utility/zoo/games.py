@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxminimax as jmm
+from benchmarks.examples import demo_games
 from jaxminimax import Problem, Saddle, metrics, problems
 from jaxminimax.algorithms.descent import ENTROPIC, EUCLIDEAN
 from jaxminimax.algorithms.planning import release_variance
@@ -186,8 +187,8 @@ def cournot(k: int = 8, n: int = 1000) -> Game:
 
 def robust(d: int = 10, n: int = 2000, rows: int = 50) -> Game:
     """Least squares against a common shift of the features; 50 distinct records."""
-    made = problems.robust_regression(feature_bound=1.0, label_bound=1.0,
-                                      radius=Saddle(1.0, 0.5), penalty=1.0)
+    made = demo_games.robust_regression(feature_bound=1.0, label_bound=1.0,
+                                        radius=Saddle(1.0, 0.5), penalty=1.0)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, d))
     x /= np.linalg.norm(x, axis=1, keepdims=True)

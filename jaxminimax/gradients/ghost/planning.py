@@ -7,35 +7,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxminimax.base import programs
 from jaxminimax.base.tree import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients import integer_sums, summation
-from jaxminimax.gradients.ghost.factors import (
-    outer,
-    outer_blocks,
-    silenced,
-    weighted_outer,
-)
+from jaxminimax.gradients import summation
 from jaxminimax.gradients.ghost.search import derived, find, pulled_back
-from jaxminimax.gradients.ghost.tables import (
-    rows_on_grid,
-    tied_silenced,
-    tied_silenced_total,
-    tied_total,
-    weighted_rows,
-)
 from jaxminimax.gradients.ghost.trace import Flat, Path, flatten, moved, run, tap
-from jaxminimax.gradients.ghost.treatment import (
-    Factors,
-    Part,
-    Silenced,
-    Treatment,
-    gathered,
-    treatment_of,
-)
-from jaxminimax.gradients.ghost.uses import Use, placed, seen, unseen
-from jaxminimax.gradients.integer_sums import Leaf, Words
-from jaxminimax.mechanism import BLOCK
+from jaxminimax.gradients.ghost.treatment import Factors, Treatment, gathered, treatment_of
+from jaxminimax.gradients.ghost.uses import Use
 
 _LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 
@@ -44,12 +23,14 @@ class Plan(NamedTuple):
     """How to get the per-example gradients of a loss.
 
     Attributes:
-      flat: the loss as steps.
+      traced: the loss of one example.
+      flat: the same as steps.
       treatments: of each leaf of w and then of v; None for those that are not wanted.
       names: of the leaves.
       leaves: numbers of leaves of w and v.
     """
 
+    traced: Any
     flat: Flat
     treatments: tuple[Treatment | None, ...]
     names: tuple[str, ...]
@@ -137,112 +118,11 @@ class Plan(NamedTuple):
 
         every = [filled(x, k, lambda a, at: given.get(at, a))
                  for k, x in enumerate(materialise_rows(computed, mask))]
-        return Saddle(every[: self.leaves.w], every[self.leaves.w:])
+        return self.by_player(every)
 
-    def _parts(self, leaf: int) -> tuple[Part, ...]:
-        treatment = self.treatments[leaf]
-        assert treatment is not None
-        return treatment.parts
-
-    def silenced(self, leaf: int, factors: Factors, weight: jax.Array,
-                 stand_in: tuple[jax.Array, ...]) -> Silenced:
-        """Factors of weight_i g_i, finite, the one with fewer numbers last; not for rows."""
-        if factors.are_tied:
-            return Silenced(*tied_silenced(*factors, weight, stand_in[0]))
-
-        def pair(part: Part, norm: jax.Array, x: jax.Array,
-                 d: jax.Array) -> tuple[jax.Array, jax.Array]:
-            if _turned(part):  # the weight goes to the factor with fewer numbers
-                x, d = d, x
-            return part.of_groups(lambda x, d: silenced(x, d, weight, norm), 1)(x, d)
-
-        found = [pair(*row) for row in zip(self._parts(leaf), stand_in, *factors, strict=True)]
-        return Silenced(*map(tuple, zip(*found, strict=True)))
-
-    def _shaped(self, leaf: int, found: Sequence[PyTree]) -> PyTree:
-        """From the shapes of `silenced` factors' products to the leaf's."""
-        treatment = self.treatments[leaf]
-        assert treatment is not None
-        parts = treatment.parts
-        found = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if _turned(part) else x
-                 for part, x in zip(parts, found, strict=True)]
-        return jax.tree.map(lambda *a: placed(
-            [(part.view, x) for part, x in zip(parts, a, strict=True)], treatment.shape), *found)
-
-    def _products(self, leaf: int, factors: Silenced) -> list[jax.Array]:
-        return [part.of_groups(outer)(x, d)
-                for part, x, d in zip(self._parts(leaf), *factors, strict=True)]
-
-    def _grids(self, leaf: int, grid: Leaf) -> list[Leaf]:
-        """The grid of each part: of a whole parameter the dither's numbers are in any order."""
-        treatment = self.treatments[leaf]
-        assert treatment is not None
-        return [grid if treatment.whole else grid._replace(dither=seen(part.view, grid.dither))
-                for part in treatment.parts]
-
-    def both(self, leaf: int, factors: Silenced, grid: Leaf) -> tuple[jax.Array, Words]:
-        """The sum of `silenced` factors, one piece a record and one block, and that on a grid."""
-        totals = self._products(leaf, factors)
-        return self._shaped(leaf, totals), self._shaped(leaf, [
-            part.block(x) for part, x in zip(self._grids(leaf, grid), totals, strict=True)])
-
-    def on_grid(self, leaf: int, factors: Silenced, grid: Leaf) -> Words:
-        """The sum of `silenced` factors on a grid; the dither's numbers are those of the matrix."""
-        def block(total: jax.Array, scale: jax.Array, dither: jax.Array) -> Words:
-            return Leaf(scale, dither, grid.wide).block(total)
-
-        if factors.are_tied:
-            (table,), (x, rows), (d, c) = self._parts(leaf), *factors
-            return jax.tree.map(lambda a: unseen(table.view, a), outer_blocks(
-                x, d, block, (grid.scale, grid.dither), integer_sums.plus, BLOCK, rows, c))
-
-        def one(x: jax.Array, d: jax.Array, dither: jax.Array) -> Words:
-            return outer_blocks(x, d, block, (grid.scale, dither), integer_sums.plus, BLOCK)
-
-        return self._shaped(leaf, [
-            one(x, d, its.dither) if part.groups == 1 else jax.vmap(one, (1, 1, 0))(
-                x, d, its.dither.reshape(part.groups, -1))
-            for part, its, x, d in zip(self._parts(leaf), self._grids(leaf, grid), *factors,
-                                       strict=True)])
-
-    def rows_on_grid(self, leaf: int, factors: Factors, weight: jax.Array, grid: Leaf) -> Words:
-        """`total` of a leaf that is looked up, on a grid."""
-        (table,) = self._parts(leaf)
-        count, o = table.shape
-
-        def rounded(x: jax.Array, rows: jax.Array) -> jax.Array:
-            return integer_sums.rounded(x, grid.scale, grid.dither.reshape(count, o).at[rows].get(
-                mode="clip"))
-
-        found = rows_on_grid(factors.x[0], factors.d[0], weight, rounded, grid.of,
-                             integer_sums.plus, count)
-        return jax.tree.map(lambda a: unseen(table.view, a), found)
-
-    def silenced_total(self, leaf: int, factors: Silenced,
-                       clip: jax.typing.ArrayLike) -> jax.Array:
-        """The sum of `silenced` factors."""
-        if factors.are_tied:
-            return unseen(self._parts(leaf)[0].view, tied_silenced_total(*factors, clip))
-        return self._shaped(leaf, self._products(leaf, factors))
-
-    def total(self, leaf: int, factors: Factors, weight: jax.Array,
-              stand_in: tuple[jax.Array, ...], clip: jax.typing.ArrayLike) -> jax.Array:
-        """sum_i weight_i g_i of a leaf that is kept as factors, in its shape."""
-        treatment = self.treatments[leaf]
-        assert treatment is not None
-        if treatment.kind == "rows":
-            (table,) = treatment.parts
-            return unseen(table.view, weighted_rows(factors.x[0], factors.d[0], weight,
-                                                    table.shape[0], clip))
-
-        if treatment.kind == "tied":
-            return unseen(treatment.parts[0].view, tied_total(*factors, weight, stand_in[0], clip))
-
-        def total(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
-            return part.of_groups(lambda x, d: weighted_outer(x, d, weight, norm))(x, d)
-
-        return placed([(row[0].view, total(*row)) for row in zip(
-            treatment.parts, stand_in, *factors, strict=True)], treatment.shape)
+    def by_player(self, leaves: Sequence[Any]) -> Saddle:
+        """What belongs to the leaves of w, and what to those of v."""
+        return Saddle(leaves[: self.leaves.w], leaves[self.leaves.w:])
 
     def __str__(self) -> str:
         rows = [(name, str(list(t.shape)), f"{t.numbers:,}", f"{t.bytes:,}", str(t))
@@ -251,10 +131,6 @@ class Plan(NamedTuple):
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         return "\n".join("  ".join([*(cell.ljust(n) for cell, n in zip(row, widths, strict=False)),
                                     row[-1]]) for row in rows)
-
-
-def _turned(part: Part) -> bool:
-    return part.shape[1] > part.shape[0]
 
 
 def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example: PyTree,
@@ -282,8 +158,8 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
                     len(players))
     treatments = tuple(made.get(k) for k in range(len(named)))
     names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
-    whole = Plan(flat, treatments, names, sizes)
-    if any(step.name.startswith("custom") for step in flat.every_step):
+    whole = Plan(traced, flat, treatments, names, sizes)
+    if any([x.primitive.name.startswith("custom") for x in programs.equations(traced)]):
         try:
             again = jax.make_jaxpr(whole.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:

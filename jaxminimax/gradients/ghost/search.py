@@ -147,7 +147,7 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
       scanned: whether each iteration sees a slice of the operand.
       view: of the operand.
     """
-    length, inner, t, (k, o) = loop.length, use.groups, use.rows, use.shape
+    length, inner, t, (k, o) = loop.how["length"], use.groups, use.rows, use.shape
     if use.kind == "lookup" and (scanned or view):
         return PICKED
     groups, rows = (length * inner, t) if scanned else (inner, length * t)
@@ -248,11 +248,11 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int], leaving: 
         return []
 
     for number, step in enumerate(flat.steps):
-        if all(slot in free for slot in step.operands):
+        if free.issuperset(step.operands):
             free.update(step.results)
-        if not step.results:
+        if not step.results or places.keys().isdisjoint(step.operands):
             continue
-        if step.loop is not None and any(slot in places for slot in step.operands):
+        if step.loop is not None:
             for name, more in _looked_into(number, step, step.loop, places, free):
                 add(name, more)
             continue
@@ -299,8 +299,8 @@ class _Split(NamedTuple):
         one that the loss gives out.
     """
 
-    before: tuple
-    after: tuple
+    before: list[Step]
+    after: list[Step]
     free: set[int]
     edge: dict[int, tuple[frozenset[int], Any]]
 
@@ -311,18 +311,18 @@ def _split(flat: Flat, leaves: set[int], parameters: int) -> _Split:
     before, after = [], []
     edge: dict[int, tuple[frozenset[int], Any]] = {}
     for step in flat.steps:
-        if all(slot in free for slot in step.operands):
+        if free.issuperset(step.operands):
             free.update(step.results)
-            of = frozenset[int]().union(*(made.get(slot, ()) for slot in step.operands))
-            made.update((slot, of) for slot in step.results if of)
+            of = frozenset[int]().union(*[made.get(slot, ()) for slot in step.operands])
+            made.update({slot: of for slot in step.results if of})
             before.append(step)
-            after.append(step._replace(results=(), loop=None))
+            after.append(step._replace(results=[], loop=None))
             continue
         after.append(step)
-        edge.update((slot, (made[slot], aval)) for slot, aval in zip(
-            step.operands, step.avals, strict=True) if slot in made)
-    edge.update((slot, (made[slot], None)) for slot in flat.outputs if slot in made)
-    return _Split(tuple(before), tuple(after), free, edge)
+        edge.update({slot: (made[slot], aval) for slot, aval in zip(
+            step.operands, step.avals, strict=True) if slot in made})
+    edge.update({slot: (made[slot], None) for slot in flat.outputs if slot in made})
+    return _Split(before, after, free, edge)
 
 
 def derived(flat: Flat, leaves: Mapping[int, Any], parameters: int) -> dict[int, Treatment]:
@@ -361,8 +361,8 @@ def pulled_back(flat: Flat, treatments: Mapping[int, Treatment], parameters: Seq
     through = {slot: t for treatment in treatments.values() for slot, t in treatment.through
                if t.parts}
     split = _split(flat, set(treatments), len(parameters))
-    before = Flat(tuple(step for step in split.before if step.results),
-                  flat.inputs[: len(parameters)], flat.constants, tuple(through))
+    before = Flat([step for step in split.before if step.results],
+                  flat.inputs[: len(parameters)], flat.constants, list(through))
 
     def h(leaves: dict[int, jax.Array]) -> list[jax.Array]:
         return run(before, [leaves.get(k, x) for k, x in enumerate(parameters)], {}, {})[0]

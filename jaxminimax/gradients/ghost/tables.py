@@ -23,7 +23,7 @@ in float64, block by block, before the block is rounded once. Lookups are multip
 g there, whose sums are exact for up to 2^23 units in a clip norm, as all noise multipliers above
 2^-23 have: in whatever order they are added, a block is the same to the last bit. An entry is off
 by 2^-21 g, and a record by (s o)^(1/2) 2^-21 g; the charge allows for additions that are off by
-2^-24 r^2 / 3^(1/2) > 2^-11 clip norms of some 2^17 g (`mechanism._grid`).
+2^-24 r^2 / 3^(1/2) > 2^-11 clip norms of some 2^17 g (`mechanism.grid`).
 
 Kept of an example: t (n + o) + s (1 + o) numbers, and 2 (t + s)^2 for the Gram products. Unless
 that is less than half of the table, its gradient is made of them instead, which is faster.
@@ -39,13 +39,6 @@ import jax.numpy as jnp
 
 from jaxminimax.base.tree import EXACT, at_least_float32
 from jaxminimax.base.types import PyTree
-from jaxminimax.gradients.ghost.factors import (
-    outer,
-    silenced,
-    union_norms,
-    weighted_outer,
-    wide,
-)
 
 _ROWS = 1024  # in a block
 _UNROLLED = 4  # blocks that are written out
@@ -142,41 +135,3 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
 
 
 TIED = 2.0**-3
-
-Pair = tuple[jax.Array, ...]  # of products and of lookups
-
-
-def tied_numbers(t: int, s: int, n: int, o: int) -> int:
-    """What is kept of t rows of products and s lookups for each example."""
-    return t * (n + o) + s * (1 + o) + 2 * (t + s) ** 2
-
-
-def tied_norms(x: Pair, d: Pair) -> jax.Array:
-    """||M + R|| of each example, rounded up, `[b]`; not finite if an entry is not.
-
-    Args:
-      x: `[b, t, n]`, and row numbers `[b, s]`; those of an example differ, or their c is 0.
-      d: `[b, t, o]`, and c `[b, s, o]`.
-    """
-    met, *d_and_c = wide(x[0], *d)
-    return union_norms(met, x[1], jnp.concatenate(d_and_c, 1), TIED)
-
-
-def tied_silenced(x: Pair, d: Pair, weight: jax.Array, norm: jax.Array) -> tuple[Pair, Pair]:
-    """Both kinds of pieces of weight_i (M_i + R_i), finite; arguments as in `silenced`."""
-    met, left = silenced(x[0], d[0], weight, norm)
-    _, looked = silenced(x[0], d[1], weight, norm)
-    return (met, x[1]), (left, looked)
-
-
-def tied_total(x: Pair, d: Pair, weight: jax.Array, norm: jax.Array,
-               clip: jax.typing.ArrayLike) -> jax.Array:
-    """sum_i weight_i (M_i + R_i), `[n, o]`."""
-    return weighted_outer(x[0], d[0], weight, norm) + weighted_rows(
-        x[1], wide(d[1])[0], weight, x[0].shape[-1], clip / TIED)
-
-
-def tied_silenced_total(x: Pair, d: Pair, clip: jax.typing.ArrayLike) -> jax.Array:
-    """`tied_total` of pieces that are weighted and finite."""
-    return outer(x[0], d[0]) + weighted_rows(
-        x[1], d[1], jnp.ones(x[1].shape[0], d[1].dtype), x[0].shape[-1], clip / TIED)

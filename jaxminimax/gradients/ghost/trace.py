@@ -13,7 +13,8 @@ in part, is rematerialised as a whole.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -32,8 +33,6 @@ _GROUPS = {"jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "remat2": "ja
 _REMATS = ("checkpoint", "remat2", "remat")
 
 
-
-
 class Loop(NamedTuple):
     """A scan.
 
@@ -50,15 +49,10 @@ class Loop(NamedTuple):
     body: "Flat"
     constants: int
     carry: int
-    carried: tuple[Any, ...]
-    read: tuple[int, ...]
+    carried: list[Any]
+    read: list[int]
     how: dict[str, Any]
-    remat: Callable[[Callable], Callable] | None
-
-    @property
-    def length(self) -> int:
-        """Number of iterations."""
-        return self.how["length"]
+    remat: Callable[[Callable[..., Any]], Callable[..., Any]] | None
 
 
 class Step(NamedTuple):
@@ -78,12 +72,12 @@ class Step(NamedTuple):
 
     name: str
     params: dict[str, Any]
-    avals: tuple[Any, ...]
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
+    avals: list[Any]
+    operands: list[int]
+    results: list[int]
     out: Any
-    run: Callable[..., list]
-    read: tuple[int, ...]
+    run: Callable[..., list[Any]]
+    read: list[int]
     loop: Loop | None = None
 
 
@@ -97,120 +91,92 @@ class Flat(NamedTuple):
       outputs: slots of the values.
     """
 
-    steps: tuple[Step, ...]
-    inputs: tuple[int, ...]
+    steps: list[Step]
+    inputs: list[int]
     constants: dict[int, Any]
-    outputs: tuple[int, ...]
-
-    @property
-    def every_step(self) -> Iterator[Step]:
-        """Those in bodies of loops, too."""
-        for step in self.steps:
-            yield step
-            if step.loop is not None:
-                yield from step.loop.body.every_step
+    outputs: list[int]
 
 
-def _runner(jaxpr: "core.Jaxpr", equation: "core.JaxprEqn",
-            results: "Sequence[core.Var]") -> Callable:
-    """`operands -> results` of one equation."""
+def _run_equation(jaxpr: "core.Jaxpr", equation: "core.JaxprEqn", results: "list[core.Var]",
+                  *operands: Any) -> list[Any]:
     from jax.extend import core
 
     if equation.primitive.name == "conv_general_dilated" and understood(equation.params):
-        return lambda x, kernel: [convolve(equation.params, x, kernel)]
-    inputs = list(dict.fromkeys(x for x in equation.invars if not isinstance(x, core.Literal)))
-    alone = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr.replace(
-        constvars=[], invars=inputs, outvars=list(results), eqns=[equation],
-        effects=equation.effects), []))
-
-    def run(*operands: Any) -> list:
-        of = dict(zip((x for x in equation.invars if not isinstance(x, core.Literal)),
-                      (a for x, a in zip(equation.invars, operands, strict=True)
-                       if not isinstance(x, core.Literal)), strict=True))
-        return alone(*(of[x] for x in inputs))
-
-    return run
+        return [convolve(equation.params, *operands)]
+    inputs = {x: value for x, value in zip(equation.invars, operands, strict=True)
+              if not isinstance(x, core.Literal)}
+    alone = core.ClosedJaxpr(jaxpr.replace(
+        constvars=[], invars=list(inputs), outvars=results, eqns=[equation],
+        effects=equation.effects), [])
+    return core.jaxpr_as_fun(alone)(*inputs.values())
 
 
-def _remat_of(jaxpr: "core.Jaxpr") -> Callable[[Callable], Callable] | None:
+def _remat_of(jaxpr: "core.Jaxpr") -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
     for equation in jaxpr.eqns:
-        if equation.primitive.name in _REMATS:
-            return functools.partial(jax.checkpoint, policy=equation.params["policy"],
-                                     prevent_cse=equation.params["prevent_cse"])
-        if equation.primitive.name in _GROUPS:
-            inner = equation.params[_GROUPS[equation.primitive.name]]
-            found = _remat_of(getattr(inner, "jaxpr", inner))
-            if found is not None:
-                return found
+        name, params = equation.primitive.name, equation.params
+        if name in _REMATS:
+            return functools.partial(jax.checkpoint, policy=params["policy"],
+                                     prevent_cse=params["prevent_cse"])
+        inner = params[_GROUPS[name]] if name in _GROUPS else None
+        remat = inner and _remat_of(getattr(inner, "jaxpr", inner))
+        if remat is not None:
+            return remat
     return None
 
 
-def _loop_of(equation: "core.JaxprEqn") -> Loop | None:
-    """The loop of an equation; None for no scan, one of no iterations, and one with effects."""
-    from jax.extend import core
-
-    how = equation.params
-    if equation.primitive.name != "scan" or not how["length"] or how["jaxpr"].effects:
+def _loop_of(params: dict[str, Any], avals: list[Any], read: list[int]) -> Loop | None:
+    """The loop of a scan; None for one of no iterations, and one with effects."""
+    body, constants, carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    if not params["length"] or body.effects:
         return None
-    constants, carry = how["num_consts"], how["num_carry"]
-    read = tuple(i for i, x in enumerate(equation.outvars) if not isinstance(x, core.DropVar))
-    return Loop(flatten(how["jaxpr"]), constants, carry,
-                tuple(x.aval for x in equation.invars[constants:][:carry]), read,
-                {name: how[name] for name in ("length", "reverse", "unroll")},
-                _remat_of(how["jaxpr"].jaxpr))
+    return Loop(flatten(body), constants, carry, avals[constants:constants + carry], read,
+                {name: params[name] for name in ("length", "reverse", "unroll")},
+                _remat_of(body.jaxpr))
 
 
 def flatten(closed: "core.ClosedJaxpr") -> Flat:
     """The steps of a traced function."""
     from jax.extend import core
 
+    literal: Any = core.Literal
     steps: list[Step] = []
     constants: dict[int, Any] = {}
-    count = 0
-
-    def new() -> int:
-        nonlocal count
-        count += 1
-        return count - 1
+    new_slot = itertools.count().__next__
 
     def constant(value: Any) -> int:
-        slot = new()
+        slot = new_slot()
         constants[slot] = value
         return slot
 
-    def unroll(jaxpr: "core.Jaxpr", consts: Sequence[int], inputs: Sequence[int]) -> list[int]:
-        place = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+    def unroll(jaxpr: "core.Jaxpr", consts: Sequence[Any], inputs: list[int]) -> list[int]:
+        held = [constant(x) for x in consts]
+        place = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*held, *inputs], strict=True))
 
-        def slot(x: Any) -> int:
-            if isinstance(x, core.Literal):
-                aval: Any = x.aval
-                return constant(np.asarray(x.val, aval.dtype))
-            return place[x]
+        def slots(variables: Sequence[Any]) -> list[int]:
+            return [constant(np.asarray(x.val, x.aval.dtype)) if isinstance(x, literal)
+                    else place[x] for x in variables]
 
         for equation in jaxpr.eqns:
-            name = equation.primitive.name
-            operands = [slot(x) for x in equation.invars]
+            name, params, results = equation.primitive.name, equation.params, equation.outvars
+            operands = slots(equation.invars)
             if name in _GROUPS:
-                inner = equation.params[_GROUPS[name]]
-                held: list[int] = []
-                if isinstance(inner, core.ClosedJaxpr):
-                    held, inner = [constant(x) for x in inner.consts], inner.jaxpr
-                place.update(zip(equation.outvars, unroll(inner, held, operands), strict=True))
+                inner = params[_GROUPS[name]]
+                place.update(zip(results, unroll(getattr(inner, "jaxpr", inner), getattr(
+                    inner, "consts", ()), operands), strict=True))
                 continue
-            read = [x for x in equation.outvars if not isinstance(x, core.DropVar)]
-            place.update((x, new()) for x in read)
+            read = [i for i, x in enumerate(results) if not isinstance(x, core.DropVar)]
+            place.update({results[i]: new_slot() for i in read})
+            avals = [x.aval for x in equation.invars]
             steps.append(Step(
-                name, equation.params, tuple(x.aval for x in equation.invars), tuple(operands),
-                tuple(place[x] for x in read), next((x.aval for x in equation.outvars), None),
-                _runner(jaxpr, equation, read),
-                tuple(i for i, x in enumerate(equation.outvars) if x in place),
-                _loop_of(equation)))
-        return [slot(x) for x in jaxpr.outvars]
+                name, params, avals, operands, [place[results[i]] for i in read],
+                results[0].aval if results else None, functools.partial(
+                    _run_equation, jaxpr, equation, [results[i] for i in read]), read,
+                _loop_of(params, avals, read) if name == "scan" else None))
+        return slots(jaxpr.outvars)
 
-    inputs = [new() for _ in closed.jaxpr.invars]
-    consts = [constant(x) for x in closed.consts]
-    outputs = unroll(closed.jaxpr, consts, inputs)
-    return Flat(tuple(steps), tuple(inputs), constants, tuple(outputs))
+    inputs = [new_slot() for _ in closed.jaxpr.invars]
+    outputs = unroll(closed.jaxpr, closed.consts, inputs)
+    return Flat(steps, inputs, constants, outputs)
 
 
 # no casts: compilers may skip a cast to a narrower type in one reader and not in another
@@ -221,8 +187,8 @@ def moved(flat: Flat, last: Sequence[Any]) -> dict[int, Any]:
     """Values of the slots that only rearrange the last inputs."""
     values = dict(zip(flat.inputs[len(flat.inputs) - len(last):], last, strict=True))
     for step in flat.steps:
-        if step.name in _MOVES and all(k in values for k in step.operands):
-            values.update(zip(step.results, step.run(*(values[k] for k in step.operands)),
+        if step.name in _MOVES and values.keys() >= set(step.operands):
+            values.update(zip(step.results, step.run(*[values[k] for k in step.operands]),
                               strict=True))
     return values
 
@@ -232,32 +198,32 @@ def _below(number: int, of: Mapping[Path, Any]) -> dict[Path, Any]:
     return {path[1:]: x for path, x in of.items() if len(path) > 1 and path[0] == number}
 
 
-def _run_loop(loop: Loop, operands: Sequence[Any], taps: Mapping[Path, jax.Array],
-              watched: Mapping[Path, set[int]]) -> tuple[list, dict]:
+def _run_loop(loop: Loop, operands: list[Any], taps: Mapping[Path, jax.Array],
+              watched: Mapping[Path, set[int]]) -> tuple[list[Any], dict[Any, jax.Array]]:
     """`run` of a scan: what is read of its results, and the watched operands, stacked."""
     first, last = loop.constants, loop.constants + loop.carry
     shared = operands[:first]
 
-    def strong(values: Sequence[Any]) -> list:  # of the types that the body was traced for
+    def strong(values: list[Any]) -> list[Any]:  # of the types that the body was traced for
         return [x if jnp.issubdtype(like.dtype, jax.dtypes.extended)
                 else jax.lax.convert_element_type(x, like.dtype)
                 for x, like in zip(values, loop.carried, strict=True)]
 
-    def body(carry: list, these: tuple[list, dict]) -> tuple[list, tuple[list, dict]]:
-        found, met = run(loop.body, [*shared, *carry, *these[0]], these[1], watched)
+    def body(carry: list[Any], scanned: tuple[list[Any], dict[Path, jax.Array]]) -> Any:
+        values, met = run(loop.body, [*shared, *carry, *scanned[0]], scanned[1], watched)
         # or their derivatives would be carried along
         met = jax.tree.map(jax.lax.stop_gradient, met)
-        return strong(found[: loop.carry]), (found[loop.carry:], met)
+        return strong(values[: loop.carry]), (values[loop.carry:], met)
 
-    marked: Any = body if loop.remat is None else loop.remat(body)
+    marked = body if loop.remat is None else loop.remat(body)
     carry, (stacked, met) = jax.lax.scan(
-        marked, strong(operands[first:last]), (list(operands[last:]), dict(taps)), **loop.how)
-    every = [*carry, *stacked]
-    return [every[i] for i in loop.read], met
+        marked, strong(operands[first:last]), (operands[last:], dict(taps)), **loop.how)
+    results = [*carry, *stacked]
+    return [results[i] for i in loop.read], met
 
 
 def run(flat: Flat, leaves: Sequence[Any], taps: Mapping[Path, jax.Array],
-        watched: Mapping[Path, set[int]]) -> tuple[list, dict[tuple[Path, int], jax.Array]]:
+        watched: Mapping[Path, set[int]]) -> tuple[list[Any], dict[tuple[Path, int], jax.Array]]:
     """Runs the steps.
 
     Args:
@@ -269,17 +235,16 @@ def run(flat: Flat, leaves: Sequence[Any], taps: Mapping[Path, jax.Array],
     Returns:
       The values, and the watched operands.
     """
-    values = dict(flat.constants)
-    values.update(zip(flat.inputs, leaves, strict=True))
+    values = flat.constants | dict(zip(flat.inputs, leaves, strict=True))
     seen: dict[tuple[Path, int], jax.Array] = {}
     for number, step in enumerate(flat.steps):
         operands = [values[k] for k in step.operands]
         for k in watched.get((number,), ()):
             seen[(number,), k] = jnp.asarray(operands[k])
-        below = _below(number, taps), _below(number, watched)
+        below = (_below(number, taps), _below(number, watched)) if step.loop else ({}, {})
         if step.loop is not None and any(below):
             results, met = _run_loop(step.loop, operands, *below)
-            seen.update({((number, *path), k): x for (path, k), x in met.items()})
+            seen |= {((number, *path), k): x for (path, k), x in met.items()}
         else:
             results = step.run(*operands)
         if (number,) in taps:
@@ -294,6 +259,6 @@ def tap(flat: Flat, path: Path) -> jax.Array:
     for number in path[:-1]:
         loop = flat.steps[number].loop
         assert loop is not None
-        lengths, flat = [*lengths, loop.length], loop.body
+        lengths, flat = [*lengths, loop.how["length"]], loop.body
     out = flat.steps[path[-1]].out
     return jnp.zeros((*lengths, *out.shape), out.dtype)

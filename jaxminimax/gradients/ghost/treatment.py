@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base.tree import EXACT, at_least_float32
-from jaxminimax.gradients.ghost.factors import balanced, norms
-from jaxminimax.gradients.ghost.tables import merged, tied_norms, tied_numbers
+from jaxminimax.gradients.ghost.factors import balanced
+from jaxminimax.gradients.ghost.tables import merged
 from jaxminimax.gradients.ghost.uses import Use, View, entries, is_partial, placed
 
 
@@ -56,7 +56,12 @@ class Part(NamedTuple):
         grams = 2 * self.rows**2 if self.rows > 1 else 0
         return self.groups * (self.rows * sum(self.shape) + grams)
 
-    def of_groups(self, f: Callable, axis: int = 0) -> Callable:
+    @property
+    def is_wide(self) -> bool:
+        """Whether a matrix has more columns than rows."""
+        return self.shape[1] > self.shape[0]
+
+    def of_groups(self, f: Callable[..., Any], axis: int = 0) -> Callable[..., Any]:
         """`f` of arrays `[b, ...]` for each of several groups, `[b, G, ...]`; one more result axis.
 
         Groups are different entries of the parameter: nothing is added up across them.
@@ -97,7 +102,9 @@ class Treatment(NamedTuple):
         if self.kind == "rows":
             return self.parts[0].rows * (1 + self.parts[0].shape[1])
         if self.kind == "tied":
-            return tied_numbers(*self.pieces, *self.parts[0].shape)
+            # t rows of products [n] and [o], s lookups [o] with their numbers, and Gram products
+            (t, s), (n, o) = self.pieces, self.parts[0].shape
+            return t * (n + o) + s * (1 + o) + 2 * (t + s) ** 2
         return sum(part.numbers for part in self.parts)
 
     @property
@@ -154,43 +161,6 @@ class Factors(NamedTuple):
     def are_tied(self) -> bool:
         """Whether they are products and rows of one table."""
         return len(self.x) == 2 and self.x[1].ndim == 2
-
-    def stand_in(self) -> tuple[jax.Array, ...]:
-        """Numbers of each part, `[b, ...]`, with the norms of the gradients: one for a matrix."""
-        if self.are_rows:
-            return self.d
-        if self.are_tied:
-            return (tied_norms(self.x, self.d),)
-
-        def norm(x: jax.Array, d: jax.Array) -> jax.Array:
-            if x.ndim == 3:
-                return norms(x, d)
-            apart = norms(x.reshape(-1, *x.shape[-2:]), d.reshape(-1, *d.shape[-2:]))
-            return apart.reshape(x.shape[:2])
-
-        return tuple(map(norm, self.x, self.d))
-
-
-class Silenced(NamedTuple):
-    """`Factors` of weighted gradients that are finite, the one with fewer numbers last."""
-
-    x: tuple[jax.Array, ...]
-    d: tuple[jax.Array, ...]
-
-    @property
-    def are_pieces(self) -> bool:
-        """Whether a record's gradient of some matrix is the sum of several products."""
-        return self.are_tied or any(x.shape[-2] > 1 for x in self.x)
-
-    @property
-    def are_tied(self) -> bool:
-        """As of `Factors`."""
-        return len(self.x) == 2 and self.x[1].ndim == 2
-
-
-def is_kept(x: Any) -> bool:
-    """Whether `x` is a gradient that is kept as factors."""
-    return isinstance(x, Factors | Silenced)
 
 
 def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | str:

@@ -51,6 +51,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+__all__ = ["PARAMETERS"]
+
 BLOCK = 128  # rows that are added up in floating point
 ETA = 1.001 * 2.0**-24 * (BLOCK**2 / math.sqrt(3) + 4 * BLOCK)
 PARAMETERS = 2**20  # numbers of a release, unless a description says otherwise

@@ -8,17 +8,95 @@ import jax
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism._checks import (
+from jaxminimax.mechanism.costs import SENSITIVITY, Charge, concrete
+from jaxminimax.mechanism.description import (
     MOST_STEPS,
+    Once,
     are_plain,
     check_grid,
     check_multiplier,
     check_sizes,
 )
-from jaxminimax.mechanism._grid import PARAMETERS
-from jaxminimax.mechanism.costs import SENSITIVITY, Charge, concrete
-from jaxminimax.mechanism.stream import Once
+from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.solvers import groups
+
+__all__ = ["GroupSolution", "Solution", "phase_sizes"]
+
+
+@pytree_dataclass
+class Solution(Once):
+    """One release of a solver's certified solution plus Gaussian noise (output perturbation).
+
+    Attributes:
+      sensitivity: replace-one bound on how far the exact solution moves.
+      slack: rho, certified distance of what is released from the exact solution over the
+        sensitivity; the noise covers (1 + 2 rho) times the sensitivity.
+      noise_multiplier: standard deviation over (1 + 2 rho) * sensitivity.
+      because: the assumptions that the sensitivity rests on; printed in the statement.
+
+    Examples:
+        >>> query = jmm.mechanism.Solution(sensitivity=0.01, noise_multiplier=5.0,
+        ...                                because="strong convexity")
+        >>> round(jmm.epsilon(query, 1e-6), 2)
+        0.83
+    """
+
+    sensitivity: float | jax.Array
+    slack: float | jax.Array = 0.0
+    noise_multiplier: float | jax.Array | None = None
+    because: str = jax.tree.static()
+
+    draws = "solution"
+    unit = ""
+
+    def check(self) -> None:
+        """The sensitivity, what is left of it uncertified, and its assumptions."""
+        checks.number("sensitivity", self.sensitivity, low=0.0)
+        checks.number("slack", self.slack, low=0.0, high=1e6, closed=True)
+        check_multiplier("noise_multiplier", self.noise_multiplier)
+        if not self.because:
+            raise ValueError("because must name the assumptions that the sensitivity rests on.")
+
+    def releases(self) -> int:
+        """One."""
+        return 1
+
+    def records(self) -> int:
+        """It does not say."""
+        return 0
+
+    def charged(self, neighbours: str) -> float:
+        """The multiplier itself: its user adds the noise."""
+        return self.multiplier()
+
+    def cost(self, z: float) -> Charge:
+        """Of one Gaussian."""
+        return costs.gaussian(1, z, SENSITIVITY)
+
+    def realised(self) -> Charge:
+        """Nothing: its user adds the noise."""
+        return Charge()
+
+    def realisation(self, neighbours: str) -> str:
+        """Its user adds the noise."""
+        return "Noise is added by whoever releases the solution."
+
+    def in_words(self) -> str:
+        """The sensitivity, and what is left of it uncertified."""
+        return ("1 release of a certified solution with Gaussian noise, for a sensitivity of "
+                f"{concrete(self.sensitivity):.6g} and a slack of {concrete(self.slack):g}.")
+
+    def guarantees(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What its user says."""
+        return (self.because,)
+
+    def is_exact(self) -> bool:
+        """No: its user adds the noise."""
+        return False
 
 
 @pytree_dataclass

@@ -30,13 +30,7 @@ Linear = dict[str, jax.Array]  # weight [d], bias []
 
 
 def linear_start(dim: int) -> Saddle:
-    """Weight, bias and shift zero but for a tiny weight: at 0 no direction is the worst.
-
-    Examples:
-        >>> start = jmm.problems.linear_start(dim=3)
-        >>> sorted(start.w), start.v.shape
-        (['bias', 'weight'], (3,))
-    """
+    """Weight, bias and shift zero but for a tiny weight: at 0 no direction is the worst."""
     weight = jnp.full(dim, 1e-3 / dim**0.5)
     return Saddle({"weight": weight, "bias": jnp.zeros(())}, jnp.zeros(dim))
 
@@ -60,13 +54,6 @@ def adversarial(*, radius: Saddle, shift: str = "against_label", penalty: float 
 
     Raises:
       ValueError: for numbers out of range, or combinations that are not defined.
-
-    Examples:
-        >>> problem = jmm.problems.adversarial(radius=Saddle(5.0, 0.1))
-        >>> start = jmm.problems.linear_start(dim=2)
-        >>> g = problem.operator(start, (jnp.array([1.0, 2.0]), jnp.ones(())))
-        >>> g.v.shape  # of the shift, which has as many numbers as a record has features
-        (2,)
     """
     checks.one_of("shift", shift, SHIFTS)
     checks.one_of("dual", dual, ("ascent", "best_response"))
@@ -121,12 +108,6 @@ def robust_accuracy(w: Linear, data: tuple[jax.Array, jax.Array], radius: float)
       w: weight `[d]` and bias.
       data: x `[n, d]`, y `[n]` in {-1, 1}.
       radius: r, at least 0 [feature units].
-
-    Examples:
-        >>> w = {"weight": jnp.array([1.0, 0.0]), "bias": jnp.zeros(())}
-        >>> data = (jnp.array([[2.0, 0.0], [0.1, 0.0]]), jnp.ones(2))
-        >>> float(jmm.problems.robust_accuracy(w, data, 0.5))
-        0.5
     """
     x, y = data
     margin = y * (x @ w["weight"] + w["bias"])

@@ -1,0 +1,213 @@
+"""Norms and clipped sums of gradients as a plan keeps them: whole, as factors, or as rows.
+
+Norm and sum of a parameter read the same numbers, which one pass over the examples leaves behind.
+In floating point the sum of factors is one product of matrices; on the grid of a release it is
+made block by block, of factors that are weighted and finite, so that a record moves what it moves
+in its own block.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.tree import at_least_float32, materialise
+from jaxminimax.base.types import PyTree, Saddle, SaddleOperator
+from jaxminimax.gradients import integer_sums, weights
+from jaxminimax.gradients.ghost import factors, tables
+from jaxminimax.gradients.ghost.planning import Plan
+from jaxminimax.gradients.ghost.treatment import Factors, Part, Treatment
+from jaxminimax.gradients.ghost.uses import placed, seen, unseen
+from jaxminimax.gradients.summation import Rounding, Summation, Sums
+from jaxminimax.mechanism.grid import BLOCK
+
+
+def norms_of(g: Factors) -> tuple[jax.Array, ...]:
+    """Numbers of each part, `[b, ...]`, with the norms of the gradients: one for a matrix."""
+    if g.are_rows:
+        return g.d
+    if g.are_tied:
+        met, *d_and_c = factors.wide(g.x[0], *g.d)
+        return (factors.union_norms(met, g.x[1], jnp.concatenate(d_and_c, 1), tables.TIED),)
+
+    def norm(x: jax.Array, d: jax.Array) -> jax.Array:
+        each = factors.norms(x.reshape(-1, *x.shape[-2:]), d.reshape(-1, *d.shape[-2:]))
+        return each.reshape(x.shape[:-2])
+
+    return tuple(map(norm, g.x, g.d))
+
+
+class Weighted(NamedTuple):
+    """`Factors` of weighted gradients that are finite, the one with fewer numbers last."""
+
+    x: tuple[jax.Array, ...]
+    d: tuple[jax.Array, ...]
+
+
+class Kept(NamedTuple):
+    """The gradients g_i of all examples by one parameter, and what each example counts for.
+
+    Attributes:
+      treatment: how they are kept.
+      g: `Factors`, `Weighted` or an array `[b, ...]`; None for a parameter that is not used.
+      norms: of factors, as `norms_of`.
+      weight: of each example, `[b]`; 0 where a norm is not finite.
+      clip: the player's clip norm.
+    """
+
+    treatment: Treatment
+    g: Any
+    norms: Any
+    weight: jax.Array
+    clip: jax.typing.ArrayLike
+
+    def total(self) -> jax.Array:
+        """sum_i weight_i g_i, in the parameter's shape."""
+        t, g = self.treatment, self.g
+        if g is None:
+            return jnp.zeros(t.shape, at_least_float32(t.dtype))
+        if not isinstance(g, Factors | Weighted):
+            return weights.weighted_sum(g, self.weight)
+        if t.kind == "rows":
+            return unseen(t.parts[0].view, tables.weighted_rows(
+                g.x[0], g.d[0], self.weight, t.parts[0].shape[0], self.clip))
+        if t.kind == "tied":
+            # M + R: no piece is longer than clip / TIED once it is weighted
+            weight = jnp.ones_like(self.weight) if isinstance(g, Weighted) else self.weight
+            products = factors.outer(g.x[0], g.d[0]) if isinstance(
+                g, Weighted) else factors.weighted_outer(g.x[0], g.d[0], weight, self.norms[0])
+            return unseen(t.parts[0].view, products + tables.weighted_rows(
+                g.x[1], factors.wide(g.d[1])[0], weight, g.x[0].shape[-1],
+                self.clip / tables.TIED))
+        if isinstance(g, Weighted):
+            return self._shaped(self._products())
+
+        def of_part(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> jax.Array:
+            return part.of_groups(
+                lambda x, d: factors.weighted_outer(x, d, self.weight, norm))(x, d)
+
+        return placed([(row[0].view, of_part(*row)) for row in zip(
+            t.parts, self.norms, *g, strict=True)], t.shape)
+
+    def weighted(self) -> "Kept":
+        """The same, with weights multiplied into factors; arrays and rows stay as they are."""
+        t, g = self.treatment, self.g
+        if not isinstance(g, Factors) or t.kind == "rows":
+            return self
+        if t.kind == "tied":
+            x, d = factors.silenced(g.x[0], g.d[0], self.weight, self.norms[0])
+            _, c = factors.silenced(g.x[0], g.d[1], self.weight, self.norms[0])
+            return self._replace(g=Weighted((x, g.x[1]), (d, c)))
+
+        def pair(part: Part, norm: jax.Array, x: jax.Array, d: jax.Array) -> Any:
+            if part.is_wide:  # the weight goes to the factor with fewer numbers
+                x, d = d, x
+            return part.of_groups(
+                lambda x, d: factors.silenced(x, d, self.weight, norm), 1)(x, d)
+
+        pairs = [pair(*row) for row in zip(t.parts, self.norms, *g, strict=True)]
+        return self._replace(g=Weighted(*map(tuple, zip(*pairs, strict=True))))
+
+    @property
+    def is_one_piece(self) -> bool:
+        """Whether a record's gradient is whole, or one product for every matrix of it."""
+        return not isinstance(self.g, Factors) and not (isinstance(self.g, Weighted) and (
+            self.treatment.kind == "tied" or max([x.shape[-2] for x in self.g.x]) > 1))
+
+    def _shaped(self, of_parts: list[PyTree]) -> PyTree:
+        """From the shapes of weighted factors' products to the parameter's."""
+        parts = self.treatment.parts
+        of_parts = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if part.is_wide else x
+                    for part, x in zip(parts, of_parts, strict=True)]
+        return jax.tree.map(lambda *a: placed(
+            [(part.view, x) for part, x in zip(parts, a, strict=True)], self.treatment.shape),
+            *of_parts)
+
+    def _products(self) -> list[jax.Array]:
+        return [part.of_groups(factors.outer)(x, d)
+                for part, x, d in zip(self.treatment.parts, *self.g, strict=True)]
+
+    def _grids(self, grid: integer_sums.Leaf) -> list[integer_sums.Leaf]:
+        """The grid of each part: of a whole parameter the dither's numbers are in any order."""
+        return [grid if self.treatment.whole else grid._replace(
+            dither=seen(part.view, grid.dither)) for part in self.treatment.parts]
+
+    def both(self, grid: integer_sums.Leaf) -> tuple[jax.Array, integer_sums.Words]:
+        """`total` and `on_grid` of one piece a record and less than a block."""
+        if self.g is None:
+            return self.total(), grid.zeros()
+        if not isinstance(self.g, Weighted):
+            return grid.one_block(*weights.silenced(self.g, self.weight)[0])
+        totals = self._products()
+        return self._shaped(totals), self._shaped([
+            part.block(x) for part, x in zip(self._grids(grid), totals, strict=True)])
+
+    def on_grid(self, grid: integer_sums.Leaf) -> integer_sums.Words:
+        """The sum on a grid, block by block; the dither's numbers are those of the matrix."""
+        t, g, plus = self.treatment, self.g, integer_sums.plus
+        if g is None:
+            return grid.zeros()
+        if not isinstance(g, Factors | Weighted):
+            return grid.rows(*weights.silenced(g, self.weight)[0])
+
+        def block(total: jax.Array, scale: jax.Array, dither: jax.Array) -> integer_sums.Words:
+            return grid._replace(scale=scale, dither=dither).block(total)
+
+        def rounded(x: jax.Array, rows: jax.Array) -> jax.Array:
+            return integer_sums.rounded(x, grid.scale, grid.dither.reshape(
+                t.parts[0].shape).at[rows].get(mode="clip"))
+
+        if t.kind == "rows":
+            words = tables.rows_on_grid(g.x[0], g.d[0], self.weight, rounded, grid.of, plus,
+                                        t.parts[0].shape[0])
+            return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
+        if t.kind == "tied":
+            (x, rows), (d, c) = g
+            words = factors.outer_blocks(x, d, block, (grid.scale, grid.dither), plus, BLOCK,
+                                         rows, c)
+            return jax.tree.map(lambda a: unseen(t.parts[0].view, a), words)
+
+        def of_matrix(x: jax.Array, d: jax.Array, dither: jax.Array) -> integer_sums.Words:
+            return factors.outer_blocks(x, d, block, (grid.scale, dither), plus, BLOCK)
+
+        return self._shaped([
+            of_matrix(x, d, its.dither) if part.groups == 1 else jax.vmap(of_matrix, (1, 1, 0))(
+                x, d, its.dither.reshape(part.groups, -1))
+            for part, its, x, d in zip(t.parts, self._grids(grid), *g, strict=True)])
+
+
+def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: jax.Array,
+               rounding: Rounding | None) -> Sums:
+    """Norms and sums come from the factors that one pass leaves behind."""
+    # once, for norms and sum alike, as in `summation.at_once`
+    g = plan.gradients(z, examples, mask)
+    norms = jax.tree.map(lambda x: norms_of(x) if isinstance(x, Factors) else x, g,
+                         is_leaf=lambda x: isinstance(x, Factors))
+    weight = how.weights(norms, mask)
+    count = how.within(weight)
+    kept = how.players(lambda clip, weight, *lists: [
+        Kept(treatment, of_leaf, norm, weight, clip) for treatment, of_leaf, norm in zip(
+            *lists, strict=True)], weight, plan.by_player(plan.treatments), g, norms)
+
+    def floats() -> Saddle:
+        return SaddleOperator.oriented(how.players(lambda _, x, rows: jax.tree.unflatten(
+            jax.tree.structure(x), [row.total() for row in rows]), z, kept))
+
+    if rounding is None:
+        return Sums(floats(), None, count)
+    # for both sums alike
+    kept = how.players(lambda _, rows: [row.weighted() for row in rows], kept)
+
+    def oriented(integers: Saddle | None) -> Saddle:  # the sign of ascent, as for `floats`
+        assert integers is not None
+        return integers._replace(v=jax.tree.map(integer_sums.minus, integers.v,
+                                                is_leaf=integer_sums.is_words))
+
+    def pairs() -> Sums:
+        both = how.twice_on_leaves(lambda leaf, _, row: row.both(leaf), rounding.grid, z, kept)
+        return Sums(SaddleOperator.oriented(both.floats), oriented(both.integers))
+
+    if how.in_one_go(z, mask) and all(row.is_one_piece for rows in kept for row in rows or ()):
+        return materialise(pairs)._replace(within=count)
+    return how.both(floats, lambda grid: oriented(how.on_leaves(
+        lambda leaf, _, row: row.on_grid(leaf), grid, z, kept)), rounding)._replace(within=count)

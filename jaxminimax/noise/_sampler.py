@@ -1,0 +1,338 @@
+"""Integers of known law: floor(2^bits G) and floor(2^22 E), and how far they are from it."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxminimax.base import checks
+from jaxminimax.base.random_bits import random_words
+from jaxminimax.base.tree import in_any_lane, materialise
+from jaxminimax.noise._tables import (
+    BITS,
+    FIRST_CELLS,
+    FIRST_OCTAVES,
+    WORDS,
+    fine_key,
+    last,
+    middle,
+    tables,
+    words_of,
+)
+
+__all__ = [
+    "CHOICE_RATIO", "LAPLACE_RATIO", "LAPLACE_TAIL", "NORMAL_TAIL", "choice_tail",
+    "floored_laplace", "floored_normal", "normal_ratio",
+]
+
+NORMAL_TAIL = 2.0**-166    # above P(|G| >= 15) = 2^-166.54
+LAPLACE_RATIO = 2.0**-162  # see floored_laplace
+LAPLACE_TAIL = 2.0**-184   # above P(|E| >= 128) = e^-128 = 2^-184.66
+CHOICE_RATIO = 2.0**-160   # see chosen
+
+
+def choice_tail(indices: int) -> float:
+    """Bound on the total variation that `CHOICE_RATIO` leaves of `chosen`.
+
+    Examples:
+        >>> jmm.noise.choice_tail(10) < 1e-20
+        True
+    """
+    return (indices + 1) * 2.0**-184
+
+
+def normal_ratio(bits: int) -> float:
+    """Bound on |ln(P'/P)|, P' the realised and P the ideal probability of a normal integer.
+
+        normal_ratio(L) = 2^-85 (2^L + 16),
+
+    for every integer x with -15 <= x 2^-L < 15. All others together have less than `NORMAL_TAIL`,
+    under either law. For N numbers, drawn one after the other and added to integers that may depend
+    on those before, this gives for every event, with rho = N normal_ratio, tau = N NORMAL_TAIL,
+
+        P' <= e^rho P + tau  and  P <= e^rho P' + tau,
+
+    and (epsilon, delta) of the ideal mechanism becomes
+    (epsilon + 2 rho, e^rho delta + (1 + e^(epsilon + rho)) tau) of the realised one.
+
+    Proof. The first two stages return a number only if it is floor(2^L q(U)) whatever the bits of U
+    are that they have not read; q(u) is the inverse of u = P(|G| > x). The last one returns
+    floor(2^L y), and |y - q(U)| < e = 2^-86 as long as q(U) <= 15 + e, which holds for no U below
+    2^-167 = octave 166's left end. In units of 2^-92 = e / 64, y loses
+
+        28 for the coefficients, rounded down, and 27 for the products, likewise (each of these is
+           multiplied by powers of t <= 1 only),
+        0.2 for the terms left out (0.129: the largest remainder of all cells, see the tables),
+        2 for t, which has 96 bits, and 85 of them known at worst, in octave 166, whose cells have
+           dq/dt < 0.0083,
+        1 for bits of U after the 255th: q' = 1 / (2 phi(q)) <= 1 / (q u) by Mills' ratio:
+
+    58.2 < 64. (U below 2^-167 gives y > 15, too: if its octave has no table, that of the last.) So
+    {A = j}, A the magnitude, gains or loses at its two ends only. With f the density of |G|,
+    w = 2^-L, a = j w, a + w <= 15 and c = a + w / 2 < 15,
+
+        |P' - P| <= e f(a - e) + e f(a + w - e) <= 2 e f(a) (1 + 2^-81),
+        P >= f(a) int_0^w e^(-c s) ds = f(a) (1 - e^(-c w)) / c >= f(a) / (c + 1 / w),
+
+    hence |P' / P - 1| <= 2 e (2^L + 15) (1 + 2^-81); for the logarithm, 16 instead of 15 is ample.
+    The sign is a bit of its own.
+
+    Args:
+      bits: L.
+
+    Raises:
+      ValueError: unless `bits` is an integer in [0, 22].
+
+    Examples:
+        >>> jmm.noise.normal_ratio(18) < 1e-19
+        True
+    """
+    checks.count("bits", bits, low=0)
+    checks.number("bits", bits, low=0, high=BITS, closed=True)
+    return 2.0**-85 * (2.0**bits + 16)
+
+
+DOUBT = np.int32(-2**31)  # no number is that small
+# Fit and roundings of the first stage, in units of 2^-22, beside what the bits that are not drawn
+# yet may move; the tests bound it cell by cell.
+FIRST_ERROR = np.float32(2.0**-8)
+_LANES = 32
+_FEW = 64  # numbers: so seldom in doubt that no quicker stage is worth its compilation
+
+
+def floored_normal(key: jax.Array, size: int, bits: jax.typing.ArrayLike,
+                   wanted: jax.typing.ArrayLike = True) -> jax.Array:
+    """Independent integers floor(2^bits G), G ~ N(0, 1).
+
+    See the package for the law and what is proved of it.
+
+    Args:
+      key: a typed key of threefry2x32 or rbg, used up by this draw.
+      size: how many, below 2^31 - 32.
+      bits: of a standard deviation, a whole number in [0, 22]; may be traced, and may differ from
+        lane to lane. The same key gives floors of the same real numbers, so that those for fewer
+        bits are those for more, shifted.
+      wanted: bool `[]`; zeros, and nothing is drawn, if no lane wants noise.
+
+    Returns:
+      int32 `[size]`.
+
+    Raises:
+      ValueError: for a size or `bits` out of range, for keys as in `random_bits.random_words`.
+
+    Examples:
+        >>> draws = jmm.noise.floored_normal(jax.random.key(0), 4, 18)
+        >>> draws.shape, draws.dtype.name
+        ((4,), 'int32')
+    """
+    checks.count("size", size, low=0)
+    checks.number("bits", bits, low=0, high=BITS, closed=True)
+    checks.scalars(bits=bits, wanted=wanted)
+    if jnp.result_type(bits).kind not in "iu":
+        raise ValueError(f"bits must be whole, got {bits!r}.")
+    if size >= 2**31 - _LANES:
+        raise ValueError(f"{size} numbers are asked for, a key has less than 2^31: split it.")
+    if size == 0:
+        return jnp.zeros(0, jnp.int32)
+    # (a shift out of range would be whatever the machine makes of it)
+    shift = jnp.clip(BITS - jnp.asarray(bits, jnp.int32), 0, BITS)
+    padded = -(-size // _LANES) * _LANES
+    x = materialise(lambda: first(random_words(key, (padded,)), shift), wanted)
+    return _settled(key, x, shift)[:size]
+
+
+def first(word: jax.Array, shift: jax.Array) -> jax.Array:
+    """The numbers of these words, int32 `[n]`; `DOUBT` where 31 bits, or float32, do not tell."""
+    below, above, small = enclosed(word)
+    doubt = ((below ^ above) >> shift != 0) | small
+    return jnp.where(doubt, DOUBT, _signed(below >> shift, word))
+
+
+def enclosed(word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Integers between which floor(2^22 |G|) lies, and whether they do not hold, of words `[n]`.
+
+    The upper bit is the sign. The others, m, leave u = (m + V) / 2^31, V unknown in (0, 1), in one
+    of 256 cells an octave. There 2^22 q(u) = base + c0 + c1 v + c2 v^2 up to half of |c1| (as much
+    as V can move it) and `FIRST_ERROR`. Nothing holds below m = 2^18.
+    """
+    m = jax.lax.bitcast_convert_type(word & np.uint32(2**31 - 1), jnp.int32)
+    # 24 bits of m, which float32 holds: a rounded m could be in the next cell
+    bits = jax.lax.bitcast_convert_type((m & np.int32(-128)).astype(jnp.float32), jnp.int32)
+    cells = FIRST_CELLS.bit_length() - 1
+    cell = (bits >> (23 - cells)) - ((127 + 31 - FIRST_OCTAVES) << cells)
+    start = jax.lax.bitcast_convert_type(bits & np.int32(-1 << (23 - cells)), jnp.float32)
+    v = (m - start.astype(jnp.int32)).astype(jnp.float32)
+    at = jnp.maximum(cell, 0)
+    base, c0, c1, c2 = (jnp.asarray(x).at[at].get(mode="promise_in_bounds")
+                        for x in (tables().base, *tables().slopes))
+    y = (c2 * v + c1) * v + c0
+    error = FIRST_ERROR - np.float32(0.5) * c1
+    # y - error > 0, so conversion rounds down
+    return base + (y - error).astype(jnp.int32), base + (y + error).astype(jnp.int32), cell < 0
+
+
+def _signed(magnitude: jax.Array, word: jax.Array) -> jax.Array:
+    """floor(-y) is -floor(y) - 1, the complement, unless y is whole."""
+    return magnitude ^ (jax.lax.bitcast_convert_type(word, jnp.int32) >> 31)
+
+
+def _capacity(size: int) -> int:
+    """Numbers that are settled at once: the mean of those in doubt at 18 bits and 8 deviations."""
+    mean = 1e-3 * size
+    return min(size, math.ceil(mean + 8 * math.sqrt(mean) + 2))
+
+
+@jax.jit  # traced once for all programs with so many numbers
+def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
+    """`x`, int32 `[32 k]`, with what is in doubt replaced."""
+    size = x.shape[0]
+    fine = fine_key(key)
+    capacity = _capacity(size)
+
+    def one_by_one(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda x: jnp.any(x == DOUBT), one, x)
+
+    def all_of_them(x: jax.Array) -> jax.Array:
+        lane = np.arange(_LANES, dtype=np.uint32)[:, None]
+        flags = materialise(lambda: jnp.sum(
+            (x.reshape(_LANES, -1) == DOUBT).astype(jnp.uint32) << lane,
+                                        0, dtype=jnp.uint32))
+        total = jnp.sum(jax.lax.population_count(flags).astype(jnp.int32), dtype=jnp.int32)
+
+        def some(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            """That many of those in doubt, in float64; and whether one still is."""
+            x, left = carry
+            rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
+            live = rank < total
+            place = materialise(lambda: jnp.where(live, places(flags, rank), 0))
+            word, second, third = words_of(key, fine, size, place, 1)
+            found, again = middle(word, second, third, shift)
+            found = jnp.where(again, DOUBT, _signed(found, word))
+            x = x.at[jnp.where(live, place, size)].set(found, mode="drop")
+            return x, left | jnp.any(again & live)
+
+        x, left = jax.lax.fori_loop(0, -(-total // capacity), some, (x, jnp.zeros((), bool)))
+        return jax.lax.cond(in_any_lane(left), one_by_one, lambda x: x, x)
+
+    def one(x: jax.Array) -> jax.Array:
+        """The first that is still in doubt, in integers."""
+        place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
+        word = words_of(key, fine, size, place[None], WORDS // 2)[:WORDS, 0]
+        found = _signed(last(word) >> shift, word[0])
+        return jax.lax.dynamic_update_slice(x, found[None], [place])
+
+    return jax.lax.cond(in_any_lane(x == DOUBT), one_by_one if size <= _FEW else all_of_them,
+                        lambda x: x, x)
+
+
+DIGITS = 29  # those from 2^29 on, e^-128 of all numbers have one, are left out
+DIGIT_WORDS = 8  # of 32 bits, that a digit is drawn from
+
+
+def floored_laplace(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Independent integers floor(2^22 E), E with the density e^-|x| / 2, int32 of that shape.
+
+    The magnitude A = floor(2^22 |E|) is geometric, P(A >= a) = e^(-a / 2^22), so that its binary
+    digits are independent: with t_j = 2^(j - 22), P(digit j = 1) = 1 / (1 + e^(t_j)). Each of the
+    lower 29 is drawn by 256 random bits against that probability, rounded down to 256 bits. One
+    more bit is the sign: A, or its complement -A - 1. (For a handful of numbers: 233 words each.)
+
+    The probability of every x with |x| < 2^29 is the ideal one up to a factor within
+    exp(+-LAPLACE_RATIO): a digit's two probabilities are off by factors of at most
+    1 +- 2^-256 (1 + e^(t_j)), the largest of which is below 2^-163.6, the sum over j below 2^-163;
+    that numbers from 2^29 on are left out multiplies the rest by 1 / (1 - e^-128). Their
+    probability is below LAPLACE_TAIL.
+
+    Args:
+      key: a typed key of threefry2x32 or rbg, used up by this draw.
+      shape: of the result.
+
+    Raises:
+      ValueError: for keys and sizes as in `random_bits.random_words`.
+
+    Examples:
+        >>> draws = jmm.noise.floored_laplace(jax.random.key(0), (3,))
+        >>> draws.shape, draws.dtype.name
+        ((3,), 'int32')
+    """
+    size = math.prod(shape)
+    drawn = random_words(key, (1 + DIGITS * DIGIT_WORDS, size))
+    sign, magnitude = drawn[0], magnitudes(drawn[1:])
+    return jax.lax.bitcast_convert_type(
+        jnp.where(sign >> 31, ~magnitude, magnitude), jnp.int32).reshape(shape)
+
+
+def magnitudes(words: jax.Array) -> jax.Array:
+    """A = floor(2^22 |E|) below 2^29, digit by digit, of words `[29 * 8, n]`: uint32 `[n]`."""
+    digits = words.reshape(DIGITS, DIGIT_WORDS, -1)
+    below = jnp.zeros(digits.shape[::2], bool)
+    for k in reversed(range(DIGIT_WORDS)):  # the highest word has the last say
+        word, threshold = digits[:, k], thresholds()[:, k, None]
+        below = (word < threshold) | ((word == threshold) & below)
+    place = np.arange(DIGITS, dtype=np.uint32)[:, None]
+    return jnp.sum(below.astype(jnp.uint32) << place, 0, dtype=jnp.uint32)
+
+
+@functools.cache
+def thresholds() -> np.ndarray:
+    """floor(2^256 P(digit j = 1)) in words, the highest first, uint32 `[29, 8]`.
+
+    In fixed point with 600 bits: the series of e^-t for t = 2^-22, 28 squarings (each doubles what
+    is lost relatively, and numbers stay above 2^-93), one division.
+    """
+    one = 1 << 600
+    power, term, n = 0, one, 0
+    while term:  # alternating: the sum of the terms left out is below the next
+        power, n = power + (-term if n % 2 else term), n + 1
+        term = (term >> BITS) // n
+    rows = []
+    for _ in range(DIGITS):
+        whole = (power << 32 * DIGIT_WORDS) // (one + power)
+        rows.append([(whole >> 32 * k) & 0xFFFFFFFF for k in reversed(range(DIGIT_WORDS))])
+        power = (power * power) >> 600
+    return np.array(rows, np.uint32)
+
+
+_BLOCK = 32
+
+
+def places(flags: jax.Array, rank: jax.Array) -> jax.Array:
+    """Of the set bits with these ranks, int32 `[c]`; anything for ranks beyond the last.
+
+    Bit i of word j, of n, is place i n + j; ranks count by words, then by bits.
+
+    Args:
+      flags: uint32 `[n]`.
+      rank: int32 `[c]`.
+    """
+    count = jax.lax.population_count(flags).astype(jnp.int32)
+    upto = _running_sums(count)
+    word = jnp.searchsorted(upto, rank, side="right").astype(jnp.int32)
+    word = jnp.minimum(word, flags.shape[0] - 1)
+    return _bit(flags[word], rank - (upto - count)[word]) * flags.shape[0] + word
+
+
+def _bit(word: jax.Array, rank: jax.Array) -> jax.Array:
+    """Number of the set bit of that rank: whether it is in the upper half, and so on."""
+    bit = jnp.zeros_like(rank)
+    for step in (16, 8, 4, 2, 1):
+        below = jax.lax.population_count(word & ((1 << step) - 1)).astype(jnp.int32)
+        upper = rank >= below
+        rank = jnp.where(upper, rank - below, rank)
+        word = jnp.where(upper, word >> step, word)
+        bit = jnp.where(upper, bit + step, bit)
+    return bit
+
+
+def _running_sums(x: jax.Array) -> jax.Array:
+    """Of the numbers up to and including each, `[n]`; block by block, which takes few programs."""
+    n = x.shape[0]
+    blocks = jnp.pad(x, (0, -n % _BLOCK)).reshape(-1, _BLOCK)
+    upto = np.tri(_BLOCK, dtype=bool)
+    sums = jnp.sum(jnp.where(upto[None], blocks[:, None, :], 0), -1, dtype=x.dtype)
+    if len(blocks) > 1:
+        before = _running_sums(sums[:, -1]) - sums[:, -1]
+        sums = sums + before[:, None]
+    return sums.reshape(-1)[:n]
