@@ -130,7 +130,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         "delta": args.delta,
         **_how(args, whole),
         "accountant": stating.accountant_name(found.bound),
-        "event": str(curve.event(found.cost)),
+        "event": curve.event(found.cost),
     }
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import subprocess
+import sys
 import warnings
 
 import dp_accounting as dpa
@@ -345,7 +347,7 @@ def test_a_statement_tells_what_was_spent():
     assert 0.999 < said.epsilon == jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1.0
     fewer = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, spent=20)
     assert said.epsilon_spent_if_fixed == fewer < 0.9 * said.epsilon
-    for words in ("one visit", "Extra.", "replaced", "20 of 50", "dp-accounting 0.6"):
+    for words in ("one visit", "Extra.", "replaced", "20 of 50", f"jaxminimax {jmm.__version__}"):
         assert words in str(said)
     # first what holds for any end, then for one chosen by looking, then for one that was fixed
     assert said.epsilon_if_stopped_by_looking == jmm.epsilon(
@@ -527,9 +529,33 @@ def test_tripwire_pld_has_no_event_for_two_players_on_one_sample():
     assert not pld.PLDAccountant().supports(dpa.PoissonSampledDpEvent(0.01, inner))
 
 
-def test_the_event_holds_python_floats_only():
-    (cost,) = curve.charges(repeat(np.float32(1.5), 3, sampling=jmm.Poisson(rate=0.01)), RO)
-    event = curve.event(cost)
-    assert type(event.event.event.noise_multiplier) is float
-    assert type(event.event.sampling_probability) is float
-    assert isinstance(jax.tree.leaves(repeat(1.0, 1))[0], float)
+@pytest.mark.parametrize("loss", [
+    PrivacyLoss("poisson", np.float32(1.5), 0.01), PrivacyLoss("laplace", 2.0),
+    PrivacyLoss("fixed", 1.5, 0.1, 50, 5), PrivacyLoss("replacement", 1.5, 0.1, 50, 5),
+    PrivacyLoss("selection", 2.0), PrivacyLoss("selection", 0.0), None])
+def test_the_event_is_what_dp_accounting_prints_of_it(loss):
+    losses = () if loss is None else ((loss, np.int64(3)),)
+    for gaussian in (0.0, np.float32(4.0), math.inf):
+        text = curve.event(Charge(gaussian=gaussian, losses=losses))
+        event = eval(text, vars(dpa))
+        assert isinstance(event, dpa.DpEvent)
+        assert str(event) == text
+
+
+@pytest.mark.slow
+def test_neither_dp_accounting_nor_statistics_are_loaded_by_what_users_ask():
+    asked = """
+import sys
+import jax.numpy as jnp
+import jaxminimax as jmm
+query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), population=1000, sampling=jmm.Poisson(rate=0.1))
+hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=20)
+hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=1e-6)
+jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6)
+jmm.delta(jmm.sgda.mechanism(hyper), 1.0)
+str(jmm.statement(jmm.sgda, hyper, delta=1e-6))
+print(sorted({"dp_accounting", "scipy.stats"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True,
+                          text=True)
+    assert done.stdout.strip() == "[]"

@@ -18,7 +18,7 @@ from benchmarks.privacy.attacks import stream as stream_attack
 from benchmarks.privacy.attacks import wide as wide_attack
 from benchmarks.privacy.mutants import plants as mutant_plants
 from jaxminimax import Disjoint, FixedSize, Full, Poisson, Saddle, audit, gda, sgda
-from jaxminimax.accounting.curve import gaussian_epsilon
+from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.releases.watch import update_and_releases

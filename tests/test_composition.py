@@ -12,7 +12,15 @@ from scipy import fft, special, stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import calibration, composition, curve, pairs, subsampling, tilt
+from jaxminimax.accounting import (
+    calibration,
+    composition,
+    curve,
+    gaussian,
+    pairs,
+    subsampling,
+    tilt,
+)
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
@@ -158,7 +166,7 @@ def test_planted_errors_of_the_transform_stay_within_what_is_added(monkeypatch):
 
     monkeypatch.setattr(tilt.scipy.fft, "rfft", off)
     bad = tilt.Composed(parts, guess.parts, h, t, eps, math.log(1e-10)).delta(eps)
-    exact = float(pairs.gaussian_profile(np.array([eps]), 2.0)[0])
+    exact = float(gaussian.delta(2.0, eps))
     assert min(honest, bad) >= exact
     assert honest <= exact * 1.02
 
@@ -171,7 +179,7 @@ def test_what_wraps_around_is_charged_and_below_the_window_nothing_is_claimed():
     made = guess.composed(t, eps, guess.near(t)[2], math.log(1e-10))
     assert made.delta(float(made.losses[0]) - made.h) == 1.0
     for at in np.linspace(max(0.0, made.losses[0]), made.losses[-1], 20):
-        exact = float(pairs.gaussian_profile(np.array([at]), 2.0)[0])
+        exact = float(gaussian.delta(2.0, at))
         assert made.delta(float(at)) >= exact * (1 - 1e-9)
 
 
@@ -265,7 +273,7 @@ def test_delta_at_an_epsilon_is_as_close_as_epsilon_at_a_delta():
 @pytest.mark.parametrize("mu", [1e-6, 1e-2, 1.0, 10.0])
 def test_profiles_of_gaussians_are_exact_from_above(mu):
     eps = np.array([0.0, 0.1 * mu, 3 * mu, mu + mu * mu, 10 * mu])
-    for e, value in zip(eps, pairs.gaussian_profile(eps, mu), strict=True):
+    for e, value in zip(eps, gaussian.delta(mu, eps), strict=True):
         half, far = mpmath.mpf(mu) / 2, mpmath.mpf(e) / mu
         exact = mpmath.ncdf(half - far) - mpmath.e ** mpmath.mpf(e) * mpmath.ncdf(-half - far)
         assert exact <= value <= exact * (1 + 1e-10 / mu + 1e-10)

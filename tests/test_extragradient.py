@@ -22,7 +22,7 @@ from jaxminimax import (
     problems,
     sgda,
 )
-from jaxminimax.accounting.curve import gaussian_epsilon
+from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 ZERO = Saddle(0.0, 0.0)

@@ -16,7 +16,8 @@ from scipy import integrate, optimize, special, stats
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, pairs, renyi
+from jaxminimax.accounting import curve, renyi
+from jaxminimax.accounting import gaussian as closed_form
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 MAIN = (64 / 39992, 1.34254, 9373)  # rate, noise, releases
@@ -342,7 +343,7 @@ def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():
 def test_the_closest_gaussian_is_not_below_and_infinite_where_there_is_none():
     for mu in (1e-3, 0.3, 4.0):
         for e in (0.0, 0.1 * mu, 3 * mu):
-            delta = float(pairs.gaussian_delta(mu, np.array(e)))
-            assert mu <= pairs.closest_mu(e, delta) <= mu * (1 + 1e-6)
-    assert pairs.closest_mu(1.0, 0.0) == 0.0
-    assert pairs.closest_mu(1.0, 1.0) == math.inf
+            delta = float(closed_form.delta(mu, np.array(e)))
+            assert mu <= closed_form.closest_mu(e, delta) <= mu * (1 + 1e-6)
+    assert closed_form.closest_mu(1.0, 0.0) == 0.0
+    assert closed_form.closest_mu(1.0, 1.0) == math.inf

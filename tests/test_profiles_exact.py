@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxminimax.accounting import curve, subsampling
+from jaxminimax.accounting import gaussian, subsampling
 from jaxminimax.accounting import pairs as dominating
 from jaxminimax.base import masses
 from jaxminimax.mechanism.costs import PrivacyLoss
@@ -147,17 +147,44 @@ def test_laplace_and_one_selection(z, eps, people):
         assert value <= exact + 0.02  # chords between the points of its grid
 
 
+# of epsilon: some units in its last place, and what the rounding of delta moves it by
+CLOSE, AWAY = mp.mpf(2) ** -47, mp.mpf(10) ** -12
+
+
 @settings(exactly, max_examples=300)
-@given(st.floats(-7, 3.3), st.floats(-280, -0.01))
+@given(st.floats(-7, 4.3), st.floats(-299, -0.01))
 def test_one_gaussian_and_its_epsilon(log_mu, log_delta):
     mu, delta = 10.0**log_mu, 10.0**log_delta
     with mp.workdps(80):
-        epsilon = curve.gaussian_epsilon(mu, delta)
+        epsilon = gaussian.epsilon(mu, delta)
         attained = normal(mp.mpf(mu), mp.mpf(epsilon))
         assert attained <= mp.mpf(delta)
-        assert mp.mpf(curve._gaussian_delta(mu, epsilon)) >= attained
-        assert epsilon <= 4e-12 or normal(
-            mp.mpf(mu), mp.mpf(epsilon) * (1 - mp.mpf(2) ** -46) - 5e-12) > mp.mpf(delta)
+        assert mp.mpf(float(gaussian.delta(mu, epsilon))) >= attained
+        assert epsilon <= AWAY or normal(
+            mp.mpf(mu), mp.mpf(epsilon) * (1 - CLOSE) - AWAY) > mp.mpf(delta)
+
+
+@pytest.mark.parametrize("mu", 10.0 ** np.arange(-6, 4.5, 0.75))
+def test_a_gaussian_is_never_below_the_truth_and_hardly_above(mu):
+    """The margin covers what 70 digits say, is three times that, and tiny unless mu is."""
+    near = mu * mu / 2 + mu * np.array([-5.0, -1.0, 0.0, 1.0, 3.0, 10.0, 20.0, 36.0])
+    with mp.workdps(70):
+        for epsilon in (0.0, *np.geomspace(1e-8, 1e4, 13), *near[near > 0]):
+            exact = normal(mp.mpf(mu), mp.mpf(epsilon))
+            if exact < mp.mpf(10) ** -300:
+                continue
+            value, error = map(float, gaussian._divergence(mu, epsilon))
+            assert abs(value - exact) <= error / 3
+            above = gaussian.delta(mu, epsilon) / exact - 1
+            assert 0 <= above <= 2e-12 + 4e-14 * mu + 3e-13 / mu
+
+
+def test_a_gaussian_at_the_ends():
+    assert gaussian.epsilon(0.0, 1e-6) == 0 == gaussian.epsilon(1e-9, 1e-6)
+    assert gaussian.epsilon(math.inf, 1e-6) == math.inf == gaussian.epsilon(1.0, 1e-310)
+    assert list(gaussian.delta(0.0, [0.0, 1.0])) == [0, 0]
+    assert list(gaussian.delta(math.inf, [0.0, 1e9])) == [1, 1]
+    assert 0 < gaussian.delta(1.0, 1e5) < 1e-300  # what underflows counts as more than nothing
 
 
 @settings(exactly, max_examples=200)

@@ -14,7 +14,7 @@ from scipy import stats
 import jaxminimax as jmm
 from benchmarks.privacy import lower_bounds
 from jaxminimax import Saddle
-from jaxminimax.accounting import curve, subsampling
+from jaxminimax.accounting import curve, gaussian, subsampling
 from jaxminimax.mechanism import overflow_probability
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 from jaxminimax.mechanism.sampling import SampleKeys, draw
@@ -114,7 +114,7 @@ def test_one_draw_is_the_same_with_and_without_replacement():
 def common_threshold(epsilon, n, m, z):
     k, w, none, _ = subsampling.multiplicities(n, m, True)
     log_g = np.log1p(np.expm1(epsilon) / (1 - none))
-    return sum(p * subsampling._gaussian(mu, log_g)
+    return sum(p * gaussian.delta(mu, log_g)
                for p, mu in zip(w, k / z, strict=True))
 
 

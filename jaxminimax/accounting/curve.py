@@ -15,7 +15,7 @@ composed by `composition`. With delta_0 the curve of the described releases and
 
 dp-accounting 0.6 reads a noise multiplier in two ways under REPLACE_ONE: its PLD accountant doubles
 the sensitivity, its RDP accountant does not. Here the multiplier is always noise over clip norm.
-Its closed forms of one Gaussian are used; its privacy loss distributions are not, for their
+Its privacy loss distributions are not used, for their
 truncation and rounding are absolute, near 1e-15 a convolution: more than delta may be after 10^6
 releases.
 
@@ -43,20 +43,17 @@ only if it also holds at the epsilon of the first.
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxminimax import mechanism as described
-from jaxminimax.accounting import composition, pairs
+from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Leaf
 from jaxminimax.mechanism.costs import Charge, silent
 from jaxminimax.mechanism.description import known
-
-if TYPE_CHECKING:
-    import dp_accounting
 
 
 def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
@@ -117,36 +114,9 @@ def shift(neighbours: str) -> float:
     return 2.0 if neighbours == "replace_one" else 1.0
 
 
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Largest mu such that N(0, 1) against N(mu, 1) is (epsilon, delta), from the safe side."""
-    import dp_accounting
-
-    # the root is found to 1e-12 from either side
-    return 1.0 / (float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-9) + 2e-12)
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Exact epsilon of N(0, 1) against N(mu, 1), from the safe side."""
-    if mu == 0:
-        return 0.0
-    if not math.isfinite(mu):
-        return math.inf
-    import dp_accounting
-
-    with np.errstate(divide="ignore"):  # ln(1 - 1) far from it
-        found = float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta))
-    # The root is found to 1e-12, or 4 units in the last place, from either side. The arguments of
-    # the tails, mu / 2 -+ epsilon / mu, are rounded by two more of epsilon / mu.
-    return found * (1 + 2.0**-48) + 2e-12
-
-
-def _gaussian_delta(mu: float, epsilon: float) -> float:
-    """Exact delta of N(0, 1) against N(mu, 1), from the safe side."""
-    if mu == 0:
-        return 0.0
-    if not math.isfinite(mu):
-        return 1.0
-    return min(1.0, float(pairs.gaussian_profile(np.array([epsilon]), mu)[0]))
+def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
+    """How far apart, in deviations of the noise, k records move all Gaussian releases."""
+    return people * shift(neighbours) * math.sqrt(cost.gaussian)
 
 
 def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
@@ -154,9 +124,10 @@ def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
     parts = [part for loss, times in cost.losses
              for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
     if cost.gaussian:
-        parts += pairs.gaussian(people * shift(neighbours) * math.sqrt(cost.gaussian))
-    count = max(len(pairs) for pairs, _ in parts)
-    return [[(pairs[i % len(pairs)], times) for pairs, times in parts] for i in range(count)]
+        mu = gaussian_mu(cost, neighbours, people)
+        parts.append((pairs.symmetric(functools.partial(gaussian.delta, mu)), 1))
+    count = max(len(ways) for ways, _ in parts)
+    return [[(ways[i % len(ways)], times) for ways, times in parts] for i in range(count)]
 
 
 def apart(cost: Charge, people: int) -> tuple[float, float, float]:
@@ -188,7 +159,7 @@ def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> 
 @functools.lru_cache(maxsize=4096)
 def _described_delta(cost: Charge, epsilon: float, neighbours: str, people: int) -> float:
     if not cost.losses:
-        return _gaussian_delta(people * shift(neighbours) * math.sqrt(cost.gaussian), epsilon)
+        return float(gaussian.delta(gaussian_mu(cost, neighbours, people), epsilon))
     return composition.delta_at(_directions(cost, neighbours, people), epsilon).value
 
 
@@ -214,8 +185,8 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
             delta - (1 + math.exp(min(epsilon + r, 500.0))) * tau) - o
 
     if not cost.losses:
-        mu = people * shift(neighbours) * math.sqrt(cost.gaussian)
-        return _fixed_point(lambda left: gaussian_epsilon(mu, left), paid) + r, "gaussian"
+        mu = gaussian_mu(cost, neighbours, people)
+        return _fixed_point(lambda left: gaussian.epsilon(mu, left), paid) + r, "gaussian"
     if silent(cost):
         return math.inf, "pld"
     directions = _directions(cost.described(), neighbours, people)
@@ -238,37 +209,36 @@ def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], floa
     return math.inf
 
 
-def event(charge: Charge) -> "dp_accounting.DpEvent":
-    """The dp-accounting event of a charge, for the record; multipliers are Python floats.
+def event(charge: Charge) -> str:
+    """The dp-accounting event of a charge, as that library prints it, for the record.
 
     Gaussian multipliers are noise over clip norm, which is what that library's PLD accountant means
     by them under REPLACE_ONE (its RDP accountant does not).
     """
-    import dp_accounting
-
     events = []
     if charge.gaussian:
         z = 0.0 if math.isinf(charge.gaussian) else charge.gaussian**-0.5
-        events.append(dp_accounting.GaussianDpEvent(float(z)))
+        events.append(f"GaussianDpEvent(noise_multiplier={float(z)!r})")
     for loss, times in charge.losses:
-        one = dp_accounting.GaussianDpEvent(float(loss.z))
+        noise = f"GaussianDpEvent(noise_multiplier={float(loss.z)!r})"
+        batch = f"(source_dataset_size={loss.population}, sample_size={loss.batch}, event={noise})"
         match loss.kind:
             case "poisson":
-                one = dp_accounting.PoissonSampledDpEvent(float(loss.rate), one)
+                rate = float(loss.rate)
+                one = f"PoissonSampledDpEvent(sampling_probability={rate!r}, event={noise})"
             case "fixed":
-                one = dp_accounting.SampledWithoutReplacementDpEvent(loss.population, loss.batch,
-                                                                     one)
+                one = "SampledWithoutReplacementDpEvent" + batch
             case "replacement":
-                one = dp_accounting.SampledWithReplacementDpEvent(loss.population, loss.batch, one)
+                one = "SampledWithReplacementDpEvent" + batch
             case "laplace":
-                one = dp_accounting.LaplaceDpEvent(float(loss.z))
+                one = noise.replace("Gaussian", "Laplace")
             case "selection":  # there is none for it; this one is what it costs at most
-                one = (dp_accounting.ZCDpEvent(float(1 / loss.z**2 / 8)) if loss.z
-                       else dp_accounting.NonPrivateDpEvent())
-        events.append(dp_accounting.SelfComposedDpEvent(one, int(times)))
+                one = (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
+                       else "NonPrivateDpEvent()")
+        events.append(f"SelfComposedDpEvent(event={one}, count={int(times)})")
     if not events:
-        return dp_accounting.NoOpDpEvent()
-    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+        return "NoOpDpEvent()"
+    return events[0] if len(events) == 1 else f"ComposedDpEvent(events=[{', '.join(events)}])"
 
 
 Ways = tuple[np.ndarray, np.ndarray]  # P against Q, Q against P
@@ -305,8 +275,7 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
 
 def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int) -> list[Ways]:
     if not cost.losses:
-        one = pairs.gaussian_delta(people * shift(neighbours) * math.sqrt(cost.gaussian),
-                              epsilons)
+        one = gaussian.delta(gaussian_mu(cost, neighbours, people), epsilons)
         return [(one, one)]
     ways = [_along(releases, epsilons)
             for releases in _directions(cost, neighbours, people)]

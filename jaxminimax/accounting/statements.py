@@ -120,8 +120,7 @@ class Statement:
       charged_noise_multiplier: per part, the multiplier of a mechanism with real-valued sums and
         noise that is no more private than what runs: rounding is part of the distance.
       realisation: per part, what the grid, sums of blocks and the sampler of the noise cost.
-      accountant: bound, library and version, of `epsilon`; version of dp-accounting too, if the
-        bound is a closed form of it.
+      accountant: bound, library and version, of `epsilon`.
       event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
       assumed: what the user must see to.

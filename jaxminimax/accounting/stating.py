@@ -4,7 +4,6 @@ A statement in plain words, for whoever has to decide whether it is good enough.
 """
 
 import collections.abc
-import importlib.metadata
 import math
 import textwrap
 from collections.abc import Callable
@@ -99,10 +98,8 @@ _BOUND = {
 
 
 def accountant_name(bound: str) -> str:
-    """The bound, and the libraries that compute it with their versions."""
-    closed = (f", closed forms of dp-accounting {importlib.metadata.version('dp-accounting')}"
-              if bound == "gaussian" else "")
-    return f"{_BOUND[bound]} (jaxminimax {VERSION}{closed})"
+    """The bound, and the library that computes it with its version."""
+    return f"{_BOUND[bound]} (jaxminimax {VERSION})"
 
 
 def describe(part: Leaf) -> str:
@@ -224,7 +221,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         charged_noise_multiplier=tuple(part.charged(neighbours) for part in parts),
         realisation=tuple(part.realisation(neighbours) for part in parts),
         accountant=accountant_name(found.bound),
-        event=str(curve.event(found.cost)),
+        event=curve.event(found.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
         assumed=(*claims(unit, people, found.lemma, rows_each), *ASSUMED,

@@ -134,7 +134,7 @@ def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
     g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
                  for norm, x, a in zip(clipped.clip, opened.point, g, strict=True)))
     answered = opened.answered & fits
-    return Noisy(nan_if_refused(answered, g), total.within, answered)
+    return Noisy(nan_if_refused(answered, g), total.num_unclipped, answered)
 
 
 def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax.typing.ArrayLike,

@@ -115,7 +115,7 @@ def operator_key_data(key: jax.Array, stream: int, number: jax.typing.ArrayLike)
 
 
 def public_key(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """What the public term beside a release draws from."""
+    """What the public term added to a release draws from."""
     key_data = jax.random.key_data(fold_in(_of_release(key, stream, number), _PUBLIC))[:2]
     return random_bits.threefry_key(key_data)
 

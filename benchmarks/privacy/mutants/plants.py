@@ -89,7 +89,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "weight": (weights, "weight"),
     "norm": (weights, "norm"),
     "joint norm": (weights, "joint_ratio"),
-    "count": (summation.Summation, "within"),
+    "count": (summation.Summation, "num_unclipped"),
     "clipped sum": (clipping.ClippedSum, "sums"),
     "gram": (factors, "_gram"),
     "norms of matrices": (ghost_sums, "norms_of"),
@@ -404,9 +404,9 @@ def in_bfloat16(norm: Any) -> Any:
         lambda x: jax.lax.reduce_precision(x, 8, 7), g))  # casts to and fro may be left out
 
 
-def counted_twice(within: Any) -> Any:
+def counted_twice(num_unclipped: Any) -> Any:
     """A record moves a count by twice what is charged."""
-    return lambda self, weight: jax.tree.map(lambda x: 2 * x, within(self, weight))
+    return lambda self, weight: jax.tree.map(lambda x: 2 * x, num_unclipped(self, weight))
 
 
 def by_realised_size(sums: Any) -> Any:
