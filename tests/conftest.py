@@ -132,4 +132,4 @@ def real_noise(monkeypatch):
 
     monkeypatch.setattr(costs, "charged", lambda z, *_, **__: z)
     monkeypatch.setattr(factorisation, "charged_correlated", lambda _, real, *__, **___: real)
-    monkeypatch.setattr(costs, "realised", lambda *_, **__: costs.Charge())
+    monkeypatch.setattr(costs, "sampler_cost", lambda *_, **__: costs.Charge())

@@ -198,7 +198,7 @@ def test_it_is_charged_as_a_sum_over_all_records():
     with pytest.raises(ValueError, match="groups must be"):
         jmm.mechanism.description.check(
             Repeat(query=dataclasses.replace(made.query, groups="both"), times=1))
-    assert "all groups at once" in made.in_words()
+    assert "all groups at once" in made.summary()
 
 
 def hyper(iterations=10, z=0.0, **more):
@@ -214,7 +214,7 @@ def test_a_run_that_stops_has_spent_what_it_released(spent):
     made = balanced_groups.mechanism(hyper(z=9.0))
     assert jmm.mechanism.releases(made) == 17
     counts = [0, 0]
-    for leaf in leaves(made.spent_part(spent)):
+    for leaf in leaves(made.truncated(spent)):
         counts[isinstance(leaf, GroupLosses)] += leaf.times
     rounds = spent if spent <= 3 else 3 + -(-(spent - 3) // 2)  # a round that was begun counts
     assert counts == [rounds, max(rounds - 3, 0)]

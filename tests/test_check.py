@@ -368,8 +368,8 @@ def test_noise_for_numbers_that_a_release_has_not_is_pointed_out():
             query=loud, step=Saddle(0.1, 0.1), iterations=4), measure=False)
 
     found = str(report(1e4))
-    loud, exact = (query(noise_multiplier=Saddle(1e4, 1e4), **more).charged("replace_one")
-                   for more in ({}, {"parameters": 6}))
+    loud, exact = (query(noise_multiplier=Saddle(1e4, 1e4), **more)
+                   .effective_noise_multiplier("replace_one") for more in ({}, {"parameters": 6}))
     assert f"parameters=6 needs {100 * (1 - loud / exact):.1f} % less noise" in found
     assert 0.05 < 1 - loud / exact < 0.5
     for none in (report(1e4, parameters=6), report(5.0)):

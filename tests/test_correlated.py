@@ -235,7 +235,7 @@ def test_k_records_of_a_person_move_k_times_as_far():
 def test_the_statement_says_what_it_is():
     known = CorrelatedSums(clip=1.0, noise_multiplier=4.0, leaves=50, bands=8)
     said = str(jmm.statement(ftrl, ftrl.example(known, 50), delta=1e-6))
-    for words in (known.in_words(), *known.guarantees(), *known.assumptions(), "8 band(s)"):
+    for words in (known.summary(), *known.enforced(), *known.assumed(), "8 band(s)"):
         assert said.count(words) == 1
     floats = dataclasses.replace(known, exact=False)
     assert "floating-point" in str(jmm.statement(ftrl, ftrl.example(floats, 50), delta=1e-6))
@@ -402,7 +402,7 @@ def test_the_statement_of_passes_says_so():
     own = jmm.sgda.Hyper(query=PASSES, iterations=9, step=Saddle(0.1, 0.1))
     said = str(jmm.statement(jmm.sgda, own, delta=1e-6))
     assert said.count("correlated noise by 3 bands") == 1
-    assert said.count(PASSES.guarantees()[1]) == 1
+    assert said.count(PASSES.enforced()[1]) == 1
     plain = dataclasses.replace(own, query=dataclasses.replace(PASSES, bands=1))
     assert "correlated" not in str(jmm.statement(jmm.sgda, plain, delta=1e-6))
 

@@ -30,7 +30,8 @@ def test_descriptions_of_all_kinds_are_drawn():
     seen = set().union(*(fuzz_cases.kinds_in(fuzz_cases.description(rng)) for _ in range(400)))
     assert {*fuzz_cases.LEAVES, "Query", "Resolvent", "GroupGradients", "Sequence", "Parallel",
             "Poisson", "FixedSize", "Disjoint", "Full"} <= seen
-    assert all(issubclass(getattr(jmm, x), Description | OneRelease) for x in fuzz_cases.LEAVES)
+    assert all(issubclass(getattr(jmm.mechanism, x), Description | OneRelease)
+               for x in fuzz_cases.LEAVES)
 
 
 MADE = jmm.Sequence(parts=(

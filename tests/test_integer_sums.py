@@ -151,7 +151,7 @@ def test_rounding_is_charged_by_its_formula(sampling, w, v):
     z = w if v is None else 1 / math.hypot(1 / w, 1 / v)
     exact = mutant_subtle.charge_in_50_digits(z, w if v is None else min(w, v), 10**5,
                                               absent=sampling != jmm.Full())
-    found = jmm.Repeat(query=query, times=3).charged("replace_one")
+    found = jmm.Repeat(query=query, times=3).effective_noise_multiplier("replace_one")
     assert found == pytest.approx(float(exact), rel=1e-12)
     assert not mutant_subtle.rounding_charged().fires
 
@@ -181,7 +181,7 @@ def test_where_sums_without_the_record_are_compared_with_the_charge_is_the_large
 def test_each_player_has_a_grid_and_the_coarsest_is_charged():
     both = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 5.0), population=10)
     z = both.multiplier()
-    assert jmm.Repeat(query=both, times=1).charged("replace_one") == charged_multiplier(
+    assert both.effective_noise_multiplier("replace_one") == charged_multiplier(
         z, 1.0, both.parameters, absent=False)
 
 
@@ -194,7 +194,7 @@ def test_failures_of_the_dither_are_counted_once_a_pair_of_sums():
     def failures(sampling):
         query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                           sampling=sampling, population=100)
-        found = jmm.Repeat(query=query, times=7).realised().failure
+        found = jmm.Repeat(query=query, times=7).sampler_cost().failure
         return found / grid.DITHER_FAILURE
 
     assert failures(jmm.Full()) == pytest.approx(7)

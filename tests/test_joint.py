@@ -90,7 +90,7 @@ def distances(q, pairs=60):
 
 @pytest.mark.optimised
 def test_neighbours_are_as_far_apart_as_is_charged_and_no_farther():
-    limit = 2 / jmm.Repeat(query=query(), times=1).charged("replace_one")
+    limit = 2 / jmm.Repeat(query=query(), times=1).effective_noise_multiplier("replace_one")
     assert 2 / min(NOISE) < limit < 1.001 * 2 / min(NOISE)
     far = distances(query())
     assert far.max() <= limit

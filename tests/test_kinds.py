@@ -18,15 +18,22 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, mechanism
 from jaxminimax.mechanism import Description, Leaf, Sampling, costs, sentences
-from jaxminimax.mechanism.description import own_multiplier, replace_one_only, scaled
+from jaxminimax.mechanism.description import Facts, Words
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
 
 ROOT = pathlib.Path(jmm.__file__).parent
-SAMPLINGS = {"Full", "Poisson", "FixedSize", "Disjoint"}
-DESCRIPTIONS = {"Query", "Resolvent", "GroupGradients", "GroupLosses", "GroupSolution", "Selection",
-                "TreeSums", "CorrelatedSums", "RecordLosses", "Solution", "Repeat", "Sequence",
-                "Parallel", "Difference", "Windows"}
+
+
+def kinds(of):
+    """The names of all classes below one that can be made, of the library."""
+    below = [x for x in of.__subclasses__() if x.__module__.startswith("jaxminimax.")]
+    made = {x.__name__ for x in below if not x.__abstractmethods__}
+    return made.union(*map(kinds, below))
+
+
+SAMPLINGS = kinds(Sampling)
+DESCRIPTIONS = kinds(Description) | kinds(OneRelease)
 
 # Where a kind may be asked for by name, and why that takes no unknown one for another.
 EXCEPTIONS = {
@@ -67,17 +74,11 @@ def asked(source):
     return found
 
 
-def kinds(of):
-    """All classes below one, of the library."""
-    below = {x for sub in of.__subclasses__() for x in (sub, *kinds(sub))}
-    return {x for x in below if x.__module__.startswith("jaxminimax.")}
-
-
-def test_the_names_above_are_all_the_kinds_there_are():
-    assert {x.__name__ for x in kinds(Sampling)} == SAMPLINGS
-    whole = {x.__name__ for x in (*kinds(Description), *kinds(OneRelease))
-             if not x.__abstractmethods__}
-    assert whole - {"Once"} == DESCRIPTIONS
+def test_what_is_public_of_the_mechanisms_is_among_the_kinds():
+    public = {x for x in dir(mechanism) if isinstance(getattr(mechanism, x), type)}
+    assert public >= SAMPLINGS | DESCRIPTIONS
+    assert public - SAMPLINGS - DESCRIPTIONS == {"AdaptiveClip", "Description", "Leaf",
+                                                 "Repetitions", "Sampling"}
 
 
 def test_nobody_asks_which_kind_it_is():
@@ -255,10 +256,10 @@ class Shuffled(Sampling):
     def overflow(self, population):
         return 0.0
 
-    def in_words(self, times, population):
+    def summary(self, times, population):
         return f"batches of {self.batch} of {population} records, shuffled anew in every pass"
 
-    def assumptions(self):
+    def assumed(self):
         return ()
 
     def in_groups(self) -> InGroups:
@@ -407,54 +408,22 @@ class ClipCounts(Leaf):
     noise_multiplier: float | None = None
 
     draws = "clip count"
-    unit = "noise on the count / (1/2)"
 
     def check(self):
         if self.times < 1:
             raise ValueError(f"times must be positive, got {self.times}.")
 
-    def releases(self):
-        return self.times
+    def facts(self):
+        return Facts(costs.CLIP_NORM, self.times, self.times, numbers=self.times, near=self.times,
+                     repeats=True, records=self.population, noise=self.noise_multiplier,
+                     parameters=1)
 
-    def spent_part(self, spent):
-        return dataclasses.replace(self, times=min(spent, self.times)) if spent else None
-
-    def with_noise(self, scale):
-        return scaled(self, scale)
-
-    def charges(self, neighbours):
-        replace_one_only(neighbours)
-        return (costs.price(self, neighbours),)
-
-    def records(self):
-        return self.population
-
-    def multiplier(self):
-        return own_multiplier(self)
-
-    def charged(self, neighbours):
-        return costs.charged(self.multiplier(), costs.CLIP_NORM, 1)
-
-    def cost(self, z):
-        return costs.gaussian(self.times, z)
-
-    def realised(self):
-        return costs.realised(True, near=self.times, normals=self.times)
-
-    def in_words(self):
-        return f"{self.times} noisy count(s) of the {self.population} records within the clip norm."
-
-    def guarantees(self):
-        return ("A record counts one half, with a sign.",)
-
-    def assumptions(self):
-        return ("The clip norm before the first count is public.",)
-
-    def clips(self):
-        return {}
-
-    def is_exact(self):
-        return True
+    def words(self):
+        return Words(
+            f"{self.times} noisy count(s) of the {self.population} records within the clip norm.",
+            enforced=("A record counts one half, with a sign.",),
+            assumed=("The clip norm before the first count is public.",),
+            unit="noise on the count / (1/2)")
 
 
 COUNTS = ClipCounts(population=1000, times=100, noise_multiplier=200.0)
@@ -478,7 +447,7 @@ def test_a_new_leaf_is_calibrated_and_told():
     ratio = made.parts[1].noise_multiplier / made.parts[0].query.noise_multiplier.w
     assert ratio == pytest.approx(5.0)
     said = jmm.statement(jmm.sgda, hyper(GRADIENTS.query), delta=1e-5, alongside=(COUNTS,))
-    for sentence in (COUNTS.in_words(), *COUNTS.guarantees(), *COUNTS.assumptions(), COUNTS.unit):
+    for sentence in (COUNTS.summary(), *COUNTS.enforced(), *COUNTS.assumed(), COUNTS.unit):
         assert str(said).count(sentence) == 1
     assert said.enforced[0] == sentences.EXACT
 

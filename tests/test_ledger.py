@@ -26,9 +26,8 @@ from jaxminimax import Saddle
 from jaxminimax.__main__ import main
 from jaxminimax.accounting import books, filters, renyi
 from jaxminimax.accounting import pairs as dominating
-from jaxminimax.accounting.answers import worst
 from jaxminimax.accounting.books import RunMark
-from jaxminimax.accounting.curve import charges
+from jaxminimax.accounting.curve import charges, named_epsilon
 from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
@@ -249,7 +248,7 @@ def test_the_odometer_of_a_statement_holds_for_the_best_stop():
     mechanism = jmm.sgda.mechanism(hyper)
     mu = 2 * math.sqrt(charges(mechanism, RO)[0].gaussian / rounds)
     told = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta) for t in range(rounds)]
-    last = filters.odometer(mechanism.spent_part, rounds, rounds, delta, RO)[0]
+    last = filters.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
     looking = [said.epsilon_if_stopped_by_looking for said in told] + [last]
     fixed = [said.epsilon_spent_if_fixed for said in told] + [told[0].epsilon]
     release = [(1, mu)]
@@ -864,7 +863,7 @@ def test_charges_have_no_field_that_a_filter_leaves_out():
     """A new kind of cost must be summed by the filter too."""
     assert set(Charge._fields) == {"gaussian", "losses", "failure", "law_error", "ratio",
                                    "sample_error"}
-    assert worst((Charge(),), 1e-6, RO)[0] == 0
+    assert named_epsilon(Charge(), 1e-6, RO)[0] == 0
 
 
 def test_a_ledgers_own_statement_is_no_run_of_another(tmp_path):

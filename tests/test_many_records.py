@@ -205,7 +205,7 @@ def test_groups_of_several_sizes_cost_what_the_smallest_does():
 
     for sampling in (jmm.FixedSize(batch=10), jmm.FixedSize(batch=10, replacement=True)):
         alike, apart = run((500, 500), sampling), run((500, 800), sampling)
-        assert apart.together()
+        assert apart.supports_group_privacy()
         for k in (1, 5, 20):
             one, other = (jmm.epsilon(made, 1e-6, people=k) for made in (alike, apart))
             assert one == pytest.approx(other, rel=1e-6)

@@ -76,7 +76,7 @@ def test_places_stay():
                  nested.with_noise(3.0), dataclasses.replace(nested, in_turn=True)):
         assert places(same) == [0, 1, 2]
     for same in (jax.jit(lambda x: x)(inner), jax.tree.map(lambda x: x, inner),
-                 inner.with_noise(2.0), inner.spent_part(6), inner.parts[0].spent_part(1)):
+                 inner.with_noise(2.0), inner.truncated(6), inner.parts[0].truncated(1)):
         assert places(same) == [1, 2][:len(places(same))]
 
 

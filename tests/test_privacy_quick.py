@@ -142,7 +142,7 @@ def test_noise_has_the_described_deviation(law):
 @every_law
 def test_one_record_moves_a_release_by_what_is_charged(law):
     """With equal keys, whose noise is equal."""
-    limit = law.moves / law.door.mechanism.charged("replace_one")
+    limit = law.moves / law.door.mechanism.effective_noise_multiplier("replace_one")
     one, other = (released(law, data=law.door.data.at[law.place].set(x)) for x in law.pair)
     moved = np.linalg.norm(one - other, axis=1)
     assert moved.max() <= limit

@@ -267,7 +267,7 @@ def test_gaussians_are_k_times_as_far_wherever_the_records_are():
     repeat(jmm.Poisson(rate=0.01), 50, 2.0, 5000, parts=2)])
 def test_where_records_may_be_apart_the_lemma_on_groups_is_charged(made):
     k, delta = 2, 1e-6
-    assert not made.together()
+    assert not made.supports_group_privacy()
     found = curve.dearest(made, delta, "replace_one", k)
     assert found.lemma
     e = found.epsilon / k
@@ -284,7 +284,7 @@ def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
                                sizes=(900, 900))
     for made in (poisson(0.01, 2.0, 50, 5000), jmm.Repeat(times=30, query=alike),
                  jmm.GroupLosses(bound=1.0, sizes=(9, 8), noise_multiplier=30.0, times=20)):
-        assert made.together()
+        assert made.supports_group_privacy()
         found = curve.dearest(made, 1e-6, "replace_one", 3)
         apart = jmm.Parallel(parts=(made, made))
         assert not found.lemma
@@ -292,8 +292,8 @@ def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
 
 
 def test_a_new_description_says_nothing_of_several_records_and_gets_the_lemma():
-    assert not jmm.mechanism.Description.together(poisson())
-    assert not jmm.mechanism.repeat.OneRelease.together(poisson().query, poisson())
+    assert not jmm.mechanism.Description.supports_group_privacy(poisson())
+    assert not jmm.mechanism.repeat.OneRelease.supports_group_privacy(poisson().query, poisson())
 
 
 # --- words, JSON and pictures ---

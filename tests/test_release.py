@@ -115,7 +115,7 @@ def _moves(algorithm, sampling, strategy, keys, data):
 
 def charged(q, neighbours="replace_one"):
     """The noise multiplier that is charged: rounding to the grid is part of the distance."""
-    return Repeat(query=q, times=1).charged(neighbours)
+    return Repeat(query=q, times=1).effective_noise_multiplier(neighbours)
 
 
 def records(seed):

@@ -243,7 +243,7 @@ def test_a_replaced_record_moves_its_group_by_at_most_what_is_charged(other):
     for group in range(3):
         a, b = (opened(gradients(Z), x, group)[0] for x in (one, two))
         moved = np.linalg.norm(a - b)
-        z = Repeat(query=gradients(Z).query, times=1).charged("replace_one")
+        z = Repeat(query=gradients(Z).query, times=1).effective_noise_multiplier("replace_one")
         assert moved <= 2 * CLIP / n * Z / z < 2.002 * CLIP / n
         assert (moved > 0.4 * CLIP / n) == (group == 1)
     a, b = (opened(losses(Z), x)[0] for x in (one, two))

@@ -398,7 +398,7 @@ def test_a_record_is_drawn_as_often_as_is_said(rate, population, capacity):
     assert (1 - less) * rate <= inside / (trials * population) <= rate
     assert abs(inside / (trials * population) / (rate * hit) - 1) < 0.02
     assert less == pytest.approx(stats.binom.sf(capacity - 1, population - 1, rate))
-    assert f"lower by a part {less:.2g} at most" in q.sampling.in_words(1, population)
+    assert f"lower by a part {less:.2g} at most" in q.sampling.summary(1, population)
     assert overflow_probability(q) == 0
 
 

@@ -178,7 +178,7 @@ def test_no_record_moves_a_score_by_more_than_is_charged(n, z):
     rng = np.random.default_rng(n)
     sizes = (n, 3 * n + 1)
     described = selection(z, sizes=sizes)
-    most = 2**22 / described.charged("replace_one")
+    most = 2**22 / described.effective_noise_multiplier("replace_one")
     each = rng.uniform(-1, 3, (2, max(sizes))).astype(np.float32)
 
     def scores(each):

@@ -230,7 +230,7 @@ def test_a_tight_capacity_costs_no_epsilon_and_is_told():
     assert jmm.epsilon(made(110), 1e-5) == pytest.approx(jmm.epsilon(made(None), 1e-5), rel=1e-9)
     less = stats.binom.sf(109, 9_999, 0.01)  # beside which slots without rows are nothing
     told = f"beyond 110 are drawn again, for which the rate is lower by a part {less:.2g} at most"
-    assert told in made(110).in_words()
+    assert told in made(110).summary()
     with pytest.raises(ValueError, match="capacity must be at least the expected 100 records"):
         jmm.epsilon(made(99), 1e-5)
 

@@ -188,13 +188,13 @@ def test_every_stop_is_charged_what_was_released(length, in_turn):
               jmm.Repeat(query=made.difference, times=length - 1))
     each = jmm.Sequence(parts=window * (rounds // length))
     for stop in range(1, rounds + 1):
-        part = made.spent_part(stop)
+        part = made.truncated(stop)
         true, charged = np.sum(z[:stop] ** -2.0), part.charges("replace_one")[0]
         assert true <= charged.gaussian <= 1.002 * true
-        other = each.spent_part(stop).charges("replace_one")[0]
+        other = each.truncated(stop).charges("replace_one")[0]
         assert other.gaussian == pytest.approx(charged.gaussian, rel=1e-12)
         assert part.releases() == stop
-    turns = jmm.Sequence(parts=made.flattened(), in_turn=True).spent_part(10)
+    turns = jmm.Sequence(parts=made.flattened(), in_turn=True).truncated(10)
     short = turns.charges("replace_one")[0].gaussian / np.sum(z[:10] ** -2.0)
     assert short == pytest.approx(in_turn, abs=2e-3)
 

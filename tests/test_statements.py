@@ -178,6 +178,6 @@ def test_answers_leave_the_closest_gaussian_to_json():
 
 def test_imperfections_of_noise_are_counted_in_words():
     (sentence,) = stated(steps()).realisation
-    cost = steps().realised()
+    cost = steps().sampler_cost()
     assert cost.ratio > 0 < cost.law_error
     assert f"{cost.ratio:.2g} of epsilon, and {cost.law_error:.2g} (1 + e^epsilon)" in sentence

@@ -23,12 +23,12 @@ Divergences of a charge at several epsilons, both ways round, failures included.
 
 k records of one person: when a charge may be read for all of them, and the lemma elsewhere.
 
-Descriptions whose proof covers k records at once say so (`Description.together`): then the pairs of
-a charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
-its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
-Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be
-in places of different cost, the largest failure and departure of any place are charged k times, as
-not all of the records need be where epsilon is largest.
+Descriptions whose proof covers k records at once say so (`Description.supports_group_privacy`):
+then the pairs of a charge, taken for k records, dominate. A description that is Gaussian throughout
+needs no proof of its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each
+of them is (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the
+records may be in places of different cost, the largest failure and departure of any place are
+charged k times, as not all of the records need be where epsilon is largest.
 
 In any case the curve of one record bounds that of k,
 
@@ -51,7 +51,7 @@ from jaxminimax import mechanism as described
 from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
-from jaxminimax.mechanism import NEIGHBOURS, Description, Leaf
+from jaxminimax.mechanism import NEIGHBOURS, Description
 from jaxminimax.mechanism.costs import Charge, silent
 from jaxminimax.mechanism.description import known
 
@@ -92,21 +92,12 @@ def beside(mechanisms: Any) -> tuple[Description, ...]:
     return tuple(map(known, mechanisms))
 
 
-def spent_part(mechanism: Description, spent: int) -> Description | None:
+def truncated(mechanism: Description, spent: int) -> Description | None:
     """`mechanism` stopped after `spent` releases; None if nothing was released.
 
     Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
-    return known(mechanism).spent_part(spent)
-
-
-def multiplier(leaf: Leaf) -> float:
-    """The one noise multiplier of a description, players combined.
-
-    Raises:
-      ValueError: if it was never set.
-    """
-    return leaf.multiplier()
+    return known(mechanism).truncated(spent)
 
 
 def shift(neighbours: str) -> float:
@@ -135,42 +126,6 @@ def apart(cost: Charge, people: int) -> tuple[float, float, float]:
     return people * cost.ratio, cost.failures(people), people * cost.departure(people)
 
 
-def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
-    """Delta at epsilon of what is charged, an upper bound; the largest over both directions.
-
-    Args:
-      cost: of everything, if the differing records are in one given part of the data.
-      epsilon: at least 0.
-      neighbours: the relation.
-      people: k, how many records of one person may differ.
-    """
-    r, o, tau = apart(cost, people)
-    described = 1.0
-    if not silent(cost):
-        # below 0, H at e^x is at most H at 1, and 1 - e^x more
-        described = (_described_delta(cost.described(), max(float(epsilon) - r, 0.0), neighbours,
-                                      people)
-                     - math.expm1(min(float(epsilon) - r, 0.0)))
-    # the exponent is capped only to keep exp finite: at such an epsilon the answer is 1
-    return min(1.0, math.exp(min(r, 500.0)) * (described + o)
-               + (1 + math.exp(min(epsilon, 500.0))) * tau)
-
-
-@functools.lru_cache(maxsize=4096)
-def _described_delta(cost: Charge, epsilon: float, neighbours: str, people: int) -> float:
-    if not cost.losses:
-        return float(gaussian.delta(gaussian_mu(cost, neighbours, people), epsilon))
-    return composition.delta_at(_directions(cost, neighbours, people), epsilon).value
-
-
-def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
-    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
-
-    Infinity without noise, or where failures alone cost delta.
-    """
-    return named_epsilon(cost, float(delta), neighbours, people)[0]
-
-
 @functools.lru_cache(maxsize=4096)
 def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, *,
                   rough: bool = False) -> tuple[float, str]:
@@ -194,6 +149,14 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
         return composition.guess_epsilon(directions, paid) + r, "pld"
     found = composition.epsilon_at(directions, paid)
     return found.value + r, found.name
+
+
+def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
+    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
+
+    Infinity without noise, or where failures alone cost delta.
+    """
+    return named_epsilon(cost, float(delta), neighbours, people)[0]
 
 
 def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], float]) -> float:
@@ -292,6 +255,12 @@ def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
     return values
 
 
+@functools.lru_cache(maxsize=4096)
+def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
+    """Delta at epsilon of what is charged, an upper bound; the largest over both directions."""
+    return float(np.max(both_ways(cost, np.array([epsilon]), neighbours, people)))
+
+
 def failures_of(cost: Charge, people: int) -> float:
     """Probability of what is charged as a failure, and so is in no Renyi divergence."""
     return cost.failures(people) + people * cost.departure(people)
@@ -330,7 +299,8 @@ def check_people(mechanism: Description, people: int) -> None:
 
 def together(mechanism: Description, costs: tuple[Charge, ...], people: int) -> bool:
     """Whether the charges of a description may be read for k records."""
-    return people == 1 or mechanism.together() or not any(cost.losses for cost in costs)
+    return (people == 1 or mechanism.supports_group_privacy()
+            or not any(cost.losses for cost in costs))
 
 
 def dearest(mechanism: Description, delta: float, neighbours: str, people: int = 1, *,

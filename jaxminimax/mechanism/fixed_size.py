@@ -84,11 +84,11 @@ class Full(Sampling):
         """Every release fits."""
         return 0.0
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """All of them."""
         return f"all {population} records, without sampling"
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
 
@@ -181,12 +181,12 @@ class Disjoint(Sampling):
         """Every release fits."""
         return 0.0
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """With the number of passes."""
         return (f"disjoint batches of {self.batch} of {population} records, "
                 f"{self.passes(times, population)} pass(es)")
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """That the order of the rows is public."""
         return (sentences.PLACES,)
 
@@ -291,14 +291,14 @@ class FixedSize(Sampling):
         return Charge(losses=((loss, times),), failure=times * failure,
                       sample_error=0.0 if self.replacement else times * error)
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """With or without replacement."""
         return f"samples of exactly {self.batch} of {population} records, {self._how()}"
 
     def _how(self) -> str:
         return f"{'with' if self.replacement else 'without'} replacement"
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
 

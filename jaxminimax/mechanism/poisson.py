@@ -139,14 +139,14 @@ class Poisson(Sampling):
                       sample_error=1.5 * often * rows_error(float(self.rate), int(population),
                                                             most))
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """With the expected size, the capacity, and how much less often records are drawn."""
         less = self.drawn_less(population)
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
                 f"{self.rate * population:.6g}; samples beyond {self._room(population)[1]} are "
                 f"drawn again, for which the rate is lower by a part {less:.2g} at most)")
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
 

@@ -88,13 +88,13 @@ class InGroups(NamedTuple):
     """How a sampling samples one of several groups of records.
 
     Attributes:
-      in_words: of statements, for "gradients of one group each: ...".
+      summary: of statements, for "gradients of one group each: ...".
       population: `(size, largest) -> int`, among how many rows the sample of a group of that size
         is drawn, and charged; rows beyond the group are dropped.
       draw: `(keys, sizes, group) -> Sample` of one group, int32 `[]`.
     """
 
-    in_words: str
+    summary: str
     population: Callable[[int, int], int]
     draw: Callable[[SampleKeys, tuple[int, ...], jax.Array], Sample]
 
@@ -223,11 +223,11 @@ class Sampling(abc.ABC):
         """
 
     @abc.abstractmethod
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """For statements: "5 release(s) on ..."."""
 
     @abc.abstractmethod
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Sentences for statements: what the charge rests on that the code cannot see to."""
 
     @abc.abstractmethod

@@ -111,7 +111,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "charge": (costs, "price"),
     "rounding of a distance": (grid, "_rounding"),
     "length of columns": (factorisation, "norms"),
-    "stopped windows": (Windows, "spent_part"),
+    "stopped windows": (Windows, "truncated"),
     "multiplier": (Query, "multiplier"),
     "shift": (curve, "shift"),
     "delta": (curve, "named_epsilon"),
@@ -119,7 +119,7 @@ AIMS: dict[str, tuple[Any, str]] = {
 
 
 def replace(aim: str, make: Callable[[Any], Any],
-            aims: dict[str, tuple[Any, str]] = AIMS) -> Callable:
+            aims: dict[str, tuple[Any, str]] = AIMS) -> Callable[..., Any]:
     """Plants `make(original)` where `aims` says."""
     where, name = aims[aim]
     return lambda: mock.patch.object(where, name, make(getattr(where, name)))
@@ -128,7 +128,7 @@ def replace(aim: str, make: Callable[[Any], Any],
 # --- noise ---
 
 
-def _scaled(x: jax.Array, factor: float) -> jax.Array:
+def _scaled(x: jax.Array, factor: jax.Array | float) -> jax.Array:
     return jnp.floor(factor * x.astype(jnp.float32)).astype(jnp.int32)
 
 

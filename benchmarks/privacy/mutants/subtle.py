@@ -194,7 +194,8 @@ def often_drawn() -> Finding:
     made = mechanism.Repeat(query=query(mechanism.Poisson(rate=rate), n), times=1)
 
     def size(key: jax.Array) -> jax.Array:
-        return jnp.sum(reading.sample_of_release(key, made, jnp.int32(0)).valid)
+        sample: Any = reading.sample_of_release(key, made, jnp.int32(0))
+        return jnp.sum(sample.valid)
 
     total = int(jnp.sum(jax.jit(jax.vmap(size))(jax.random.split(KEY, count))))
     return Finding((total - count * n * rate) / math.sqrt(count * n * rate * (1 - rate)), 5.0)
