@@ -153,7 +153,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None, sampling: Full | Poisson | FixedSize | None = None) -> Plan:
+         iterations: int | None = None,
+         sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
     """The rounds and the step of Theorem 14, for the calibrated noise; as in `group_sgd.plan`."""
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `rounds`
     if iterations is None:

@@ -189,7 +189,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None, sampling: Full | Poisson | FixedSize | None = None) -> Plan:
+         iterations: int | None = None,
+         sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
     """Rounds that leave the privacy term, and the steps of Theorem 10 for the calibrated noise.
 
     Args:

@@ -129,7 +129,7 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
 
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
-         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan:
+         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan[Hyper]:
     """Rounds and lambda by the theorem, see `recursion`.
 
     Privacy rests on the constants given here: every record's operator must be monotone, bounded and

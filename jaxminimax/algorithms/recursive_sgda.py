@@ -114,7 +114,7 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
-         composite: bool = False, decaying: bool | None = None) -> Plan:
+         composite: bool = False, decaying: bool | None = None) -> Plan[Hyper]:
     """Rounds and lambda by the theorem, see `recursion`.
 
     Args:

@@ -130,7 +130,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
          iterations: int = 300, step: float | None = None, anchors: float = 0.5,
-         sampling: Full | Poisson | FixedSize = Full()) -> Plan:  # noqa: B008
+         sampling: Full | Poisson | FixedSize = Full()) -> Plan[Hyper]:  # noqa: B008
     """Settings by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
 
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.

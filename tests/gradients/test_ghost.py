@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxminimax import Saddle, clipped_sum, saddle_operator
+from jaxminimax.gradients.ghost import convolution as kernels
 from jaxminimax.gradients.ghost import factors, planning, tables
 from jaxminimax.types import SaddleOperator
 
@@ -520,3 +521,20 @@ def test_a_tiny_clip_norm_is_not_exceeded_by_pieces_that_cancel(clip, size):
     longest = np.linalg.norm(np.asarray(alone, float) / clip, axis=(1, 2)).max()
     assert longest <= 1
     assert (longest > 0.1) == (size / clip < 1e26)
+
+
+@pytest.mark.parametrize("window", [(3, 2), (13, 5)], ids=["slices", "a convolution"])
+def test_a_window_is_read_with_strides_dilations_and_padding(window):
+    """As the convolution itself reads it: patches times the kernel are its output."""
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(2, 17, 9, 2)), rng.normal(size=(*window, 2, 3))
+
+    def convolved(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x, kernel, (2, 1), [(4, 1), (0, 3)], lhs_dilation=(2, 3), rhs_dilation=(2, 5),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest")
+
+    (equation,) = jax.make_jaxpr(convolved)(x, kernel).eqns
+    read = kernels.patches(equation.params, jnp.asarray(x), window)
+    np.testing.assert_allclose(read @ kernel.reshape(-1, 3), convolved(x, kernel), rtol=0,
+                               atol=1e-4)
