@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from test_doors import DOORS, ROWS, SIZES, Door, N, W
 
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import detectors, subtle
@@ -31,6 +30,7 @@ from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
+from tests.releases.test_opening import DOORS, ROWS, SIZES, Door, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
 SIGMAS = 4.5

@@ -13,7 +13,7 @@ from jaxminimax import algorithms
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 # no algorithms of their own
 SHARED = {"averaging", "descent", "planning", "recursion", "schedules"}
 FILES = {path.stem for path in (ROOT / "jaxminimax" / "algorithms").glob("*.py")} - {

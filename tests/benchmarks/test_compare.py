@@ -14,7 +14,7 @@ from benchmarks.utility import compare, compare_noise
 from benchmarks.utility.rates import cases as rate_cases
 from jaxminimax import Saddle
 
-RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/utility/results/compare.json"
+RESULT = pathlib.Path(__file__).parents[2] / "benchmarks/utility/results/compare.json"
 
 
 @pytest.mark.slow

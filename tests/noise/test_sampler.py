@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from conftest import QUICK
 from scipy import special, stats
 
 from benchmarks.privacy import noise_law
@@ -21,6 +20,7 @@ from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.tree import in_float64
 from jaxminimax.noise import _sampler, _tables
 from jaxminimax.noise._sampler import places
+from tests.conftest import QUICK
 
 mp.mp.prec = 400
 BITS = 22
@@ -435,7 +435,7 @@ print(draw(keys).tolist())
 
 @pytest.mark.slow  # several programs to compile
 def test_shards_draw_what_each_alone_would_without_wide_types():
-    root = pathlib.Path(__file__).parents[1]
+    root = pathlib.Path(__file__).parents[2]
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4",
                                 "JAX_ENABLE_X64": "0", "JAX_PLATFORMS": "cpu",
                                 "PYTHONPATH": str(root)}

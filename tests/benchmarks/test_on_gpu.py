@@ -6,15 +6,15 @@ import pathlib
 import subprocess
 import sys
 
-import conftest
 import pytest
 
 from benchmarks.privacy import noise_law
 from benchmarks.published.table2 import __main__ as table2
 from benchmarks.speed import device
 from benchmarks.speed.throughput import __main__ as throughput
+from tests import conftest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
 PARSERS = {"benchmarks.speed.throughput": throughput.parser,
            "benchmarks.speed.device": device.parser,

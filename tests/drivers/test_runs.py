@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import QUICK
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
+from tests.conftest import QUICK
 
 N, D = 200, 4
 PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))

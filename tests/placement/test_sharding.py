@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import pytest
 
-WORKER = pathlib.Path(__file__).parent / "mesh_worker.py"
+WORKER = pathlib.Path(__file__).parents[1] / "helpers/mesh_worker.py"
 ROUNDING = 1e-14  # float64 numbers near 1
 GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
 

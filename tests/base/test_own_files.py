@@ -23,7 +23,7 @@ from jaxminimax.base import own_files
 from jaxminimax.tables import Number, Schema, train, unfinished
 from jaxminimax.tables.unfinished import Unfinished
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SCHEMA = Schema({"a": Number(0, 80), "b": Number(0, 1)}, "y", 1)
 TARGET = {"epsilon": 2.0, "delta": 1e-4}
 

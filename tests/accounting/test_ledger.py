@@ -32,7 +32,7 @@ from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 RO, AR = "replace_one", "add_or_remove_one"
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def steps(z, times=10, sampling=None, n=1000):

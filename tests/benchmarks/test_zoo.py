@@ -18,7 +18,7 @@ from benchmarks.utility.zoo import noise as zoo_noise
 from benchmarks.utility.zoo import plot as zoo_plot
 from jaxminimax import Saddle
 
-RESULT = pathlib.Path(__file__).parents[1] / "benchmarks/utility/results/zoo.json"
+RESULT = pathlib.Path(__file__).parents[2] / "benchmarks/utility/results/zoo.json"
 
 
 def test_copies_have_the_noise_of_all_records_on_their_mean():

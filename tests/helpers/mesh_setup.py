@@ -20,7 +20,7 @@ os.environ["XLA_FLAGS"] = (f"--xla_force_host_platform_device_count={DEVICES} "
                            "--xla_backend_optimization_level=0 "
                            "--xla_cpu_parallel_codegen_split_count=1 "
                            "--xla_cpu_use_fusion_emitters=false")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 import jax
 import jax.numpy as jnp

@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 
 from benchmarks import notebooks
 
-FOLDER = pathlib.Path(__file__).parents[1] / "notebooks"
+FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
 
 
 @pytest.mark.slow
