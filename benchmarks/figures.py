@@ -51,7 +51,7 @@ _NO_COMMENT = re.compile(r"^(?!# ).*$", re.MULTILINE)  # in a notebook
 @functools.cache
 def _made(kind: str, name: str, file: str) -> Any:
     """What the function of a marker makes of its file."""
-    makers = {"table": TABLES, "figure": FIGURES}[kind]
+    makers: dict[str, Any] = TABLES if kind == "table" else FIGURES
     if name not in makers:
         raise ValueError(f"{name!r} is no {kind}: it must be one of {', '.join(makers)}.")
     path = ROOT / file
@@ -60,7 +60,7 @@ def _made(kind: str, name: str, file: str) -> Any:
     return makers[name](json.loads(path.read_text(encoding="utf-8")))
 
 
-def _blank(pattern: re.Pattern, text: str) -> str:
+def _blank(pattern: re.Pattern[str], text: str) -> str:
     """`text` with spaces where the pattern is, so that places stay what they are."""
     return pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
@@ -88,7 +88,8 @@ def _figures(text: str, sentences: str) -> tuple[str, str]:
     for marker in reversed(list(_FIGURE.finditer(sentences))):  # from the end: places stay
         name, file = marker.groups()
         values = _made("figure", name, file)
-        end = _END.search(sentences, marker.end()).start()
+        stop = _END.search(sentences, marker.end())
+        end = len(sentences) if stop is None else stop.start()
         found = list(_NUMBER.finditer(sentences, marker.end(), end))
         if len(found) != len(values):
             raise ValueError(f"{name!r} is of {len(values)} numbers, and {len(found)} follow it.")
@@ -119,7 +120,7 @@ def checked(page: pathlib.Path, text: str, constants: dict[str, str]) -> tuple[s
     wrong += [f"{page.name}, line {rest.count(chr(10), 0, found.start()) + 1}: {found[0]} is "
               "neither marked nor listed in constants.toml" for found in _NUMBER.finditer(rest)]
 
-    def made(found: re.Match) -> str:
+    def made(found: re.Match[str]) -> str:
         name, file, _ = found.groups()
         return f"<!-- table {name} of {file} -->\n{_made('table', name, file)}<!-- end -->\n"
 

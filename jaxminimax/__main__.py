@@ -69,7 +69,7 @@ def _together(parts: list[Mechanism]) -> Mechanism:
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
     """What so many releases of each part are."""
-    stopped = (curve.spent_part(part, spent) for part in parts)
+    stopped = (curve.truncated(part, spent) for part in parts)
     return _together([part for part in stopped if part is not None])
 
 
@@ -130,7 +130,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
         "delta": args.delta,
         **_how(args, whole),
         "accountant": stating.accountant_name(found.bound),
-        "event": str(curve.event(found.cost)),
+        "event": curve.event(found.cost),
     }
 
 
@@ -164,7 +164,7 @@ def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
         "displacement": noise_unit(query) if isinstance(query, Resolvent) else None,
-        "effective_noise_multiplier": curve.multiplier(main),
+        "effective_noise_multiplier": main.multiplier(),
         "losses_noise_multiplier": losses[0].multiplier() if losses else None,
         "losses_noise": losses[0].unit if losses else None,
     }

@@ -18,12 +18,15 @@ import numpy as np
 from jaxminimax.algorithms import sgda
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import (
+    Algorithm,
+    AnyProblem,
     Labels,
     People,
     Problem,
     PyTree,
     Saddle,
     SaddleOperator,
+    Settings,
     rows_each,
 )
 from jaxminimax.gradients.clipping import clipped_sum
@@ -115,7 +118,8 @@ def _plain(x: Any) -> str:
     return f"{x:,}" if isinstance(x, int) else f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
-def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sgda, *,
+def check(problem: AnyProblem, z: Saddle, data: PyTree, hyper: Settings,
+          algorithm: Algorithm[Any, Any] = sgda, *,
           delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
     """What a run will do, before it does it.
 
@@ -177,13 +181,13 @@ def check(problem: Any, z: Saddle, data: PyTree, hyper: Any, algorithm: Any = sg
                             "bytes": None, "seconds": None}
     if measure:
         cost |= _measured(rows, z, hyper, algorithm, problem)
-    noise = _noise_is_set(described)
+    noise, labels = _noise_is_set(described), getattr(problem, "labels", None)
     return Report(
         records={"number": n, "arrays": _arrays("record", record), "rows each": rows_each(data)},
         parameters=tuple(x for name, one in z._asdict().items()
                          for x in _arrays(f"z.{name}", one)),
         players=_players(problem.operator, z, wanted),
-        labels=None if getattr(problem, "labels", None) is None else problem.labels.values,
+        labels=None if labels is None else labels.values,
         privacy={"delta": None if delta is None else float(delta), "1/n": 1 / n,
                  "noise is set": noise},
         rounds={"iterations": hyper.iterations, "releases": described.releases(),
@@ -285,8 +289,8 @@ def _lost(query: Any, each: int) -> float:
     """The share of the noise that pays for rounding of numbers that a release does not have."""
     if not hasattr(query, "parameters") or query.noise_multiplier is None:
         return 0.0
-    needed = dataclasses.replace(query, parameters=each).charged(REPLACE_ONE)
-    return 1 - query.charged(REPLACE_ONE) / needed if needed else 0.0
+    needed = dataclasses.replace(query, parameters=each).effective_noise_multiplier(REPLACE_ONE)
+    return 1 - query.effective_noise_multiplier(REPLACE_ONE) / needed if needed else 0.0
 
 
 # --- on synthetic data ---

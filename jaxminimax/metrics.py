@@ -292,7 +292,7 @@ def group_accuracies(w: jax.Array, data: tuple[jax.Array, jax.Array],
     return _group_means(((x @ w) * y > 0).astype(w.dtype), sizes)
 
 
-def auc(scores: jax.Array, y: jax.Array) -> float:
+def auc(scores: jax.Array | np.ndarray, y: jax.Array | np.ndarray) -> float:
     """Reads the data; not private. Area under the ROC curve, by scikit-learn.
 
     Args:

@@ -144,7 +144,7 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     said = {"algorithm": args.algorithm,
             "epsilon": epsilon(mechanism, args.delta, neighbours=args.neighbours),
             "delta": args.delta, "neighbours": args.neighbours,
-            "sampling": " ".join(leaf.in_words() for leaf in leaves(mechanism)),
+            "sampling": " ".join(leaf.summary() for leaf in leaves(mechanism)),
             "guarantee": made.guarantee, "trivial": made.trivial, "vacuous": made.vacuous,
             "why": list(made.why), "hyper": _plain(made.hyper)}
     lines = [f"{name:28} {value:.6g}" if isinstance(value, float) else f"{name:28} {value}"

@@ -16,12 +16,12 @@ import jax
 from jaxminimax.accounting import calibrate, calibrate_noise
 from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments
-from jaxminimax.base.types import Saddle
+from jaxminimax.base.types import Algorithm, HyperT, Saddle
 from jaxminimax.mechanism import Solution
 
 
-def plan(algorithm: Any, *, epsilon: float | None, delta: float, neighbours: str = "replace_one",
-         **numbers: Any) -> Plan:
+def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: float,
+         neighbours: str = "replace_one", **numbers: Any) -> Plan[HyperT]:
     """Settings from an algorithm's theorem, with the noise that its run needs.
 
         made = jmm.plan(jmm.proximal, epsilon=1.0, delta=1e-6, population=n, dim=d, bound=M,
@@ -48,7 +48,7 @@ def plan(algorithm: Any, *, epsilon: float | None, delta: float, neighbours: str
         (100, True)
     """
     arguments.algorithm(algorithm)
-    name = algorithm.__name__.split(".")[-1]
+    name = getattr(algorithm, "__name__", "").split(".")[-1]
     if not hasattr(algorithm, "plan"):
         raise ValueError(f"{name} has no plan, because no theorem sets its numbers: make its Hyper "
                          "yourself, and calibrate it.")
@@ -65,8 +65,8 @@ def plan(algorithm: Any, *, epsilon: float | None, delta: float, neighbours: str
         known = list(inspect.signature(algorithm.plan).parameters)[1:]
         raise ValueError(f"plan({name}, ...): {error}. Its public numbers are {', '.join(known)}."
                          ) from error
-    made: Plan = algorithm.plan(target, **numbers)
-    return made
+    planned: Plan[HyperT] = algorithm.plan(target, **numbers)
+    return planned
 
 
 def gaussian_ratio(epsilon: float | None, delta: float) -> float:

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from test_doors import DOORS, ROWS, SIZES, Door, N, W
 
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import detectors, subtle
@@ -31,6 +30,7 @@ from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
+from tests.releases.test_opening import DOORS, ROWS, SIZES, Door, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
 SIGMAS = 4.5
@@ -142,7 +142,7 @@ def test_noise_has_the_described_deviation(law):
 @every_law
 def test_one_record_moves_a_release_by_what_is_charged(law):
     """With equal keys, whose noise is equal."""
-    limit = law.moves / law.door.mechanism.charged("replace_one")
+    limit = law.moves / law.door.mechanism.effective_noise_multiplier("replace_one")
     one, other = (released(law, data=law.door.data.at[law.place].set(x)) for x in law.pair)
     moved = np.linalg.norm(one - other, axis=1)
     assert moved.max() <= limit
@@ -159,7 +159,7 @@ def test_samples_have_the_described_rate_and_are_independent():
     @jax.jit
     @jax.vmap
     def members(spent):
-        sample = reading.sample_of_release(KEYS[0], made, spent)[1]
+        sample = reading.sample_of_release(KEYS[0], made, spent)
         return jnp.zeros(n, bool).at[sample.rows].max(sample.valid)
 
     inside = np.asarray(members(jnp.arange(count)))

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -27,8 +27,8 @@ def tanh_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     return jnp.tanh(x @ theta["W1"] + theta["b1"]) @ theta["W2"]
 
 
-SCORERS = {"linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer,
-           "tanh": tanh_scorer}
+SCORERS: dict[str, Callable[..., jax.Array]] = {
+    "linear": jmm.problems.linear_scorer, "mlp": jmm.problems.mlp_scorer, "tanh": tanh_scorer}
 # those that release clipped sums over all of the data
 ALGORITHMS = {name: module for name, module in algorithms.ALGORITHMS.items()
               if algorithms.described_by(module) is jmm.Query

@@ -44,7 +44,7 @@ def marked_loss(problem: GroupProblem) -> GroupProblem:
     return problem._replace(loss=made)
 
 
-def count(program: Callable, *arguments: Any) -> int:
+def count(program: Callable[..., Any], *arguments: Any) -> int:
     """Evaluations of a marked operator in one call of `program`, every loop at its full length.
 
     Raises:

@@ -29,10 +29,11 @@ def _one(rows: list[Result], **wanted: Any) -> Result:
 # --- choosing.md ---
 
 
-def _noise_ratios(result: Result, above: Callable, below: Callable, epsilons: tuple) -> list[float]:
+def _noise_ratios(result: Result, above: Callable[..., Any], below: Callable[..., Any],
+                  epsilons: tuple[float, ...]) -> list[float]:
     rows = result["noise"]["rows"]
-    kinds = {(passes, epsilon): {kind: zoo_noise.least(rows, passes, epsilon, kind)["gap"]
-                                 for kind in zoo_noise.KINDS}
+    kinds = {(passes, epsilon): {kind: row["gap"] for kind in zoo_noise.KINDS
+                                 if (row := zoo_noise.least(rows, passes, epsilon, kind))}
              for passes in (1, 8) for epsilon in epsilons}
     return _ends(above(x) / below(x) for x in kinds.values())
 
@@ -143,7 +144,8 @@ def small_batches(result: Result) -> list[float]:
                  if table2_verdicts.compared(small, large) == verdicts.BEHIND)
 
 
-def _lost(result: Result, data: str, better: str, worse: str, epsilons: tuple) -> list[float]:
+def _lost(result: Result, data: str, better: str, worse: str,
+          epsilons: tuple[float, ...]) -> list[float]:
     return _ends(_one(result["rows"], data=data, epsilon=e, settings=better)["auc"]
                  - _one(result["rows"], data=data, epsilon=e, settings=worse)["auc"]
                  for e in epsilons)

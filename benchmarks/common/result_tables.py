@@ -74,7 +74,7 @@ def whole_passes(result: dict[str, Any]) -> str:
 
 def poisson(result: dict[str, Any]) -> str:
     """Poisson samples over rows with replacement, before sizes were drawn and since."""
-    found: dict[tuple, dict[str, float]] = {}
+    found: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in result["rows"]:
         if row["sampler"] == "Poisson":
             what = f"a {row['what']}", row["batch"], row["population"]

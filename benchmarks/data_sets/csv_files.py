@@ -16,7 +16,7 @@ _MIN_ROWS = 100
 
 
 def from_csv(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     label: str,
     positive: object,
     *,
@@ -81,7 +81,8 @@ def from_csv(
         "Numbers are mapped by arcsinh (missing: 0) and text is hashed to 256 features.",
         "A constant 1 is appended and each record is divided by its own L2 norm.",
     )
-    return Dataset(path.stem, *parts, prior, unit, public)
+    x, y_train, x_test, y_test = parts
+    return Dataset(path.stem, x, y_train, x_test, y_test, prior, unit, public)
 
 
 def features_of(frame: pd.DataFrame) -> np.ndarray:

@@ -69,7 +69,7 @@ NAMES = tuple(_SETS)
 def load(
     name: str,
     *,
-    data_dir: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     seed: int = 0,
     split: str = "random",
     features: str | None = None,
@@ -112,13 +112,12 @@ def load(
                          f"{', '.join(known) or 'none'}")
     chosen = known.get(features or maps.DEFAULT.get(name, ""))
     found = _SETS[name]
-    parts = found.parts(split, seed, data_dir)
+    x, y, x_test, y_test = found.parts(split, seed, data_dir)
     public = found.public
     if chosen is not None:
-        x, y, x_test, y_test = parts
         if features == "published scaling":
             low, high = x.min(0), x.max(0)
             x, x_test = ((a - low) / np.where(high > low, high - low, 1) for a in (x, x_test))
-        parts = (chosen.of(x), y, chosen.of(x_test), y_test)
+        x, x_test = chosen.of(x), chosen.of(x_test)
         public = (*public, *chosen.public)
-    return Dataset(name, *parts, found.prior, found.unit, public, found.people)
+    return Dataset(name, x, y, x_test, y_test, found.prior, found.unit, public, found.people)

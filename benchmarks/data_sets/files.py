@@ -19,7 +19,7 @@ import urllib.request
 import numpy as np
 from sklearn.datasets import load_svmlight_file
 
-Folder = str | os.PathLike | None
+Folder = str | os.PathLike[str] | None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,5 +29,5 @@ def parts(split: str, seed: int, data_dir: Folder) -> tuple[np.ndarray, ...]:
     """Training rows and labels, test rows and labels."""
     found = files.hold_out(*rows("trn", data_dir), seed)
     if split == "validation":
-        return files.hold_out(*found[:2], seed + 100)
+        return files.hold_out(found[0], found[1], seed + 100)
     return (*found[:2], *rows("tst", data_dir)) if split == "file" else found

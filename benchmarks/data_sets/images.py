@@ -29,8 +29,9 @@ _HELD_OUT = 10_000  # rows of the training file that validation tests on
 
 def raw(name: str, part: str, data_dir: Folder = None) -> tuple[np.ndarray, np.ndarray]:
     """Pixels uint8 `[n, 28, 28]` and classes uint8 `[n]` of "train" or "t10k"."""
-    return tuple(files.idx(FILES[name].read(f"{part}-{what}", data_dir))
-                 for what in ("images-idx3", "labels-idx1"))
+    pixels, classes = (files.idx(FILES[name].read(f"{part}-{what}", data_dir))
+                       for what in ("images-idx3", "labels-idx1"))
+    return pixels, classes
 
 
 def parts(name: str, split: str, seed: int, data_dir: Folder) -> tuple[np.ndarray, ...]:

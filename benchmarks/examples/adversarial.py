@@ -52,9 +52,9 @@ def fragile_classes(key: jax.Array, count: int, *, dim: int = 10
 def load(args: Any) -> tuple[Any, Any, str, tuple[str, ...]]:
     """Training and test pairs (x, y in {-1, 1}), the unit of privacy, and what is public."""
     if args.dataset == "fragile":
-        made = [fragile_classes(jax.random.key(i), n) for i, n in
-                enumerate((4_000 if args.quick else 20_000, 10_000))]
-        return *made, "one record (features, class)", ()
+        training, test = (fragile_classes(jax.random.key(i), n) for i, n in
+                          enumerate((4_000 if args.quick else 20_000, 10_000)))
+        return training, test, "one record (features, class)", ()
     found = data.load(args.dataset, data_dir=args.data_dir)
     train_rows = slice(4_000 if args.quick else None)
     return ((found.x_train[train_rows], 2 * found.y_train[train_rows] - 1),

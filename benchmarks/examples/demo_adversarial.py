@@ -18,6 +18,8 @@ for linear models; the closed form as in Xu, Caramanis and Mannor, "Robustness a
 support vector machines", JMLR 2009.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -68,17 +70,17 @@ def adversarial(*, radius: Saddle, shift: str = "against_label", penalty: float 
         raise ValueError("dual='best_response' is for shifts against labels without penalty: use "
                          "dual='ascent'.")
 
-    def loss(w, v, record):
+    def loss(w: Any, v: Any, record: Any) -> Any:
         x, y = record
         y = jnp.asarray(y, x.dtype)
         margin = y * (x @ w["weight"] + w["bias"])
         return jax.nn.softplus((-y if common else 1.0) * (v @ w["weight"]) - margin)
 
-    def worst(w):
+    def worst(w: Any) -> Any:
         norm = jnp.linalg.norm(w["weight"])
         return w["weight"] * (radius.v / jnp.where(norm > 0, norm, 1.0))
 
-    def project(z):
+    def project(z: Any) -> Any:
         w = optax.projections.projection_l2_ball(z.w, radius.w)
         if dual == "best_response":
             return Saddle(w, worst(w))
@@ -86,10 +88,10 @@ def adversarial(*, radius: Saddle, shift: str = "against_label", penalty: float 
         norm = jnp.linalg.norm(z.v)
         return Saddle(w, z.v * jnp.minimum(1.0, radius.v / jnp.where(norm > 0, norm, 1.0)))
 
-    def public(z):
+    def public(z: Any) -> Any:
         return Saddle(jax.tree.map(jnp.zeros_like, z.w), penalty * z.v)
 
-    def value(z, data):
+    def value(z: Any, data: Any) -> Any:
         mean = jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))
         return mean - penalty / 2 * (z.v @ z.v)
 

@@ -22,6 +22,7 @@ Below them a mixture on a ring to show generators on, and how near their samples
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +82,7 @@ def cosine_discriminator(key: jax.Array, *, dim: int, hidden: int, low: float, h
     first = first * (size / jnp.linalg.norm(first, axis=0))[None]
     offset = 2 * jnp.pi * jax.random.uniform(keys[2], (hidden,))
 
-    def discriminator(w, x):
+    def discriminator(w: Any, x: Any) -> Any:
         wave = jnp.cos(x @ first.astype(x.dtype) + offset.astype(x.dtype))
         return (2 / hidden) ** 0.5 * wave.astype(w.dtype) @ w
 
@@ -138,7 +139,7 @@ def limited(w: PyTree, limit: float, norm: str = "spectral") -> PyTree:
     if norm == "entry":
         return jax.tree.map(lambda x: jnp.clip(x, -limit, limit), w)
 
-    def shrink(x):
+    def shrink(x: Any) -> Any:
         if x.ndim != 2:
             return optax.projections.projection_l2_ball(x, limit)
         # x less what its too large singular directions have above the limit; from the smaller of
@@ -183,10 +184,10 @@ def wgan(discriminator: Callable[[PyTree, jax.Array], jax.Array],
     if jnp.ndim(fixed) < 1 or not len(fixed):
         raise ValueError(f"bank must be latent points [m, ...], got shape {jnp.shape(fixed)}.")
 
-    def real(w, _, record, *key):
+    def real(w: Any, _: Any, record: Any, *key: Any) -> Any:
         return discriminator(w, record)
 
-    def made(w, v, key=None):
+    def made(w: Any, v: Any, key: Any = None) -> Any:
         """Minus the mean score of what the generator makes, and the penalty."""
         points = fixed if key is None or fresh is None else latents(key, fresh.count, fresh.dim)
         fakes = jax.vmap(generator, (None, 0))(v, points)
@@ -195,7 +196,7 @@ def wgan(discriminator: Callable[[PyTree, jax.Array], jax.Array],
 
     public = saddle_operator(made)
 
-    def value(z, data):
+    def value(z: Any, data: Any) -> Any:
         return jnp.mean(jax.vmap(discriminator, (None, 0))(z.w, data)) + made(*z)
 
     return Problem(operator=saddle_operator(real),
@@ -242,7 +243,7 @@ def sliced_wasserstein(key: jax.Array, made: jax.Array, data: jax.Array,
     count = min(len(made), len(data))
     levels = (jnp.arange(count) + 0.5) / count
 
-    def quantiles(x, u):
+    def quantiles(x: jax.Array, u: jax.Array) -> jax.Array:
         return jnp.quantile(x @ u, levels)
 
     return jnp.mean(jax.lax.map(

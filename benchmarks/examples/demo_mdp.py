@@ -22,6 +22,8 @@ meant. Departures: mu ranges over the whole simplex; Euclidean projections; a de
 Below it a decision process to show: transitions from a known table, exact measures of policies.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,27 +61,27 @@ def mdp(*, states: int, actions: int, bias: float, design: np.ndarray | None = N
                          f"got shape {beta.shape} and sum {beta.sum():g}.")
     weight = 1 / beta
 
-    def loss(h, mu, record):
+    def loss(h: Any, mu: Any, record: Any) -> Any:
         i, a, j, r = record
         ratio = mu[i, a] * jnp.asarray(weight, mu.dtype)[i, a]
         return ratio * (h[j] - h[i] + jnp.asarray(r, h.dtype))
 
-    def value(z, data):
+    def value(z: Any, data: Any) -> Any:
         return jnp.mean(jax.vmap(loss, (None, None, 0))(z.w, z.v, data))
 
     # bilinear, so a player's gradient is the same everywhere and its best response a vertex
-    def best_h(mu, data):
+    def best_h(mu: Any, data: Any) -> Any:
         h = jnp.zeros(states, mu.dtype)
         return lowest(jax.grad(lambda h: value(Saddle(h, mu), data))(h))
 
-    def best_mu(h, data):
+    def best_mu(h: Any, data: Any) -> Any:
         mu = jnp.zeros(shape, h.dtype)
         return vertex(-jax.grad(lambda mu: value(Saddle(h, mu), data))(mu))
 
-    def lowest(g):
+    def lowest(g: Any) -> Any:
         return jnp.where(g > 0, -bias, bias).astype(g.dtype)
 
-    def vertex(g):
+    def vertex(g: Any) -> Any:
         return jax.nn.one_hot(jnp.argmin(g), g.size, dtype=g.dtype).reshape(g.shape)
 
     return Problem(

@@ -95,7 +95,8 @@ def mean_embedding(key: jax.Array, hyper: jmm.sgda.Hyper, frequencies: jax.Array
 
     problem = jmm.Problem(jmm.types.with_strategy(operator, "microbatch", 100))
     start = Saddle(jnp.zeros((2 * frequencies.shape[1], CLASSES), jnp.float32), ())
-    found: jax.Array = jmm.release(key, jmm.sgda.mechanism(hyper), 0, problem, start, records).w
+    found: jax.Array = jmm.release(key, jmm.sgda.mechanism(hyper), jnp.int32(0), problem, start,
+                                   records).w
     return found
 
 
@@ -130,7 +131,7 @@ def fitted(key: jax.Array, mean: jax.Array, frequencies: jax.Array, sizes: Sizes
         theirs = jnp.concatenate([mean[:k][some], mean[k:][some]])
         return jnp.sum(jnp.square(theirs - ours)) * (2 * k / sizes.some)
 
-    def step(carry: tuple, t: jax.Array) -> tuple[tuple, jax.Array]:
+    def step(carry: tuple[Any, ...], t: jax.Array) -> tuple[tuple[Any, ...], jax.Array]:
         v, memory = carry
         value, g = jax.value_and_grad(loss)(v, jax.random.fold_in(own, t))
         move, memory = adam.update(g, memory, v)

@@ -51,12 +51,12 @@ def two_populations(key: jax.Array, count: int, *, dim: int = 5, minority: float
 def tasks(records: int, rounds: int, data: Any) -> list[Task]:
     """The average model, the worst share of records, and the worst of the two populations."""
     g, pairs = data
-    loss, common = jmm.problems.squared_loss, dict(population=records,
-                                                   sampling=jmm.Poisson(rate=0.05))
+    loss = jmm.problems.squared_loss
+    common: dict[str, Any] = dict(population=records, sampling=jmm.Poisson(rate=0.05))
     theta = jnp.zeros(_DIM)
-    how = dict(iterations=rounds, averaging=jmm.averaging.TAIL)
+    how: dict[str, Any] = dict(iterations=rounds, averaging=jmm.averaging.TAIL)
     one = jmm.problems.worst_mixture(loss, shares=np.ones(1), radius=2.0)  # of one: the average
-    cvar = dict(divergence="cvar", level=_LEVEL)
+    cvar: dict[str, Any] = dict(divergence="cvar", level=_LEVEL)
     return [
         Task("average", one, Saddle(theta, jnp.ones(1)), (jnp.zeros_like(g), pairs),
              jmm.sgda.Hyper(query=Query(clip=Saddle(1.0, None), **common),

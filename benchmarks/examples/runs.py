@@ -133,14 +133,14 @@ def _float32(x: Any) -> jax.Array:
     return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
-def row(found: Trained, delta: float, **measures: Sequence[float]) -> dict[str, Any]:
+def row(found: Trained, delta: float, **measures: Sequence[float] | np.ndarray) -> dict[str, Any]:
     """One line of the results: mean and standard error over the seeds of each measure."""
     private = found.epsilon < math.inf
     line: dict[str, Any] = {"method": found.task.name,
                             "epsilon": found.epsilon if private else None,
                             "delta": delta if private else None}
-    for name, values in measures.items():
-        values = np.asarray(values, np.float64)
+    for name, measured in measures.items():
+        values = np.asarray(measured, np.float64)
         line[name] = float(values.mean())
         line[f"{name}_se"] = (
             float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0)

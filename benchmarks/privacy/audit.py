@@ -40,8 +40,8 @@ CLIP = Saddle(0.5, 2.0)
 BOTH = ("replace_one", "add_or_remove_one")
 REPLACED = ("replace_one",)
 
-RESOLVENT = dict(bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0, population=POPULATION,
-                 assumes="lipschitz")
+RESOLVENT: dict[str, Any] = dict(bound=0.5, prox=2.0, lipschitz=0.0, diameter=10.0,
+                                 population=POPULATION, assumes="lipschitz")
 STREAMS = stream_attack.attacks  # and the algorithms that read a record once by these
 
 

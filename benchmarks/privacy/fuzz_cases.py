@@ -14,7 +14,7 @@ from jaxminimax import Saddle
 
 Maker = Callable[[np.random.Generator], Any]
 
-HOSTILE = (
+HOSTILE: tuple[Any, ...] = (
     math.nan, math.inf, -math.inf, -1.0, -0.0, 0, 0.0, 0.5, 1, 1.0, 2.5, 5e-324, 1e-300, 1e-30,
     1e30, 1e308, 2**31, 2**70, -(2**70), True, False, None, "", "1", "nan", b"1", 1j, (), [], {},
     (1.0,), object(), np.float32(math.nan), np.float64(math.inf), np.int8(-3), np.array([1.0, 2.0]),

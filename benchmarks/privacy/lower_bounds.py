@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,7 @@ def masses(means: np.ndarray, sigma: float, edges: np.ndarray) -> np.ndarray:
     return special.ndtr(np.where(right, -low, high)) - special.ndtr(np.where(right, -high, low))
 
 
-def pair(one: tuple, other: tuple, sigma: float) -> Pair:
+def pair(one: tuple[Any, ...], other: tuple[Any, ...], sigma: float) -> Pair:
     """The cells of two Gaussian mixtures in one or two dimensions."""
     means = np.concatenate([one[1], other[1]])
     dim = means.shape[1]
@@ -192,7 +192,7 @@ def composed(mechanism: jmm.mechanism.description.Mechanism, epsilon: float) -> 
     return curve.delta_of(cost.described(), epsilon, "replace_one")
 
 
-def table(dim: int, sizes: list[tuple[int, int]], seed: int = 0) -> list[dict]:
+def table(dim: int, sizes: list[tuple[int, int]], seed: int = 0) -> list[dict[str, Any]]:
     """One step: the largest ratio attained / claimed for each sampler, size, noise and alpha."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -210,9 +210,9 @@ def table(dim: int, sizes: list[tuple[int, int]], seed: int = 0) -> list[dict]:
 
 
 def row(sampler: str, dim: int, n: int, m: int, z: float, epsilon: float,
-        pairs: list[list[Pair]]) -> dict:
+        pairs: Sequence[list[Pair]]) -> dict[str, Any]:
     """Two steps: the divergences at e^epsilon beside the accountant's delta."""
-    attained = two_steps(*pairs, epsilon)
+    attained = two_steps(pairs[0], pairs[1], epsilon)
     bound = composed(described(sampler, n, m, z, 2), epsilon)
     return {"steps": 2, "sampler": sampler, "dimension": dim, "n": n, "m": m,
             "noise_multiplier": z, "epsilon": epsilon, **attained, "claimed": bound,
@@ -230,7 +230,7 @@ def cells(sampler: str, m: int, z: float, data: list[tuple[np.ndarray, ...]],
 
 
 def two_step_table(dim: int, sizes: list[tuple[int, int]], noises: tuple[float, ...] = (0.7, 2.0),
-                   seed: int = 0) -> list[dict]:
+                   seed: int = 0) -> list[dict[str, Any]]:
     """Two adaptive steps of every sampler, size, noise and epsilon."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -243,7 +243,7 @@ def two_step_table(dim: int, sizes: list[tuple[int, int]], noises: tuple[float, 
     return rows
 
 
-def cited() -> list[dict]:
+def cited() -> list[dict[str, Any]]:
     """Ten records, four drawn: beats composing the library's add and remove pairs, .141984 at .3.
 
     The others are all alike, anywhere between the two vectors of the differing record.
@@ -255,7 +255,7 @@ def cited() -> list[dict]:
     return [row("fixed", 1, n, m, z, epsilon, [made, made]) for epsilon in (0.3, 1.0)]
 
 
-def correlated_table() -> list[dict]:
+def correlated_table() -> list[dict[str, Any]]:
     """Releases with correlated noise: the first record against its opposite, by linear algebra.
 
     All releases are one Gaussian vector of covariance z^2 R R^T, and the record moves it by twice
@@ -286,11 +286,11 @@ def correlated_table() -> list[dict]:
 
 
 # how far the adversary moves the point after the anchor's answer, for the clip of the difference
-_MOVES = {"always 1": lambda y: 1.0, "by the answer": abs,
+_MOVES: dict[str, Callable[[float], float]] = {"always 1": lambda y: 1.0, "by the answer": abs,
           "by its sign": lambda y: 0.0 if y < 0 else 2.0}
 
 
-def windows_table() -> list[dict]:
+def windows_table() -> list[dict[str, Any]]:
     """An anchor and a difference, clipped at a length that the adversary reads off the first.
 
     Everything is in absolute numbers: the second answer has cells of its own, whatever its noise.

@@ -25,6 +25,7 @@ from benchmarks.common import report
 from benchmarks.privacy import formulas
 from jaxminimax import Saddle
 from jaxminimax.accounting import answers, calibration, curve
+from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism import with_noise
 from jaxminimax.mechanism.costs import Charge
 
@@ -114,7 +115,7 @@ def pair(n: int, batch: int, z: float, times: int, delta: float, *, replacement:
 
 def gaussian(ratio: float, delta: float) -> float:
     """Exact epsilon of a Gaussian with this noise over sensitivity."""
-    return curve.gaussian_epsilon(1 / ratio, delta)
+    return gaussian_epsilon(1 / ratio, delta)
 
 
 def repeat(z: Saddle, n: int, sampling: Any, times: int) -> jmm.Repeat:

@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
@@ -87,7 +88,7 @@ def odometer(one: jmm.Repeat) -> list[dict[str, Any]]:
     state = jmm.sgda.init(Saddle(np.zeros(1), np.zeros(1)), hyper)
     found = []
     for end in _ENDS:
-        stopped = state._replace(spent=np.int32(end))
+        stopped = state._replace(spent=jnp.int32(end))
         said = jmm.statement(jmm.sgda, hyper, stopped, delta=_DELTA)
         found.append({"end": end, "looking": said.epsilon_if_stopped_by_looking,
                       "fixed": said.epsilon_spent_if_fixed})
@@ -98,7 +99,7 @@ def rounding() -> list[dict[str, Any]]:
     """By how much noise multipliers are read as smaller because releases are rounded to a grid."""
     return [{"sampling": type(sampling).__name__, "noise_multiplier": z,
              "share": 1 - jmm.Repeat(query=dataclasses.replace(_with(z), sampling=sampling),
-                                     times=1).charged("replace_one") / z}
+                                     times=1).effective_noise_multiplier("replace_one") / z}
             for sampling in (jmm.Full(), _QUERY.sampling) for z in _MULTIPLIERS]
 
 

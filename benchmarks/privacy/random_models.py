@@ -50,25 +50,25 @@ class Layer(NamedTuple):
     apply: Callable[[dict[str, Array], Array, Array], Array]
 
 
-def _dense(p: dict, h: Array, ids: Array) -> Array:
+def _dense(p: dict[str, Any], h: Array, ids: Array) -> Array:
     return jnp.tanh(h @ p["m"] + p["b"])
 
 
-def _scaled(p: dict, h: Array, ids: Array) -> Array:
+def _scaled(p: dict[str, Any], h: Array, ids: Array) -> Array:
     return h @ (0.3 * p["m"]) + h @ (p["m"] / jnp.sqrt(h.shape[1]))
 
 
-def _stacked(p: dict, h: Array, ids: Array, **how: Any) -> Array:
+def _stacked(p: dict[str, Any], h: Array, ids: Array, **how: Any) -> Array:
     return jax.lax.scan(lambda h, q: (h + jnp.tanh(h @ q["m"] + q["b"]), None), h, p, **how)[0]
 
 
-def _rematerialised(p: dict, h: Array, ids: Array) -> Array:
+def _rematerialised(p: dict[str, Any], h: Array, ids: Array) -> Array:
     body = jax.checkpoint(lambda h, m: (h + jnp.arcsinh(h @ (2.0 * m)), jnp.sum(h)))
     h, sums = jax.lax.scan(body, h, p["m"])
     return h + jnp.sum(sums)
 
 
-def _recurrent(p: dict, h: Array, ids: Array) -> Array:
+def _recurrent(p: dict[str, Any], h: Array, ids: Array) -> Array:
     def cell(state: Array, row: Array) -> tuple[Array, Array]:
         state = jnp.tanh(row @ p["in"] + state @ p["loop"] + p["b"])
         return state, state + row
@@ -76,100 +76,100 @@ def _recurrent(p: dict, h: Array, ids: Array) -> Array:
     return jax.lax.scan(cell, jnp.zeros_like(h[0]), h)[1]
 
 
-def _deep(p: dict, h: Array, ids: Array) -> Array:
+def _deep(p: dict[str, Any], h: Array, ids: Array) -> Array:
     def layer(h: Array, m: Array) -> tuple[Array, None]:
         return jax.lax.scan(lambda s, row: (jnp.tanh(s @ m + row),) * 2, h[0], h)[1], None
 
     return jax.lax.scan(layer, h, p["m"])[0]
 
 
-def _heads(p: dict, h: Array, ids: Array) -> Array:
+def _heads(p: dict[str, Any], h: Array, ids: Array) -> Array:
     mixed = jnp.einsum("tc,hcd->htd", h, p["in"])
     return jnp.einsum("htd,hdc->tc", jnp.tanh(mixed), p["out"])
 
 
-def _experts(p: dict, h: Array, ids: Array) -> Array:
+def _experts(p: dict[str, Any], h: Array, ids: Array) -> Array:
     parts = jnp.arcsinh(h).reshape(h.shape[0], 2, -1)
     return jax.vmap(jnp.matmul, (1, 0), 1)(parts, p["m"]).reshape(h.shape)
 
 
-def _sliced(p: dict, h: Array, ids: Array) -> Array:
+def _sliced(p: dict[str, Any], h: Array, ids: Array) -> Array:
     m = p["m"]
     return jnp.tanh(h @ m[0]) @ m[-1] + jnp.tanh(h) @ m[0].T + jnp.sum(h @ m[1, :, ::2])
 
 
-def _overlapping(p: dict, h: Array, ids: Array) -> Array:
+def _overlapping(p: dict[str, Any], h: Array, ids: Array) -> Array:
     parts = [jnp.einsum("tc,gcd->tgd", jnp.arcsinh(h), p["m"][i: i + 2]) for i in (0, 1)]
     return h + jnp.sum(jnp.tanh(parts[0]) * parts[1], 1)
 
 
-def _convolution(p: dict, h: Array, ids: Array) -> Array:
+def _convolution(p: dict[str, Any], h: Array, ids: Array) -> Array:
     return jax.lax.conv_general_dilated(
         jnp.tanh(h)[None], p["k"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"),
         feature_group_count=h.shape[1] // p["k"].shape[1])[0]
 
 
-def _normed(p: dict, h: Array, ids: Array) -> Array:
+def _normed(p: dict[str, Any], h: Array, ids: Array) -> Array:
     h = jnp.tanh(h) + p["position"]
     return (h - jnp.mean(h, 1, keepdims=True)) / jnp.sqrt(1 + jnp.var(h, 1, keepdims=True)
                                                            ) * p["scale"] + p["shift"]
 
 
-def _chain(p: dict, h: Array, ids: Array) -> Array:
+def _chain(p: dict[str, Any], h: Array, ids: Array) -> Array:
     return jnp.einsum("tc,cd,de->te", h, p["a"], p["b"])
 
 
-def _low_rank(p: dict, h: Array, ids: Array) -> Array:
+def _low_rank(p: dict[str, Any], h: Array, ids: Array) -> Array:
     frozen = jax.lax.stop_gradient(p["m"])
     return jnp.tanh(h @ frozen + 0.5 * (h @ p["a"]) @ p["b"])
 
 
-def _low_rank_sum(p: dict, h: Array, ids: Array) -> Array:
-    def layer(h: Array, q: dict) -> tuple[Array, None]:
+def _low_rank_sum(p: dict[str, Any], h: Array, ids: Array) -> Array:
+    def layer(h: Array, q: dict[str, Any]) -> tuple[Array, None]:
         return h + jnp.tanh(h @ (q["m"] + 0.5 * q["a"] @ q["b"])), None
 
     return jax.lax.scan(layer, h, p)[0]
 
 
-def _even(p: dict, h: Array, ids: Array) -> Array:
+def _even(p: dict[str, Any], h: Array, ids: Array) -> Array:
     return h @ (p["m"] + p["m"].T - p["a"] @ p["m"] @ p["b"])
 
 
-def _weight_normed(p: dict, h: Array, ids: Array) -> Array:
+def _weight_normed(p: dict[str, Any], h: Array, ids: Array) -> Array:
     m = p["g"] * p["m"] / jnp.sqrt(1e-6 + jnp.sum(p["m"] ** 2, 0))
     return jax.lax.scan(lambda s, row: (jnp.tanh(s @ m + row),) * 2, h[0], h)[1]
 
 
-def _standardised(p: dict, h: Array, ids: Array) -> Array:
+def _standardised(p: dict[str, Any], h: Array, ids: Array) -> Array:
     k = (p["k"] - jnp.mean(p["k"], (0, 1))) / jnp.sqrt(0.1 + jnp.var(p["k"], (0, 1)))
     return _convolution({"k": k}, h, ids) + h @ (p["m"] * np.tri(h.shape[1], dtype=np.float32))
 
 
-def _spectral(p: dict, h: Array, ids: Array) -> Array:
+def _spectral(p: dict[str, Any], h: Array, ids: Array) -> Array:
     m = p["m"] / jnp.sqrt(0.1 + jnp.sum(p["m"] ** 2))
     return h @ m + jnp.arcsinh(h) @ m.T + jnp.tanh(h @ p["m"])
 
 
-def _table(p: dict, h: Array, ids: Array) -> Array:
+def _table(p: dict[str, Any], h: Array, ids: Array) -> Array:
     return h * 0.1 + p["table"][ids]
 
 
-def _table_in_loop(p: dict, h: Array, ids: Array) -> Array:
+def _table_in_loop(p: dict[str, Any], h: Array, ids: Array) -> Array:
     return jax.lax.scan(lambda s, i: (jnp.tanh(s + p["table"][i]),) * 2, h[0], ids)[1]
 
 
-def _tied(p: dict, h: Array, ids: Array) -> Array:
+def _tied(p: dict[str, Any], h: Array, ids: Array) -> Array:
     scores = jnp.arcsinh(h + p["table"][ids]) @ p["table"].T
     return jax.nn.softmax(scores) @ p["table"]
 
 
-def _tied_logits(p: dict, h: Array, ids: Array) -> Array:
+def _tied_logits(p: dict[str, Any], h: Array, ids: Array) -> Array:
     table = p["table"]
     rows = jnp.arcsinh(h) + table[3 * ids] - table[3 * ids[:1]]
     return h + (rows @ table.T)[:, :h.shape[1]]
 
 
-def _unknown(p: dict, h: Array, ids: Array) -> Array:
+def _unknown(p: dict[str, Any], h: Array, ids: Array) -> Array:
     h = jax.lax.cond(jnp.sum(h) > 0, lambda: h @ p["branch"], lambda: h)
     (h, _), _ = jax.lax.scan(lambda c, _: ((jnp.arcsinh(c[0] @ c[1]), -c[1]), None),
                              (h, p["carry"]), None, length=2)
@@ -220,7 +220,7 @@ class Model(NamedTuple):
     """
 
     names: tuple[str, ...]
-    loss: Callable
+    loss: Callable[..., Any]
     z: Saddle
     records: dict[str, np.ndarray]
 
@@ -248,7 +248,7 @@ def covering(seeds: Iterable[int]) -> list[int]:
 def draw(seed: int, dtype: Any) -> Model:
     """A random model of two to four layers."""
     rng, t, c, names = _begun(seed)
-    players: tuple[dict, dict] = {}, {}
+    players: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     owner = {}
     for place, name in enumerate(names):
         for leaf, shape in LAYERS[name].shapes(t, c).items():
@@ -257,7 +257,7 @@ def draw(seed: int, dtype: Any) -> Model:
                 rng.normal(size=shape) / np.sqrt(c), dtype)
     linear = rng.random(len(names)) < 0.5
 
-    def loss(w: dict, v: dict, x: dict) -> jax.Array:
+    def loss(w: dict[str, Any], v: dict[str, Any], x: dict[str, Any]) -> jax.Array:
         h = x["features"]
         for place, name in enumerate(names):
             p = {leaf: (w, v)[who][f"{at} {leaf}"] for (at, leaf), who in owner.items()
@@ -304,7 +304,7 @@ def examine(model: Model) -> Found:
     clip = Saddle(0.3, 2.0)
 
     @functools.partial(jax.jit, static_argnums=0)
-    def apart(strategy: str, masks: Array, z: Saddle, records: dict) -> Saddle:
+    def apart(strategy: str, masks: Array, z: Saddle, records: dict[str, Any]) -> Saddle:
         total = clipped_sum(saddle_operator(model.loss), clip, strategy=strategy)
         return jax.vmap(total, (None, None, 0))(z, records, masks)
 

@@ -5,6 +5,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def attained(t: float, times: int, epsilon: float, points: int = 60) -> float:
 
 
 def table(moves: tuple[float, ...] = (0.1, 0.5, 2.0, 6.0),
-          counts: tuple[int, ...] = (1, 2, 3, 10, 40)) -> list[dict]:
+          counts: tuple[int, ...] = (1, 2, 3, 10, 40)) -> list[dict[str, Any]]:
     """Indices of the largest score, chosen adaptively: attained against claimed epsilon.
 
     At epsilon = 0 the attained delta against that of the block's profile.
@@ -41,7 +42,8 @@ def table(moves: tuple[float, ...] = (0.1, 0.5, 2.0, 6.0),
     for t, times, share in itertools.product(moves, counts, (0.0, 0.2, 0.5)):
         z = 1 / t
         index = jmm.mechanism.Selection(bound=1.0, sizes=(10,), noise_multiplier=z, times=times)
-        t = 1 / index.charged("replace_one")  # rounding is charged, and not attained
+        # rounding is charged, and not attained
+        t = 1 / index.effective_noise_multiplier("replace_one")
         epsilon = share * t * times
         delta = attained(t, times, epsilon)
         block = float(selection.block(t, times).profile(np.array([epsilon]))[0])

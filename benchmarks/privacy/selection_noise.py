@@ -11,6 +11,7 @@ import argparse
 import math
 import time
 import warnings
+from typing import Any
 
 import jaxminimax as jmm
 from benchmarks.common import report
@@ -22,7 +23,7 @@ _GUMBEL = math.pi / math.sqrt(6)  # deviation of a Gumbel number
 
 def deviations(times: int, epsilon: float, delta: float) -> tuple[float, float, float]:
     """Of noise on an index, Gaussian and Laplace, for that many releases."""
-    how = dict(bound=1.0, sizes=(1,), times=times)
+    how: dict[str, Any] = dict(bound=1.0, sizes=(1,), times=times)
     with warnings.catch_warnings():  # of a delta above 1 / n: the number of records is nothing here
         warnings.simplefilter("ignore", UserWarning)
         index, gaussian, laplace = (

@@ -109,7 +109,8 @@ def whitening(released: np.ndarray, dim: int, ridge: float) -> tuple[np.ndarray,
     return mean, (axes / np.sqrt(np.maximum(size, 0) + ridge)) @ axes.T
 
 
-def plan(s: Whitened, n: int, dim: int, prior: float, epsilon: float, delta: float) -> tuple:
+def plan(s: Whitened, n: int, dim: int, prior: float, epsilon: float,
+         delta: float) -> tuple[Any, ...]:
     """The release of moments and `sgda`'s hyper-parameters, which together cost epsilon.
 
     Raises:
@@ -166,7 +167,7 @@ def mlp(s: settings.Settings, dataset: data.Dataset, epsilon: float, delta: floa
 
 
 def _found(aucs: list[float], hyper: Any, state: Any, dataset: data.Dataset, delta: float,
-           alongside: tuple, seconds: float, more: tuple[str, ...]) -> dict[str, Any]:
+           alongside: tuple[Any, ...], seconds: float, more: tuple[str, ...]) -> dict[str, Any]:
     whole = jmm.Sequence(parts=(*alongside, jmm.sgda.mechanism(hyper)))
     said = jmm.statement(
         jmm.sgda, hyper, state, delta=delta, alongside=alongside, unit=dataset.unit,

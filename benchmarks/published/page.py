@@ -79,7 +79,8 @@ def of_fermi(file: pathlib.Path) -> list[Row]:
     if not file.exists():
         return []
     stored = json.loads(file.read_text(encoding="utf-8"))
-    rows, known = [], {}
+    rows: list[Row] = []
+    known: dict[Any, Any] = {}
     for r in stored.get("published", stored["rows"]):
         if r.get("published") is None:
             continue
@@ -143,7 +144,7 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def markdown(rows: Sequence[Row], details: Sequence[dict], assumed: Sequence[str]) -> str:
+def markdown(rows: Sequence[Row], details: Sequence[dict[str, Any]], assumed: Sequence[str]) -> str:
     """The page: what is compared, tables, the re-runs, what is assumed."""
     lines = ["# The published record at a true ε", "",
              "*Published*: as printed, at the claimed ε. *Ours*: mean ± standard error over seeds, "

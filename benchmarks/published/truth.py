@@ -64,7 +64,8 @@ def of_the_pair(parts: Parts, delta: float, up: bool) -> float:
         middle = (loss[1:] + loss[:-1]) / 2
         wide += times * float(mass @ middle) + 3 * math.sqrt(times * float(mass @ middle**2))
         laws.append((loss[1:] if up else loss[:-1], mass, times))
-    grid, whole = wide / (100 * sum(times for _, _, times in parts)), None
+    grid = wide / (100 * sum(times for _, _, times in parts))
+    whole: Any = None
     for loss, mass, times in laws:
         cell = (np.ceil if up else np.floor)(loss / grid).astype(int)
         probs, outside = np.bincount(cell - cell[0], weights=mass), 1e-17 * up
@@ -105,7 +106,8 @@ def deviations(cell: Cell) -> tuple[float, float]:
     return math.sqrt(EPOCHS / PERIOD) * root / budget, root / budget
 
 
-def _loss(w: dict, alpha: jax.Array, x: jax.Array, y: jax.Array, p: float) -> jax.Array:
+def _loss(w: dict[str, Any], alpha: jax.Array, x: jax.Array, y: jax.Array,
+                 p: float) -> jax.Array:
     """The AUC margin loss of the program, and its sigmoid scores."""
     s = _scores(w, x)
     squares = (1 - p) * (s - w["a"]) ** 2 * y + p * (s - w["b"]) ** 2 * (1 - y)
@@ -113,12 +115,13 @@ def _loss(w: dict, alpha: jax.Array, x: jax.Array, y: jax.Array, p: float) -> ja
     return jnp.mean(squares + 2 * alpha * apart) + 2 * alpha * p * (1 - p) - p * (1 - p) * alpha**2
 
 
-def _scores(w: dict, x: jax.Array) -> jax.Array:
+def _scores(w: dict[str, Any], x: jax.Array) -> jax.Array:
     hidden = jax.nn.relu(x @ w["W1"] + w["b1"][None])
     return jax.nn.sigmoid(hidden @ w["W2"] + w["b2"][None])[..., 0]
 
 
-def record_norms(w: dict, alpha: jax.Array, x: jax.Array, y: jax.Array, p: float) -> jax.Array:
+def record_norms(w: dict[str, Any], alpha: jax.Array, x: jax.Array, y: jax.Array,
+                 p: float) -> jax.Array:
     """Norm over all tensors of every record's own gradient, `[b]`; in closed form."""
     h = x @ w["W1"] + w["b1"][None]
     r = jax.nn.relu(h)
@@ -135,10 +138,10 @@ def _clip(t: jax.Array, c: Any) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="p")
-def _epoch(carry: tuple, x: jax.Array, y: jax.Array, take: jax.Array, key: jax.Array,
-           sigma: tuple, p: float) -> tuple:
+def _epoch(carry: tuple[Any, ...], x: jax.Array, y: jax.Array, take: jax.Array, key: jax.Array,
+           sigma: tuple[Any, ...], p: float) -> tuple[Any, ...]:
     """An epoch of the program's update; per round the largest record's gradient, and W1's noise."""
-    def one(carry: tuple, rows: jax.Array) -> tuple:
+    def one(carry: tuple[Any, ...], rows: jax.Array) -> tuple[Any, ...]:
         w, alpha, old, before, v, r = carry
         xs, ys, ks = x[rows], y[rows], jax.random.split(jax.random.fold_in(key, r), 1 + len(w))
         for k in range(INNER):  # the first gradient is added to one of before
@@ -162,8 +165,8 @@ def _epoch(carry: tuple, x: jax.Array, y: jax.Array, take: jax.Array, key: jax.A
     return jax.lax.scan(one, carry, take)
 
 
-def _start(key: jax.Array, dim: int) -> dict:
-    def uniform(k: jax.Array, shape: tuple, bound: float) -> jax.Array:
+def _start(key: jax.Array, dim: int) -> dict[str, Any]:
+    def uniform(k: jax.Array, shape: tuple[Any, ...], bound: float) -> jax.Array:
         return bound * jax.random.uniform(k, shape, minval=-1, maxval=1)
 
     a, b, c, d = jax.random.split(key, 4)
@@ -188,8 +191,8 @@ def rerun(cell: Cell, dataset: data.Dataset, epochs: int, seed: int = 0) -> dict
     shares = [positive, min(size - positive, len(where[1]))]
     w = _start(key, x.shape[1])
     still = jax.tree.map(jnp.zeros_like, w)
-    carry: tuple = (w, jnp.zeros(()), w, still, still, jnp.int32(0))
-    seen, noise, best = 0.0, [], 0.0
+    carry: tuple[Any, ...] = (w, jnp.zeros(()), w, still, still, jnp.int32(0))
+    seen, noise, best = 0.0, list[Any](), 0.0
     for _ in range(epochs):
         orders = [rng.permutation(k) for k in where]
         rounds = min(len(o) // k for o, k in zip(orders, shares, strict=True))

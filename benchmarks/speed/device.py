@@ -37,7 +37,7 @@ _HOT = 5
 _NO_KERNELS = ("Thunk", "Threadpool", "while", "call", "conditional")  # what only holds others
 
 
-def entry(case: Case, generator: str, data: tuple, steps: int) -> Entry:
+def entry(case: Case, generator: str, data: tuple[Any, ...], steps: int) -> Entry:
     """The library's steps, rows drawn with replacement, with keys of one generator."""
     query = ours.query(jmm.FixedSize(batch=case.batch, replacement=True), case.n)
     settings, problem = ours.hyper(jmm.sgda, query, steps), ours.problem(case)
@@ -51,9 +51,9 @@ def entry(case: Case, generator: str, data: tuple, steps: int) -> Entry:
                          lambda x, y: {})
 
 
-def own_times(events: Iterable[tuple[str, float, float]]) -> collections.Counter[str]:
+def own_times(events: Iterable[tuple[str, float, float]]) -> dict[str, float]:
     """What events take without those within them; an event is a name, a start and a duration."""
-    total: collections.Counter[str] = collections.Counter()
+    total: dict[str, float] = collections.defaultdict(float)
     open_: list[tuple[str, float]] = []  # around the next event, with their ends
     for name, start, duration in sorted(events, key=lambda e: (e[1], -e[2])):
         while open_ and open_[-1][1] <= start:

@@ -41,7 +41,7 @@ def tied(rng: np.random.Generator) -> Model:
     table, t, o, batch = 1000, 64, 128, 32
     ids = rng.integers(0, table, (batch, t + 1)).astype(np.int32)
 
-    def loss(w: dict, v: tuple, x: Array) -> Array:
+    def loss(w: dict[str, Any], v: tuple[Any, ...], x: Array) -> Array:
         h = jnp.tanh(w["table"][x[:-1]] @ w["hidden"])
         logits = h @ w["table"].T
         return jnp.mean(jax.nn.logsumexp(logits, 1) - jnp.take_along_axis(
@@ -59,10 +59,10 @@ def wide_tied(rng: np.random.Generator) -> Model:
 
 def weight_normed(rng: np.random.Generator) -> Model:
     """A perceptron 784-256-256-10 whose matrices have columns of length g."""
-    def layer(p: dict, h: Array) -> Array:
+    def layer(p: dict[str, Any], h: Array) -> Array:
         return h @ (p["g"] * p["m"] / jnp.linalg.norm(p["m"], axis=0))
 
-    def loss(w: list, v: tuple, x: Array) -> Array:
+    def loss(w: list[Any], v: tuple[Any, ...], x: Array) -> Array:
         for p in w[:-1]:
             x = jax.nn.relu(layer(p, x))
         return jnp.sum(jnp.tanh(layer(w[-1], x)))
@@ -75,7 +75,7 @@ def weight_normed(rng: np.random.Generator) -> Model:
 
 def weight_normed_recurrent(rng: np.random.Generator) -> Model:
     """A recurrent network of 128 over 64 steps, both of its matrices of weight norm."""
-    def loss(w: dict, v: tuple, x: Array) -> Array:
+    def loss(w: dict[str, Any], v: tuple[Any, ...], x: Array) -> Array:
         a, b = (p["g"] * p["m"] / jnp.linalg.norm(p["m"], axis=0) for p in (w["in"], w["loop"]))
         last, _ = jax.lax.scan(lambda s, row: (jnp.tanh(row @ a + s @ b), None),
                                jnp.zeros(128), x)
@@ -87,7 +87,7 @@ def weight_normed_recurrent(rng: np.random.Generator) -> Model:
 
 def standardised(rng: np.random.Generator) -> Model:
     """Four convolutions of 32 features, 3 x 3, with standardised kernels, on 16 x 16 pixels."""
-    def loss(w: list, v: tuple, x: Array) -> Array:
+    def loss(w: list[Any], v: tuple[Any, ...], x: Array) -> Array:
         for k in w:
             k = (k - jnp.mean(k, (0, 1, 2))) / jnp.sqrt(1e-4 + jnp.var(k, (0, 1, 2))) / 17
             x = jax.nn.relu(jax.lax.conv_general_dilated(
@@ -107,12 +107,12 @@ def low_rank(rng: np.random.Generator, merged: bool = False) -> Model:
     w = {name: {"a": _normal(rng, layers, k, rank), "b": _normal(rng, layers, rank, o)}
          for name, (k, o) in shapes.items()}
 
-    def times(h: Array, m: Array, p: dict) -> Array:
+    def times(h: Array, m: Array, p: dict[str, Any]) -> Array:
         if merged:
             return h @ (m + 0.5 * p["a"] @ p["b"])
         return h @ m + 0.5 * (h @ p["a"]) @ p["b"]
 
-    def layer(h: Array, both: tuple[dict, dict]) -> tuple[Array, None]:
+    def layer(h: Array, both: tuple[dict[str, Any], dict[str, Any]]) -> tuple[Array, None]:
         m, p = both
         n = h / jnp.sqrt(1e-6 + jnp.mean(h**2, 1, keepdims=True))
         q, k, u = (times(n, m[i], p[i]).reshape(-1, 4, c // 4) for i in ("q", "k", "u"))
@@ -120,7 +120,7 @@ def low_rank(rng: np.random.Generator, merged: bool = False) -> Model:
         h = h + times(jnp.einsum("hts,she->the", mixed, u).reshape(-1, c), m["o"], p["o"])
         return h + times(jax.nn.gelu(times(h, m["up"], p["up"])), m["down"], p["down"]), None
 
-    def loss(w: dict, v: tuple, x: Array) -> Array:
+    def loss(w: dict[str, Any], v: tuple[Any, ...], x: Array) -> Array:
         return jnp.mean(jnp.tanh(jax.lax.scan(layer, x, (frozen, w))[0]))
 
     return Model(loss, w, rng.normal(size=(32, 64, c)).astype(np.float32))
@@ -152,7 +152,7 @@ def compiled(way: str, model: Model) -> Any:
         return jax.grad(lambda w: jnp.sum(jax.vmap(lambda x: model.loss(w, (), x))(records)))(w)
 
     def clipped(w: Any, records: Any) -> Any:
-        size = {"microbatch": 8} if way.startswith("microbatch") else {}
+        size: dict[str, Any] = {"microbatch": 8} if way.startswith("microbatch") else {}
         return clipped_sum(saddle_operator(model.loss), Saddle(1.0, None),
                            strategy=way.split(" ")[0], **size)(Saddle(w, ()), records).w
 

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
             same = all(jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)),
                                                  first["device"], state))
                        for state in first.values())
-            times = {way: [] for way in ways}
+            times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
             for _ in range(args.repeats):  # in turn, so that a busy machine is busy for all
                 for way, data in ways.items():
                     times[way].append(seconds(data, hyper, problem, args.features)[:2])

@@ -151,14 +151,15 @@ def draws(count: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
         query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                           population=count, sampling=jmm.Poisson(rate=batch / count))
         once = jmm.Repeat(query=query, times=10)
-        draw = jax.jit(lambda k, once=once: sample_of_release(jax.random.key(0), once, k)[1].rows)
+        draw = jax.jit(lambda k, once=once: sample_of_release(jax.random.key(0), once, k).rows)
         taken = []
         for k in range(6):
             begun = time.process_time()
             jax.block_until_ready(draw(jnp.int32(k)))
             taken.append(time.process_time() - begun)
-        found.append({"rows": count, "batch": batch, "cpu ms": 1e3 * min(taken[1:])})
-        print("{rows:,d} rows, a sample of {batch:,d}: {cpu ms:.2f} ms".format(**found[-1]))
+        cost = 1e3 * min(taken[1:])
+        found.append({"rows": count, "batch": batch, "cpu ms": cost})
+        print(f"{count:,d} rows, a sample of {batch:,d}: {cost:.2f} ms")
     return found
 
 
@@ -185,7 +186,7 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
                 ways["reader"] = jmm.placement.HostData(Made(n, args.features))
         for workload in args.workloads:
             here = [way for way in ways if workload == "linear" or way in ("device", "files")]
-            times: dict[str, list] = {way: [] for way in here}
+            times: dict[str, list[Any]] = {way: [] for way in here}
             peaks = dict.fromkeys(here, 0)
             for turn in range(args.repeats + 1):  # the first compiles
                 for way in here:

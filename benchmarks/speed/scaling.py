@@ -95,7 +95,7 @@ def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int
     def release(key: jax.Array, spent: jax.Array, z: Saddle, data: Any) -> Saddle:
         return jmm.release(key, mechanism, spent, problem, z, data)
 
-    program = jax.jit(release).lower(jax.random.key(0), jnp.int32(0), z, data).compile()
+    program: Any = jax.jit(release).lower(jax.random.key(0), jnp.int32(0), z, data).compile()
     return Step(devices, shard_sums.pass_rows(query, size, devices),
                 program.cost_analysis()["flops"], collectives(program.as_text()),
                 sum(x.size for x in jax.tree.leaves(z)),

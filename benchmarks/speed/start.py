@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import report
@@ -41,7 +40,7 @@ def parser() -> report.Parser:
 
 
 def program(name: str, rows: int = 60_000, features: int = 22, rounds: int = ROUNDS,
-            ) -> tuple[Callable, tuple]:
+            ) -> tuple[Any, tuple[Any, ...]]:
     """A whole run that is still to be compiled, and its arguments; rows have shapes alone."""
     import jax
     import jax.numpy as jnp
@@ -58,10 +57,11 @@ def program(name: str, rows: int = 60_000, features: int = 22, rounds: int = ROU
     if name in (OPEN, BY_HAND):
         move = plain.open_step if name == OPEN else plain.vmap_step
 
-        def by_hand(z: dict, key: jax.Array, *data: jax.Array) -> dict:
-            def step(z: dict, key: jax.Array) -> tuple[dict, None]:
+        def by_hand(z: dict[str, Any], key: jax.Array, *data: jax.Array) -> dict[str, Any]:
+            def step(z: dict[str, Any], key: jax.Array) -> tuple[dict[str, Any], None]:
                 drawn, noise = jax.random.split(key)
-                return move(case, z, noise, *plain.drawn(drawn, data, BATCH), jnp.float32(1)), None
+                x, y = plain.drawn(drawn, data, BATCH)
+                return move(case, z, noise, x, y, jnp.float32(1)), None
 
             return jax.lax.scan(step, z, jax.random.split(key, rounds))[0]
 
@@ -112,9 +112,9 @@ def _answer(*words: str, folder: str | None = None) -> Any:
 def measured(repeats: int) -> dict[str, Any]:
     """All of it, in turns."""
     timed = "import json, time; t = time.process_time(); {}; print(time.process_time() - t)"
-    taken: dict[str, list] = {name: [] for name in IMPORTS}
-    times: dict[str, list] = {name: [] for name in RUNS}
-    loaded: dict[str, list] = {name: [] for name in RUNS}
+    taken: dict[str, list[Any]] = {name: [] for name in IMPORTS}
+    times: dict[str, list[Any]] = {name: [] for name in RUNS}
+    loaded: dict[str, list[Any]] = {name: [] for name in RUNS}
     one = ("-m", "benchmarks.speed.start", "--one")
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as bytecode:
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode

@@ -44,7 +44,7 @@ def parser() -> report.Parser:
 
 
 def _projected_losses() -> Any:
-    def loss(w, record):
+    def loss(w: Any, record: Any) -> jax.Array:
         x, y = record
         return jax.nn.softplus(-jnp.clip(jnp.nan_to_num(y), -1, 1)
                                * (jmm.problems.sanitise(x, 1.0) @ w))
@@ -53,7 +53,7 @@ def _projected_losses() -> Any:
 
 
 def _projected_game(like: Any) -> Any:
-    def loss(w, v, record):
+    def loss(w: Any, v: Any, record: Any) -> jax.Array:
         x, y = jmm.problems.sanitise(record[0], 1.0), jnp.clip(jnp.nan_to_num(record[1]), -1, 1)
         return (w @ (x + v) - y) ** 2 / 2 - (v @ v) / 2
 

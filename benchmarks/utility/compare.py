@@ -67,7 +67,7 @@ def _game(n: int, epsilon: float) -> list[Entry]:
     hyper = jmm.sgda.Hyper(query=rate_cases.query(n, Poisson(rate=batch / n)), step=step,
                            iterations=n)
     hyper = jmm.calibrate(jmm.sgda, hyper, epsilon, rate_cases.DELTA)
-    jobs = {"sgda, Theorem 2": (jmm.sgda, hyper)}
+    jobs: dict[str, tuple[Any, Any]] = {"sgda, Theorem 2": (jmm.sgda, hyper)}
     plan = jmm.plan(jmm.optimistic, population=n, epsilon=epsilon, game="bilinear",
                     radius=rate_cases.NUMBERS["diameter"] / 2, **rate_cases.NUMBERS)
     jobs["optimistic, full batch"] = (jmm.optimistic, plan.hyper)

@@ -20,6 +20,7 @@ from benchmarks.data_sets import adult as set_adult
 from benchmarks.data_sets import ijcnn1 as set_ijcnn1
 from benchmarks.data_sets import images as set_images
 from jaxminimax.tables import Category, Number, Schema
+from jaxminimax.tables.columns import Column
 
 _ADULT: dict[str, Any] = {  # as adult.names lists them, and "?" for what is not known
     "age": Number(17, 90),
@@ -49,7 +50,7 @@ _ADULT: dict[str, Any] = {  # as adult.names lists them, and "?" for what is not
                       " Trinadad&Tobago, Peru, Hong, Holand-Netherlands, ?",
     "income": None,
 }
-_YES = Category((0, 1))
+_YES = Category(("0", "1"))
 _PIXELS = 14  # along an edge
 
 
@@ -137,10 +138,11 @@ def _visits(label: str, *dropped: str) -> tuple[pd.DataFrame, Schema]:
 
 
 def _affairs() -> tuple[pd.DataFrame, Schema]:
-    kinds = {"rate_marriage": Number(1, 5), "age": Number(17, 45), "yrs_married": Number(0, 25),
-             "children": Number(0, 6), "religious": Number(1, 4), "educ": Number(9, 20),
-             "occupation": Category(tuple(range(1, 7))),
-             "occupation_husb": Category(tuple(range(1, 7)))}
+    job = Category(tuple(map(str, range(1, 7))))
+    kinds: dict[str, Column] = {
+        "rate_marriage": Number(1, 5), "age": Number(17, 45), "yrs_married": Number(0, 25),
+        "children": Number(0, 6), "religious": Number(1, 4), "educ": Number(9, 20),
+        "occupation": job, "occupation_husb": job}
     return _fair(), Schema(kinds, "affair", "1")
 
 

@@ -83,6 +83,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         candidates = [settings(*x, n) for x in itertools.product(_CLIPS, _STEPS)]
         one = jmm.calibrate(jmm.sgda, candidates[0], args.epsilon, args.delta)
         noise = one.query.noise_multiplier
+        assert noise is not None  # calibrated
         made = [jmm.mechanism.with_noise(h.query, float(noise.w)) for h in candidates]
         alone = [jmm.sgda.Hyper(query=q, step=h.step, iterations=h.iterations,
                                 averaging=h.averaging) for q, h in zip(made, candidates,

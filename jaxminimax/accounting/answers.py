@@ -18,14 +18,13 @@ target too, but calibration cannot match noise to such a target.
 
 import math
 import warnings
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jaxminimax.accounting import curve
-from jaxminimax.accounting.curve import charges, dearest, spent_part
+from jaxminimax.accounting.curve import charges, dearest, truncated
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
 from jaxminimax.mechanism.costs import Charge, concrete, silent
@@ -79,18 +78,6 @@ def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
         warnings.warn(f"delta = {float(delta):g} is at or above 1/n = {1 / n:.3g} for n = {n} "
                       "records: a mechanism that publishes whole records may meet it. Choose a "
                       "delta well below 1/n.", UserWarning, stacklevel=stacklevel)
-
-
-def charged_epsilon(cost: Charge, delta: float, neighbours: str,
-                    people: int = 1) -> tuple[float, str]:
-    """Epsilon of a charge, failures paid out of delta, and the bound it is from."""
-    return curve.named_epsilon(cost, delta, neighbours, people)
-
-
-def worst(costs: Iterable[Charge], delta: float, neighbours: str,
-          people: int = 1) -> tuple[float, str]:
-    """The largest epsilon over the alternatives, and the bound it is from."""
-    return max(charged_epsilon(cost, delta, neighbours, people) for cost in costs)
 
 
 def effective_noise_multiplier(query: OneRelease) -> float:
@@ -156,7 +143,7 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
     warn_of(delta, mechanism)
     if spent is not None:
         checks.count("spent", spent, low=0)
-        done = spent_part(mechanism, int(spent))
+        done = truncated(mechanism, int(spent))
         if done is None:
             return 0.0
         mechanism = done
@@ -213,7 +200,7 @@ def _asked(mechanism: Description, spent: int | None, neighbours: str, people: i
     curve.check_people(mechanism, people)
     if spent is not None:
         checks.count("spent", spent, low=0)
-        part = spent_part(mechanism, int(spent))
+        part = truncated(mechanism, int(spent))
         if part is None:
             return None
         costs, done = charges(part, neighbours), part

@@ -13,6 +13,7 @@ from typing import Any
 from jaxminimax.accounting.answers import check_delta, check_epsilon, limits, refuse, warn_of
 from jaxminimax.accounting.curve import beside, charges, dearest, of_run, together
 from jaxminimax.base import checks
+from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Leaf, Sequence, leaves, with_noise
 from jaxminimax.mechanism.composed import (
     check_charged,
@@ -101,9 +102,9 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
     return hyper
 
 
-def calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
+def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, delta: float, *,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
-              share: float = 0.2, people: int = 1) -> Any:
+              share: float = 0.2, people: int = 1) -> HyperT:
     """`hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
 
     The search is on the joint cost of everything the run releases, and the private side of its
@@ -223,9 +224,9 @@ def _cheapest(choices: tuple[Any, ...], epsilon: float, delta: float, neighbours
     return best
 
 
-def calibrate_iterations(algorithm: Any, hyper: Any, epsilon: float, delta: float, *,
-                         neighbours: str = "replace_one",
-                         alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
+def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
+                         delta: float, *, neighbours: str = "replace_one",
+                         alongside: tuple[Mechanism, ...] = (), people: int = 1) -> HyperT:
     """`hyper` with the largest number of iterations that stays (epsilon, delta)-private.
 
     Args and errors as in `calibrate`; the noise multipliers of `hyper` are kept as they are.

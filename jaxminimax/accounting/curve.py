@@ -15,7 +15,7 @@ composed by `composition`. With delta_0 the curve of the described releases and
 
 dp-accounting 0.6 reads a noise multiplier in two ways under REPLACE_ONE: its PLD accountant doubles
 the sensitivity, its RDP accountant does not. Here the multiplier is always noise over clip norm.
-Its closed forms of one Gaussian are used; its privacy loss distributions are not, for their
+Its privacy loss distributions are not used, for their
 truncation and rounding are absolute, near 1e-15 a convolution: more than delta may be after 10^6
 releases.
 
@@ -23,12 +23,12 @@ Divergences of a charge at several epsilons, both ways round, failures included.
 
 k records of one person: when a charge may be read for all of them, and the lemma elsewhere.
 
-Descriptions whose proof covers k records at once say so (`Description.together`): then the pairs of
-a charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
-its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
-Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be
-in places of different cost, the largest failure and departure of any place are charged k times, as
-not all of the records need be where epsilon is largest.
+Descriptions whose proof covers k records at once say so (`Description.supports_group_privacy`):
+then the pairs of a charge, taken for k records, dominate. A description that is Gaussian throughout
+needs no proof of its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each
+of them is (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the
+records may be in places of different cost, the largest failure and departure of any place are
+charged k times, as not all of the records need be where epsilon is largest.
 
 In any case the curve of one record bounds that of k,
 
@@ -43,20 +43,17 @@ only if it also holds at the epsilon of the first.
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxminimax import mechanism as described
-from jaxminimax.accounting import composition, pairs
+from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
-from jaxminimax.mechanism import NEIGHBOURS, Description, Leaf
+from jaxminimax.mechanism import NEIGHBOURS, Description
 from jaxminimax.mechanism.costs import Charge, silent
 from jaxminimax.mechanism.description import known
-
-if TYPE_CHECKING:
-    import dp_accounting
 
 
 def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
@@ -95,21 +92,12 @@ def beside(mechanisms: Any) -> tuple[Description, ...]:
     return tuple(map(known, mechanisms))
 
 
-def spent_part(mechanism: Description, spent: int) -> Description | None:
+def truncated(mechanism: Description, spent: int) -> Description | None:
     """`mechanism` stopped after `spent` releases; None if nothing was released.
 
     Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
-    return known(mechanism).spent_part(spent)
-
-
-def multiplier(leaf: Leaf) -> float:
-    """The one noise multiplier of a description, players combined.
-
-    Raises:
-      ValueError: if it was never set.
-    """
-    return leaf.multiplier()
+    return known(mechanism).truncated(spent)
 
 
 def shift(neighbours: str) -> float:
@@ -117,36 +105,9 @@ def shift(neighbours: str) -> float:
     return 2.0 if neighbours == "replace_one" else 1.0
 
 
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Largest mu such that N(0, 1) against N(mu, 1) is (epsilon, delta), from the safe side."""
-    import dp_accounting
-
-    # the root is found to 1e-12 from either side
-    return 1.0 / (float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-9) + 2e-12)
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Exact epsilon of N(0, 1) against N(mu, 1), from the safe side."""
-    if mu == 0:
-        return 0.0
-    if not math.isfinite(mu):
-        return math.inf
-    import dp_accounting
-
-    with np.errstate(divide="ignore"):  # ln(1 - 1) far from it
-        found = float(dp_accounting.get_epsilon_gaussian(1.0 / mu, delta))
-    # The root is found to 1e-12, or 4 units in the last place, from either side. The arguments of
-    # the tails, mu / 2 -+ epsilon / mu, are rounded by two more of epsilon / mu.
-    return found * (1 + 2.0**-48) + 2e-12
-
-
-def _gaussian_delta(mu: float, epsilon: float) -> float:
-    """Exact delta of N(0, 1) against N(mu, 1), from the safe side."""
-    if mu == 0:
-        return 0.0
-    if not math.isfinite(mu):
-        return 1.0
-    return min(1.0, float(pairs.gaussian_profile(np.array([epsilon]), mu)[0]))
+def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
+    """How far apart, in deviations of the noise, k records move all Gaussian releases."""
+    return people * shift(neighbours) * math.sqrt(cost.gaussian)
 
 
 def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
@@ -154,50 +115,15 @@ def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
     parts = [part for loss, times in cost.losses
              for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
     if cost.gaussian:
-        parts += pairs.gaussian(people * shift(neighbours) * math.sqrt(cost.gaussian))
-    count = max(len(pairs) for pairs, _ in parts)
-    return [[(pairs[i % len(pairs)], times) for pairs, times in parts] for i in range(count)]
+        mu = gaussian_mu(cost, neighbours, people)
+        parts.append((pairs.symmetric(functools.partial(gaussian.delta, mu)), 1))
+    count = max(len(ways) for ways, _ in parts)
+    return [[(ways[i % len(ways)], times) for ways, times in parts] for i in range(count)]
 
 
 def apart(cost: Charge, people: int) -> tuple[float, float, float]:
     """Ratio, failures and departure from the described law, for k records."""
     return people * cost.ratio, cost.failures(people), people * cost.departure(people)
-
-
-def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
-    """Delta at epsilon of what is charged, an upper bound; the largest over both directions.
-
-    Args:
-      cost: of everything, if the differing records are in one given part of the data.
-      epsilon: at least 0.
-      neighbours: the relation.
-      people: k, how many records of one person may differ.
-    """
-    r, o, tau = apart(cost, people)
-    described = 1.0
-    if not silent(cost):
-        # below 0, H at e^x is at most H at 1, and 1 - e^x more
-        described = (_described_delta(cost.described(), max(float(epsilon) - r, 0.0), neighbours,
-                                      people)
-                     - math.expm1(min(float(epsilon) - r, 0.0)))
-    # the exponent is capped only to keep exp finite: at such an epsilon the answer is 1
-    return min(1.0, math.exp(min(r, 500.0)) * (described + o)
-               + (1 + math.exp(min(epsilon, 500.0))) * tau)
-
-
-@functools.lru_cache(maxsize=4096)
-def _described_delta(cost: Charge, epsilon: float, neighbours: str, people: int) -> float:
-    if not cost.losses:
-        return _gaussian_delta(people * shift(neighbours) * math.sqrt(cost.gaussian), epsilon)
-    return composition.delta_at(_directions(cost, neighbours, people), epsilon).value
-
-
-def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
-    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
-
-    Infinity without noise, or where failures alone cost delta.
-    """
-    return named_epsilon(cost, float(delta), neighbours, people)[0]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -214,8 +140,8 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
             delta - (1 + math.exp(min(epsilon + r, 500.0))) * tau) - o
 
     if not cost.losses:
-        mu = people * shift(neighbours) * math.sqrt(cost.gaussian)
-        return _fixed_point(lambda left: gaussian_epsilon(mu, left), paid) + r, "gaussian"
+        mu = gaussian_mu(cost, neighbours, people)
+        return _fixed_point(lambda left: gaussian.epsilon(mu, left), paid) + r, "gaussian"
     if silent(cost):
         return math.inf, "pld"
     directions = _directions(cost.described(), neighbours, people)
@@ -223,6 +149,14 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
         return composition.guess_epsilon(directions, paid) + r, "pld"
     found = composition.epsilon_at(directions, paid)
     return found.value + r, found.name
+
+
+def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
+    """Epsilon at delta of what is charged, an upper bound; the largest over both directions.
+
+    Infinity without noise, or where failures alone cost delta.
+    """
+    return named_epsilon(cost, float(delta), neighbours, people)[0]
 
 
 def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], float]) -> float:
@@ -238,37 +172,36 @@ def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], floa
     return math.inf
 
 
-def event(charge: Charge) -> "dp_accounting.DpEvent":
-    """The dp-accounting event of a charge, for the record; multipliers are Python floats.
+def event(charge: Charge) -> str:
+    """The dp-accounting event of a charge, as that library prints it, for the record.
 
     Gaussian multipliers are noise over clip norm, which is what that library's PLD accountant means
     by them under REPLACE_ONE (its RDP accountant does not).
     """
-    import dp_accounting
-
     events = []
     if charge.gaussian:
         z = 0.0 if math.isinf(charge.gaussian) else charge.gaussian**-0.5
-        events.append(dp_accounting.GaussianDpEvent(float(z)))
+        events.append(f"GaussianDpEvent(noise_multiplier={float(z)!r})")
     for loss, times in charge.losses:
-        one = dp_accounting.GaussianDpEvent(float(loss.z))
+        noise = f"GaussianDpEvent(noise_multiplier={float(loss.z)!r})"
+        batch = f"(source_dataset_size={loss.population}, sample_size={loss.batch}, event={noise})"
         match loss.kind:
             case "poisson":
-                one = dp_accounting.PoissonSampledDpEvent(float(loss.rate), one)
+                rate = float(loss.rate)
+                one = f"PoissonSampledDpEvent(sampling_probability={rate!r}, event={noise})"
             case "fixed":
-                one = dp_accounting.SampledWithoutReplacementDpEvent(loss.population, loss.batch,
-                                                                     one)
+                one = "SampledWithoutReplacementDpEvent" + batch
             case "replacement":
-                one = dp_accounting.SampledWithReplacementDpEvent(loss.population, loss.batch, one)
+                one = "SampledWithReplacementDpEvent" + batch
             case "laplace":
-                one = dp_accounting.LaplaceDpEvent(float(loss.z))
+                one = noise.replace("Gaussian", "Laplace")
             case "selection":  # there is none for it; this one is what it costs at most
-                one = (dp_accounting.ZCDpEvent(float(1 / loss.z**2 / 8)) if loss.z
-                       else dp_accounting.NonPrivateDpEvent())
-        events.append(dp_accounting.SelfComposedDpEvent(one, int(times)))
+                one = (f"ZCDpEvent(rho={float(1 / loss.z**2 / 8)!r}, xi=0.0)" if loss.z
+                       else "NonPrivateDpEvent()")
+        events.append(f"SelfComposedDpEvent(event={one}, count={int(times)})")
     if not events:
-        return dp_accounting.NoOpDpEvent()
-    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+        return "NoOpDpEvent()"
+    return events[0] if len(events) == 1 else f"ComposedDpEvent(events=[{', '.join(events)}])"
 
 
 Ways = tuple[np.ndarray, np.ndarray]  # P against Q, Q against P
@@ -305,8 +238,7 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
 
 def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int) -> list[Ways]:
     if not cost.losses:
-        one = pairs.gaussian_delta(people * shift(neighbours) * math.sqrt(cost.gaussian),
-                              epsilons)
+        one = gaussian.delta(gaussian_mu(cost, neighbours, people), epsilons)
         return [(one, one)]
     ways = [_along(releases, epsilons)
             for releases in _directions(cost, neighbours, people)]
@@ -321,6 +253,12 @@ def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
     values[order] = np.minimum.accumulate([
         composition.delta_at([releases], float(epsilons[i])).value for i in order])
     return values
+
+
+@functools.lru_cache(maxsize=4096)
+def delta_of(cost: Charge, epsilon: float, neighbours: str, people: int = 1) -> float:
+    """Delta at epsilon of what is charged, an upper bound; the largest over both directions."""
+    return float(np.max(both_ways(cost, np.array([epsilon]), neighbours, people)))
 
 
 def failures_of(cost: Charge, people: int) -> float:
@@ -361,7 +299,8 @@ def check_people(mechanism: Description, people: int) -> None:
 
 def together(mechanism: Description, costs: tuple[Charge, ...], people: int) -> bool:
     """Whether the charges of a description may be read for k records."""
-    return people == 1 or mechanism.together() or not any(cost.losses for cost in costs)
+    return (people == 1 or mechanism.supports_group_privacy()
+            or not any(cost.losses for cost in costs))
 
 
 def dearest(mechanism: Description, delta: float, neighbours: str, people: int = 1, *,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from jaxminimax.accounting import books, calibration, stating
 from jaxminimax.accounting.answers import check_delta, warn_of
 from jaxminimax.accounting.books import Books
-from jaxminimax.accounting.curve import charges, spent_part
+from jaxminimax.accounting.curve import charges, truncated
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan
 from jaxminimax.accounting.statements import LedgerStatement, Statement
 from jaxminimax.accounting.stating import ENDS, assumed_by, claims, enforced_by
@@ -206,7 +206,7 @@ class Ledger:
         charge = self._rule.charge(mechanism, name or "", self._delta(delta), self.neighbours,
                                    self.people)
         entry = {
-            "words": mechanism.in_words(), "charges": told, "charge": charge,
+            "words": mechanism.summary(), "charges": told, "charge": charge,
             "releases": releases(mechanism), "spent": None, "unit": self.unit,
             "enforced": enforced_by(mechanism), "assumed": assumed_by(mechanism),
             "run": None if run is None else {**run._asdict(), "of": None}}
@@ -448,7 +448,7 @@ class Ledger:
         if spent is not None:
             checks.count("spent", spent, low=0)
             if self._rule.gives_back() and spent < releases(entry.mechanism):
-                part = spent_part(entry.mechanism, spent)
+                part = truncated(entry.mechanism, spent)
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
         with self._books.locked():

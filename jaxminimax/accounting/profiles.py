@@ -37,7 +37,7 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from jaxminimax.accounting import curve, pairs, renyi
+from jaxminimax.accounting import curve, gaussian, renyi
 from jaxminimax.accounting.answers import Asked, _asked, curves
 from jaxminimax.accounting.curve import charges
 from jaxminimax.accounting.statements import NO_GUARANTEE
@@ -109,7 +109,7 @@ class Profile:
     @property
     def mu(self) -> float:
         """The closest Gaussian from above on the printed epsilons; no statement beyond them."""
-        return max(map(pairs.closest_mu, self.epsilons, self.deltas))
+        return max(map(gaussian.closest_mu, self.epsilons, self.deltas))
 
     def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
         """What statements print of it."""
@@ -275,7 +275,7 @@ def _range(asked: Asked) -> np.ndarray:
 
 def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
     """Epsilons at which a Gaussian with this advantage has its best tests, and some beside them."""
-    mu = min(pairs.closest_mu(0.0, min(advantage, 0.999)), 10.0)
+    mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
 

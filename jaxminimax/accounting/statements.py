@@ -16,28 +16,52 @@ from jaxminimax.accounting import answers
 NO_GUARANTEE = "no guarantee"
 
 
-def record_of(said: Any) -> dict[str, Any]:
-    """The fields of a statement as plain Python values."""
-    return dict(json.loads(json.dumps(dataclasses.asdict(said)),
-                           parse_constant=lambda _: NO_GUARANTEE))
+class Stated:
+    """What all statements have: a JSON record, and the two lists that they end with."""
 
+    __dataclass_fields__: typing.ClassVar[dict[str, Any]]
+    enforced: tuple[str, ...]
+    assumed: tuple[str, ...]
 
-def fields_of(kind: Any, record: Any) -> dict[str, Any]:
-    """The fields of a statement's class from a record.
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of plain Python values; infinity is "no guarantee", JSON having no word.
 
-    Raises:
-      ValueError: for what is no such record.
-    """
-    if not isinstance(record, dict):
-        raise ValueError("A statement's record is a dictionary, as Statement.to_json makes it, got "
-                         f"{type(record).__name__}.")
-    kinds, needed = typing.get_type_hints(kind), {
-        f.name for f in dataclasses.fields(kind)
-        if f.default is f.default_factory is dataclasses.MISSING}
-    if wrong := sorted(needed - set(record) | set(record) - set(kinds)):
-        raise ValueError(f"The record is of no statement of this version: {wrong} missing or "
-                         "unknown.")
-    return {name: _read(name, value, kinds[name], record) for name, value in record.items()}
+        None is for what does not apply, such as the odometer of a run that ended as planned.
+        """
+        return dict(json.loads(json.dumps(dataclasses.asdict(self)),
+                               parse_constant=lambda _: NO_GUARANTEE))
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Self:
+        """The statement that `to_json` made `record` of; "no guarantee" becomes infinity again.
+
+        Records of version 0.1.0 and before, with null for infinity, are read too.
+
+        Raises:
+          ValueError: for what is no such record.
+        """
+        if not isinstance(record, dict):
+            raise ValueError("A statement's record is a dictionary, as Statement.to_json makes it, "
+                             f"got {type(record).__name__}.")
+        kinds, needed = typing.get_type_hints(cls), {
+            f.name for f in dataclasses.fields(cls)
+            if f.default is f.default_factory is dataclasses.MISSING}
+        if wrong := sorted(needed - set(record) | set(record) - set(kinds)):
+            raise ValueError(f"The record is of no statement of this version: {wrong} missing or "
+                             "unknown.")
+        return cls(**{name: _read(name, value, kinds[name], record)
+                      for name, value in record.items()})
+
+    def lines(self) -> list[str]:
+        """The sentences before the two lists."""
+        return []
+
+    def __str__(self) -> str:
+        first = self.lines()
+        return "\n".join([
+            *first,
+            "Enforced by the code:", *(f"  - {x}" for x in self.enforced),
+            "Assumed:", *(f"  - {x}" for x in self.assumed if x not in first)])
 
 
 def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
@@ -92,7 +116,7 @@ def quote_one(delta: float) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Statement:
+class Statement(Stated):
     """A privacy statement; `str` for words, `to_json` for a flat record.
 
     Attributes:
@@ -120,8 +144,7 @@ class Statement:
       charged_noise_multiplier: per part, the multiplier of a mechanism with real-valued sums and
         noise that is no more private than what runs: rounding is part of the distance.
       realisation: per part, what the grid, sums of blocks and the sampler of the noise cost.
-      accountant: bound, library and version, of `epsilon`; version of dp-accounting too, if the
-        bound is a closed form of it.
+      accountant: bound, library and version, of `epsilon`.
       event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
       assumed: what the user must see to.
@@ -164,25 +187,8 @@ class Statement:
     answers: dict[str, Any] | None = None
     proven_up_to: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values; infinity is "no guarantee", JSON having no word.
-
-        None is for what does not apply, such as the odometer of a run that ended as planned.
-        """
-        return record_of(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Self:
-        """The statement that `to_json` made `record` of; "no guarantee" becomes infinity again.
-
-        Records of version 0.1.0 and before, with null for infinity, are read too.
-
-        Raises:
-          ValueError: for what is no such record.
-        """
-        return cls(**fields_of(cls, record))
-
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """The guarantee, what was spent, the releases, and the accountant."""
         relation = relation_in_words(self.neighbours, self.people)
         spent = f"Spent {self.spent} of {self.allowed} releases"
         if self.epsilon_if_stopped_by_looking is not None:
@@ -193,11 +199,16 @@ class Statement:
                       f"before the run. {quote_one(self.delta)} Had this end been "
                       "fixed beforehand, not chosen by looking at what was released: epsilon = "
                       f"{_known(self.epsilon_spent_if_fixed)}")
-        large = [x for x in self.assumed if x.startswith(LARGE_DELTA)]
-        lines = [
-            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
-            f"neighbouring data sets: {relation}.",
-            *large,
+        guarantee = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
+                     f"neighbouring data sets: {relation}.")
+        if math.isinf(self.epsilon):
+            why = answers.limit_in_words(self.proven_up_to, self.delta)
+            guarantee = (f"NO privacy guarantee for {self.unit}: epsilon is infinite."
+                         if self.proven_up_to is None else
+                         f"Epsilon for {self.unit} is {why}; neighbouring data sets: {relation}.")
+        return [
+            guarantee,
+            *(x for x in self.assumed if x.startswith(LARGE_DELTA)),
             f"{spent}.",
             *self.sampling,
             "Noise / clip norm per player: " + "; ".join(map(_players, self.noise_multiplier))
@@ -206,15 +217,7 @@ class Statement:
             *self.realisation,
             f"Accountant: {self.accountant}.",
             *(() if self.answers is None else (_answered(self.answers),)),
-            "Enforced by the code:", *(f"  - {x}" for x in self.enforced),
-            "Assumed:", *(f"  - {x}" for x in self.assumed if x not in large),
         ]
-        if math.isinf(self.epsilon):
-            why = answers.limit_in_words(self.proven_up_to, self.delta)
-            lines[0] = (f"NO privacy guarantee for {self.unit}: epsilon is infinite."
-                        if self.proven_up_to is None else
-                        f"Epsilon for {self.unit} is {why}; neighbouring data sets: {relation}.")
-        return "\n".join(lines)
 
 
 def _answered(answers: dict[str, Any]) -> str:
@@ -233,7 +236,7 @@ def _players(values: dict[str, float]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class LedgerStatement:
+class LedgerStatement(Stated):
     """The statement of all runs of a ledger; `str` for words, `to_json` for a flat record.
 
     Attributes:
@@ -271,17 +274,15 @@ class LedgerStatement:
     limits: dict[str, float]
     spent: dict[str, float]
     runs: tuple[dict[str, Any], ...]
+    __dataclass_fields__: typing.ClassVar[dict[str, Any]]
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values; an infinite epsilon is "no guarantee"."""
-        return record_of(self)
-
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """The guarantee, its filter, what is charged, and the runs."""
         used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
                          for name, limit in self.limits.items())
-        lines = [
+        return [
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}, of "
             f"everything in this ledger, now and later; neighbouring data sets: "
             f"{relation_in_words(self.neighbours, self.people)}.",
@@ -289,11 +290,8 @@ class LedgerStatement:
             f"{self.odometer}. Quote one of the two, chosen beforehand.",
             self.filter,
             f"Charged: {used}.",
-            *(_line(run) for run in self.runs),
-            "Enforced by the code:", *(f"  - {x}" for x in self.enforced),
-            "Assumed:", *(f"  - {x}" for x in self.assumed),
+            *map(_line, self.runs),
         ]
-        return "\n".join(lines)
 
 
 def _line(run: dict[str, Any]) -> str:
@@ -305,7 +303,7 @@ def _line(run: dict[str, Any]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class TuningStatement:
+class TuningStatement(Stated):
     """The privacy statement of a search; `str` for words, `to_json` for a flat record.
 
     Attributes:
@@ -354,23 +352,19 @@ class TuningStatement:
     noise_multiplier: tuple[tuple[dict[str, float], ...], ...]
     law: str
     accountant: str
+    __dataclass_fields__: typing.ClassVar[dict[str, Any]]
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values; an infinite epsilon is "no guarantee"."""
-        return record_of(self)
-
-    def __str__(self) -> str:
-        relation = {"replace_one": "one record is replaced by another",
-                    "add_or_remove_one": "one record is present or counts as absent"}
-        first = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
-                 f"neighbouring data sets: {relation[self.neighbours]}.")
-        if self.epsilon == float("inf"):
-            first = (f"NO privacy guarantee is proven for {self.unit}: epsilon is infinite, or "
-                     "above every one that can be proven.")
-        return "\n".join([
-            first,
+    def lines(self) -> list[str]:
+        """The guarantee, the choice among candidates, one run, and the accountant."""
+        guarantee = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
+                     f"neighbouring data sets: {relation_in_words(self.neighbours)}.")
+        if math.isinf(self.epsilon):
+            guarantee = (f"NO privacy guarantee is proven for {self.unit}: epsilon is infinite, or "
+                         "above every one that can be proven.")
+        return [
+            guarantee,
             f"That is of the best of several runs, by their released scores, with {self.candidates}"
             " candidate settings, one drawn for each run; of the winner's settings and score too.",
             self.law,
@@ -379,6 +373,4 @@ class TuningStatement:
             f"{self.epsilon_of_one_run:.4g}.",
             "One run:", *(f"  - {x}" for x in (*self.sampling, self.score)),
             f"Accountant: {self.accountant}.",
-            "Enforced by the code:", *(f"  - {x}" for x in self.enforced),
-            "Assumed:", *(f"  - {x}" for x in self.assumed),
-        ])
+        ]

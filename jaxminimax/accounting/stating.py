@@ -4,7 +4,6 @@ A statement in plain words, for whoever has to decide whether it is good enough.
 """
 
 import collections.abc
-import importlib.metadata
 import math
 import textwrap
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 from jaxminimax.accounting import curve, tuning
 from jaxminimax.accounting.answers import LARGE, check_delta, limit_in_words, proven_up_to, warn_of
-from jaxminimax.accounting.curve import beside, charges, dearest, epsilon_of, of_run, spent_part
+from jaxminimax.accounting.curve import beside, charges, dearest, epsilon_of, of_run, truncated
 from jaxminimax.accounting.filters import odometer
 from jaxminimax.accounting.profiles import STATED, Profile, briefly
 from jaxminimax.accounting.statements import (
@@ -99,26 +98,24 @@ _BOUND = {
 
 
 def accountant_name(bound: str) -> str:
-    """The bound, and the libraries that compute it with their versions."""
-    closed = (f", closed forms of dp-accounting {importlib.metadata.version('dp-accounting')}"
-              if bound == "gaussian" else "")
-    return f"{_BOUND[bound]} (jaxminimax {VERSION}{closed})"
+    """The bound, and the library that computes it with its version."""
+    return f"{_BOUND[bound]} (jaxminimax {VERSION})"
 
 
 def describe(part: Leaf) -> str:
     """The releases of a mechanism, in one sentence."""
-    return part.in_words()
+    return part.summary()
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
     """What the code guarantees of a mechanism."""
-    return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.guarantees(), *ENFORCED)
+    return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
     """What the user must see to for a mechanism, beside `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
-            *dict.fromkeys(mechanism.assumptions()))
+            *dict.fromkeys(mechanism.assumed()))
 
 
 def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
@@ -165,7 +162,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     checks.count("spent", spent, low=0)
 
     def part_at(count: int) -> Mechanism:
-        done = spent_part(main, count)
+        done = truncated(main, count)
         return Sequence(parts=(*alongside, *(() if done is None else (done,))))
 
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
@@ -221,10 +218,11 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         noise_multiplier=tuple(part.noise_multipliers() for part in parts),
         clip=tuple(part.clips() for part in parts),
         effective_noise_multiplier=tuple(part.multiplier() for part in parts),
-        charged_noise_multiplier=tuple(part.charged(neighbours) for part in parts),
-        realisation=tuple(part.realisation(neighbours) for part in parts),
+        charged_noise_multiplier=tuple(part.effective_noise_multiplier(neighbours)
+                                       for part in parts),
+        realisation=tuple(part.sampler_summary(neighbours) for part in parts),
         accountant=accountant_name(found.bound),
-        event=str(curve.event(found.cost)),
+        event=curve.event(found.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
         assumed=(*claims(unit, people, found.lemma, rows_each), *ASSUMED,
@@ -351,8 +349,8 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     costs = tuple(dict.fromkeys(x for one in mechanisms for x in charges(one, neighbours)))
     parts = [leaf for one in trainings for leaf in leaves(one)]
     exact = all(one.is_exact() for one in mechanisms)
-    said = dict.fromkeys(x for one in mechanisms for x in one.guarantees())
-    taken = dict.fromkeys(x for one in mechanisms for x in one.assumptions())
+    said = dict.fromkeys(x for one in mechanisms for x in one.enforced())
+    taken = dict.fromkeys(x for one in mechanisms for x in one.assumed())
     return TuningStatement(
         epsilon=tuning.epsilon_of_best(costs, delta, runs, neighbours),
         delta=delta,
@@ -367,11 +365,11 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         chance_of_trying=runs.chance_of_trying(len(mechanisms)),
         epsilon_of_one_run=max(epsilon_of(cost, delta, neighbours) for cost in costs),
         padded=padded,
-        sampling=tuple(dict.fromkeys(part.in_words() for part in parts)),
+        sampling=tuple(dict.fromkeys(part.summary() for part in parts)),
         score=_score_in_words(score, score_range, apart),
         noise_multiplier=tuple(tuple(leaf.noise_multipliers() for leaf in leaves(one))
                                for one in mechanisms),
-        law=runs.in_words(),
+        law=runs.summary(),
         accountant="privacy profile of one run, and of the best of a random number of them "
                    f"(jaxminimax {VERSION})",
         enforced=(*((EXACT,) if exact else ()), *said, *_SEARCH_ENFORCED,

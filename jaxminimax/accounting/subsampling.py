@@ -39,21 +39,13 @@ minimum over g is sharper than the single threshold of the first.
 import math
 
 import numpy as np
-import scipy
 
+from jaxminimax.accounting import gaussian
 from jaxminimax.base import masses
 
 _MULTIPLICITY_TAIL = 1e-30  # probability of multiplicities left out, charged in full
 _ROUNDING = 32 * 2.0**-53
 _TABLE = 2000  # places at which the water level is solved from afar; between them from nearby
-
-
-def _gaussian(mu: float, log_g: np.ndarray) -> np.ndarray:
-    """H_g(N(mu, 1) || N(0, 1)) for g = exp(log_g) >= 1, rounding included."""
-    x, y = mu / 2 - log_g / mu, -mu / 2 - log_g / mu
-    a, b = scipy.special.log_ndtr(x), scipy.special.log_ndtr(y)
-    share = -np.expm1(np.minimum(log_g + b - a, 0.0)) + _ROUNDING * (1 + x * x + y * y + log_g)
-    return np.where(a > -670.0, np.exp(a) * share, 1e-290)
 
 
 def multiplicities(population: int, batch: int, replacement: bool, people: int = 1,
@@ -121,7 +113,7 @@ class Profile:
             low = self._water_level(eps)
             value = np.full_like(eps, self.left_out)
             for p, m in zip(self.w, self.mu, strict=True):
-                value += p * _gaussian(m, np.maximum(m * low - m * m / 2, eps))
+                value += p * gaussian.delta(m, np.maximum(m * low - m * m / 2, eps))
         return np.minimum(1.0, value * (1 + _ROUNDING))
 
     def _mass(self, eps: np.ndarray) -> np.ndarray:

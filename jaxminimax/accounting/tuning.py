@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import scipy
 
+from jaxminimax.accounting import gaussian
 from jaxminimax.accounting.answers import check_delta, check_epsilon
 from jaxminimax.accounting.calibration import check_met
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
@@ -150,12 +151,6 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
     return e
 
 
-def _log_delta(mu: float, e: float) -> float:
-    """Ln H_{exp(e)}(N(mu, 1) || N(0, 1))."""
-    a, b = scipy.special.log_ndtr(mu / 2 - e / mu), e + scipy.special.log_ndtr(-mu / 2 - e / mu)
-    return max(float(a + math.log(-math.expm1(min(b - a, -1e-16)))), -1e5)
-
-
 def _root_of(falling: Callable[[float], float], low: float, high: float) -> float:
     """Where a falling function is 0; an end of the interval where it is not."""
     if falling(low) <= 0:
@@ -166,16 +161,14 @@ def _root_of(falling: Callable[[float], float], low: float, high: float) -> floa
 
 
 def gaussian_with(e: float, delta: float) -> float:
-    """The mu at which the Gaussian mechanism has this profile at e >= 0."""
-    goal = math.log(min(max(delta, 1e-280), 1 - 1e-9))
-    return math.exp(_root_of(lambda x: goal - _log_delta(math.exp(x), e), -21.0,
-                          math.log(20 + 2 * e) + 2))
+    """The mu at which the Gaussian mechanism has this profile at e >= 0, about."""
+    return gaussian.closest_mu(e, min(max(delta, 1e-280), 1 - 1e-9))
 
 
 def gaussian_condition(mu: float, factor: float) -> float:
     """E1 of the Gaussian mechanism."""
     def gap(e: float) -> float:
-        return _log_delta(mu, e) - math.log(factor) - e - math.log(-math.expm1(-e))
+        return math.log(gaussian.delta(mu, e)) - math.log(factor) - e - math.log(-math.expm1(-e))
 
     return _root_of(gap, 1e-12, 20 * mu * mu + 20 * mu + 200)
 
@@ -188,7 +181,7 @@ def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
         left = epsilon - (runs.eta + 1) * gaussian_condition(mu, odds(runs)) - runs.ratio
         if left <= 0:
             return 50.0
-        return min(_log_delta(mu, left) - math.log(delta / runs.mean), 50.0)
+        return min(math.log(gaussian.delta(mu, left)) - math.log(delta / runs.mean), 50.0)
 
     return math.exp(_root_of(lambda x: -gap(x), -21.0, math.log(50 + epsilon)))
 

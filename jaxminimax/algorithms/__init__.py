@@ -33,22 +33,9 @@ from jaxminimax.algorithms import (
 )
 from jaxminimax.base import public_names as _public_names
 
-__all__ = [
-    "active_groups",
-    "balanced_groups",
-    "extragradient",
-    "ftrl",
-    "gda",
-    "group_oco",
-    "group_sgd",
-    "optimistic",
-    "phased_erm",
-    "proximal",
-    "recursive",
-    "recursive_sgda",
-    "sgda",
-    "spider",
-]
+__all__ = ["active_groups", "balanced_groups", "extragradient", "ftrl", "gda", "group_oco",
+           "group_sgd", "optimistic", "phased_erm", "proximal", "recursive", "recursive_sgda",
+           "sgda", "spider"]
 
 ALGORITHMS: dict[str, typing.Any] = {name: vars(sys.modules[__name__])[name] for name in __all__}
 for _module in ALGORITHMS.values():
@@ -61,8 +48,8 @@ def __dir__() -> list[str]:
 
 def described_by(algorithm: typing.Any) -> type:
     """The class of the descriptions that an algorithm's `example` takes."""
-    made: type = typing.get_type_hints(algorithm.example)["query"]
-    return made
+    kind: type = typing.get_type_hints(algorithm.example)["query"]
+    return kind
 
 
 def takes(algorithm: typing.Any, name: str) -> bool:

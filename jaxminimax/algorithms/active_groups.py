@@ -140,22 +140,7 @@ def _averaged(mean: averaging.Mean, w: PyTree, t: jax.Array, hyper: Hyper) -> av
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One round.
-
-    Args:
-      key: root key of the run. A secret, so never part of the state.
-      state: from `init` or the previous round.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
-      hyper: see `Hyper`.
-      problem: loss, operator and projection.
-
-    Returns:
-      The next state, in the dtypes of `state.z`; NaN once the releases are spent.
-
-    Raises:
-      ValueError: while tracing, if `data` are not those of the described groups or no noise was
-        calibrated.
-    """
+    """One round; arguments, result and errors as in `group_sgd.update`."""
     losses, gradients = mechanism(hyper).parts
     done = state.spent // 2
     t = done + 1
@@ -168,7 +153,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None, sampling: Full | Poisson | FixedSize | None = None) -> Plan:
+         iterations: int | None = None,
+         sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
     """The rounds and the step of Theorem 14, for the calibrated noise; as in `group_sgd.plan`."""
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `rounds`
     if iterations is None:

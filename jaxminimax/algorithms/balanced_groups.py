@@ -174,22 +174,7 @@ def init(z: Saddle, hyper: Hyper) -> State:
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
            problem: GroupProblem) -> State:
-    """One round.
-
-    Args:
-      key: root key of the run. A secret, so never part of the state.
-      state: from `init` or the previous round.
-      data: leaves `[p, n_max, ...]`, see `problems.by_group`.
-      hyper: see `Hyper`.
-      problem: loss, operator and projection.
-
-    Returns:
-      The next state, in the dtypes of `state.z`; NaN once the releases are spent.
-
-    Raises:
-      ValueError: while tracing, if `data` are not those of the described groups or no noise was
-        calibrated.
-    """
+    """One round; arguments, result and errors as in `group_sgd.update`."""
     mechanism(hyper)  # refuses what does not go together
     gradients = Repeat(query=hyper.query, times=hyper.iterations)
     first, done = rounds_balanced(hyper), state.rounds
@@ -205,7 +190,9 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
             lambda: release_group_losses(key, losses, done - first, problem, w, data).astype(
                 y.dtype),
             lambda: y)
-        moved = jnp.minimum(_moved(log_weights, y, hyper, t), _most(hyper, log_weights.dtype))
+        weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
+        moved = jnp.minimum(jax.nn.log_softmax(log_weights + weight_step * y),
+                            _most(hyper, log_weights.dtype))
         log_weights = jnp.where(done >= first, moved, log_weights)  # ln v_{t+1}
     change, memory = _optimiser(hyper, t).update(
         tree.cast_like(g, w), state.memory, w)
@@ -213,10 +200,6 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     z = tree.cast_like(Saddle(w, log_weights), state.z)
     spent = t + jnp.maximum(t - first, 0) * (hyper.losses is not None)
     return State(z, averaged(state.mean, z, t + 1, hyper), memory, y, spent, t)
-
-
-def _moved(log_weights: jax.Array, y: jax.Array, hyper: Hyper, t: jax.Array) -> jax.Array:
-    return jax.nn.log_softmax(log_weights + schedules.at(hyper.weight_step, t).astype(y.dtype) * y)
 
 
 def _most(hyper: Hyper, dtype: jnp.dtype) -> jax.Array:

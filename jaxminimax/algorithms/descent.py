@@ -29,7 +29,7 @@ import numpy as np
 
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
-from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.base.types import AnyProblem, Problem, PyTree, Saddle
 from jaxminimax.mechanism import Repeat
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.releases.sums import noisy_operator_and_clip
@@ -196,7 +196,7 @@ def along(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array) -> 
 
 
 def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
-            problem: Problem | GroupProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
+            problem: AnyProblem, geometry: Saddle = EUCLIDEAN) -> PyTree:
     """P(z - step_t g), in the dtypes of z; entropic steps for the players that take them.
 
     Args:
@@ -210,12 +210,12 @@ def stepped(z: PyTree, g: PyTree, step: schedules.Step | Saddle, t: jax.Array,
     return moved(z, along(z, g, step, t), problem, geometry)
 
 
-def projected(new: PyTree, z: PyTree, problem: Problem | GroupProblem) -> PyTree:
+def projected(new: PyTree, z: PyTree, problem: AnyProblem) -> PyTree:
     """P(new), in the dtypes of z."""
     return tree.cast_like(problem.project(new), z)
 
 
-def moved(z: PyTree, change: PyTree, problem: Problem | GroupProblem,
+def moved(z: PyTree, change: PyTree, problem: AnyProblem,
           geometry: Saddle = EUCLIDEAN) -> PyTree:
     """P(z + change), in the dtypes of z; softmax(log z + change) for entropic players.
 

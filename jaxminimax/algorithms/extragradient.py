@@ -125,7 +125,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
-         diameter: float, passes: str = "one") -> Plan:
+         diameter: float, passes: str = "one") -> Plan[Hyper]:
     """Corollary 1's one pass, Theorem 4's single records, or full batches.
 
     See `single_pass`, whose step is then that of the calibrated noise (`calibrated_step`),
@@ -145,6 +145,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     """
     checks.one_of("passes", passes, ("one", "many", "full"))
     known: dict[str, Any] = dict(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
+    privacy: dict[str, Any] = dict(epsilon=target.epsilon, delta=target.delta)
     schedule, kind, why = {
         "one": (single_pass, Disjoint,
                 "The strong gap by Corollary 1 of Boob and Guzman (2023), a rate."),
@@ -153,8 +154,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
         "full": (full_batch, None,
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
                  "balances it with the optimisation error.")}[passes]
-    batch, rounds, step = schedule(population=population, epsilon=target.epsilon,
-                                   delta=target.delta, **known)
+    batch, rounds, step = schedule(population=population, **known, **privacy)
     query = planning.joint_query(bound, population, kind(batch=batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
     if passes == "one":

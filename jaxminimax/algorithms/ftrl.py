@@ -151,7 +151,8 @@ def observe_record(key: jax.Array, state: State, data: PyTree, place: tuple[jax.
     return State(z, state.origin, total, mean, t)
 
 
-def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float) -> Plan:
+def plan(target: Target, *, population: int, dim: int, bound: float,
+         diameter: float) -> Plan[Hyper]:
     """One pass over n records, with the step that minimises the bound on the regret.
 
     Args:

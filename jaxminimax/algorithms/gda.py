@@ -101,7 +101,7 @@ def safe_offset(lipschitz: float, modulus: float) -> float:
 
 
 def plan(target: Target, *, population: int, bound: float, smooth: float, modulus: float,
-         iterations: int | None = None) -> Plan:
+         iterations: int | None = None) -> Plan[Hyper]:
     """T = n^(2/3) rounds, as the paper's Remarks prescribe, with steps that are safe from 1 on.
 
     Args:

@@ -220,7 +220,7 @@ def weight_step(losses: RecordLosses, groups: int) -> float:
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None, tree: bool = False) -> Plan:
+         iterations: int | None = None, tree: bool = False) -> Plan[Hyper]:
     """One pass with the paper's steps, for a problem with known constants.
 
     Args:

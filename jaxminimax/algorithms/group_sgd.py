@@ -27,7 +27,7 @@ Examples:
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,7 @@ from jaxminimax.mechanism.description import check_noise
 from jaxminimax.releases.groups import release_group_gradient
 from jaxminimax.releases.losses import release_group_losses
 
+State = descent.State  # z: the model w and the logarithms of the weights v, `[p]`; no memory
 # what the run's key is folded with for the draw of a group, which no guarantee rests on
 _CHOICE = 0x6D6763
 
@@ -75,25 +76,6 @@ class Hyper:
     weight_step: Any
     iterations: int = jax.tree.static()
     averaging: Averaging = UNIFORM
-
-
-class State(NamedTuple):
-    """Everything here is private output: it may be published and stored.
-
-    Attributes:
-      z: the model w and the logarithms of the weights v, `[p]`.
-      mean: running average of w and of v, the first point included.
-      spent: releases made so far, two a round, int32 `[]`.
-    """
-
-    z: Saddle
-    mean: averaging.Mean
-    spent: jax.Array
-
-    @property
-    def average(self) -> Saddle:
-        """The averaged model and weights, in the dtypes of z."""
-        return tree.cast_like(self.mean.value, self.z)
 
 
 def check_same_groups(hyper: Any) -> None:
@@ -169,7 +151,8 @@ def init(z: Saddle, hyper: Hyper) -> State:
     Raises:
       ValueError: for weights, or a step or an average that is not defined.
     """
-    return State(*uniform(z, hyper), jnp.int32(0))
+    z, first = uniform(z, hyper)
+    return State(z, (), first, jnp.int32(0))
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
@@ -202,11 +185,12 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     weight_step = schedules.at(hyper.weight_step, t).astype(y.dtype)
     v = jax.nn.log_softmax(log_weights + weight_step * y)  # ln v_{t+1}
     z = tree.cast_like(Saddle(w, v), state.z)
-    return State(z, averaged(state.mean, z, t + 1, hyper), state.spent + 2)
+    return State(z, (), averaged(state.mean, z, t + 1, hyper), state.spent + 2)
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         iterations: int | None = None, sampling: Full | Poisson | FixedSize | None = None) -> Plan:
+         iterations: int | None = None,
+         sampling: Full | Poisson | FixedSize | None = None) -> Plan[Hyper]:
     """Rounds that leave the privacy term, and the steps of Theorem 10 for the calibrated noise.
 
     Args:

@@ -106,7 +106,7 @@ def plan(target: Target, *, population: int, dim: int | Saddle, bound: float, sm
          diameter: float | None = None, radius: float | None = None, game: str = "monotone",
          proved: bool = False, kappa: float = 1.0, iterations: int = 300,
          geometry: Saddle = EUCLIDEAN,
-         sampling: Full | Poisson | FixedSize = Full()) -> Plan:  # noqa: B008
+         sampling: Full | Poisson | FixedSize = Full()) -> Plan[Hyper]:  # noqa: B008
     """Settings for a smooth game, from public numbers: those that did best, or those proved.
 
     With V from the noise as calibrated (`release_variance`),

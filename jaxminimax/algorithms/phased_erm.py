@@ -194,7 +194,7 @@ def regularised(eta: float, *, sizes: tuple[int, ...], lipschitz: float, bound: 
 
 
 def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: int,
-         slack: float = 0.01, eta: float | None = None, phases: int | None = None) -> Plan:
+         slack: float = 0.01, eta: float | None = None, phases: int | None = None) -> Plan[Hyper]:
     """All phases of a problem with known constants, by Theorem 2.
 
     Args:

@@ -12,11 +12,11 @@ run executes. Utility does.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from jaxminimax.algorithms import descent
 from jaxminimax.base import checks
-from jaxminimax.base.types import Saddle
+from jaxminimax.base.types import HyperT, Saddle
 from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.description import check_noise
@@ -24,7 +24,7 @@ from jaxminimax.mechanism.description import check_noise
 _COUNTS = ("population", "dim", "iterations")
 
 
-class Plan(NamedTuple):
+class Plan(NamedTuple, Generic[HyperT]):
     """Settings from a theorem.
 
     Attributes:
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         a rate.
     """
 
-    hyper: Any
+    hyper: HyperT
     guarantee: float | None
     vacuous: bool
     why: tuple[str, ...]

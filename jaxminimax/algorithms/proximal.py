@@ -50,7 +50,7 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
 from jaxminimax.mechanism.description import check
 from jaxminimax.mechanism.resolvent import inner_steps
-from jaxminimax.releases.proximal import release_resolvent
+from jaxminimax.releases.solutions import release_resolvent
 
 
 @pytree_dataclass
@@ -153,7 +153,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
          diameter: float, passes: str = "one", modulus: float = 0.0, slack: float = 0.01,
-         solver: Any = None) -> Plan:
+         solver: Any = None) -> Plan[Hyper]:
     """Corollary 2's one pass over disjoint batches, or Theorem 7's uniform subsets.
 
     See `single_pass` and `multi_pass`. Privacy rests on the constants given here: every record's

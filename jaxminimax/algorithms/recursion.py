@@ -47,7 +47,6 @@ import math
 from typing import Any, NamedTuple
 
 from jaxminimax.algorithms import planning
-from jaxminimax.algorithms.planning import Target
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Disjoint, FixedSize, Full, Poisson
 
@@ -104,13 +103,22 @@ class Public:
     decaying: bool = True
     excess: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuses numbers out of range."""
+        planning.check_numbers(dim=self.dim, bound=self.bound, diameter=self.diameter,
+                               delta=self.delta)
+        if self.slack is not None:
+            planning.check_numbers(slack=self.slack)
+        if self.inner is not None:
+            checks.count("inner", self.inner, low=2)
+
     def iterates(self, m: int) -> int:
         """K for m records a round: min{m, m^2 / (d r^2)}, beyond which the error is not the steps'.
 
         That is no less than Theorem 21's min{m / 8, m^2 epsilon^2 / (32 d ln(1/delta))}.
         """
         if self.inner is not None:
-            return max(2, self.inner)
+            return self.inner
         noise = self.dim * self.ratio**2
         return max(2, m if noise <= m else math.ceil(m**2 / noise))
 
@@ -121,10 +129,6 @@ class Public:
         epsilon = 1.0 if self.epsilon is None else self.epsilon
         batch = max(1, round(m * math.sqrt(epsilon / (4 * self.iterates(m)))))
         return Poisson(rate=batch / m) if batch < m else Full()
-
-    def privacy(self, log: float) -> float:
-        """sqrt(d ln(.)) / epsilon, 0 without privacy."""
-        return 0.0 if self.epsilon is None else math.sqrt(self.dim * log) / self.epsilon
 
     def tight(self, m: int) -> float:
         """The smallest lambda at which the induction goes through."""
@@ -182,26 +186,10 @@ class Public:
                 return kappa * (self.bound / self.diameter * math.sqrt(
                     1 / m + 4 * self.dim * self.ratio**2 / m**2))
         if self.slack is not None:
-            spread = self.privacy(math.log(2 / self.delta)) / m
+            spread = 0.0 if self.epsilon is None else planning.privacy_term(
+                self.dim, self.epsilon, self.delta / 2) / m
             return 48 / self.diameter * self.bound * (1 / math.sqrt(m) + spread)
         return 48 / self.diameter * (self._accuracy(m) + self.bound / math.sqrt(m))
-
-
-def public_numbers(target: Target, *, dim: int, bound: float, diameter: float,
-                   slack: float | None = None, inner: int | None = None,
-                   sampling: Any = None, decaying: bool = True) -> Public:
-    """The numbers, checked.
-
-    Raises:
-      ValueError: for numbers out of range.
-    """
-    planning.check_numbers(dim=dim, bound=bound, diameter=diameter, delta=target.delta)
-    if slack is not None:
-        planning.check_numbers(slack=slack)
-    if inner is not None:
-        checks.count("inner", inner, low=2)
-    return Public(int(dim), bound, diameter, target.epsilon, target.delta, target.gaussian(), slack,
-                  inner, sampling, decaying)
 
 
 def schedule(public: Public, population: int, *, mode: str = "tight", kappa: float = 1.0,
@@ -209,7 +197,7 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
     """The rounds, their records and lambda.
 
     Args:
-      public: from `public_numbers`.
+      public: the numbers that it may depend on.
       population: n.
       mode: "tight", "paper", or "manual", lambda = kappa times the tight one (for descent-ascent:
         times (L / B) (1/m + 4 d r^2 / m^2)^(1/2)).
@@ -253,19 +241,3 @@ def schedule(public: Public, population: int, *, mode: str = "tight", kappa: flo
                    f"L / (B lambda) = {bound / (diameter * base(count)):.3g}.")
     return Schedule(count, population // count, base(count), gap(count),
                     count not in feasible or gap(count) >= bound * diameter, tuple(why))
-
-
-def published_rounds(*, population: int, dim: int, epsilon: float | None, delta: float) -> float:
-    """T = log2(L / (B lambda)) of Theorem 12 on n' = n / log2 n records, not rounded.
-
-    Below 1 the published algorithm has no round to do.
-
-    Args:
-      population: n.
-      dim: d, of both players together.
-      epsilon: of the privacy target; None without privacy.
-      delta: of the privacy target.
-    """
-    m = population / math.log2(population)
-    privacy = 0.0 if epsilon is None else math.sqrt(dim * math.log(2 / delta)) / epsilon
-    return -math.log2(48 * (1 / math.sqrt(m) + privacy / m))

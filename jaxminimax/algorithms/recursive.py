@@ -43,15 +43,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.algorithms import descent
+from jaxminimax.algorithms import descent, recursion
 from jaxminimax.algorithms.planning import Plan, Target
-from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Repeat, Resolvent
 from jaxminimax.mechanism.description import check
 from jaxminimax.mechanism.resolvent import inner_steps
-from jaxminimax.releases.proximal import release_resolvent
+from jaxminimax.releases.solutions import release_resolvent
 
 
 @pytree_dataclass
@@ -130,7 +129,7 @@ def certified(query: Resolvent, iterations: int) -> Resolvent:
 
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          smooth: float, mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
-         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan:
+         modulus: float = 0.0, slack: float = 0.01, solver: Any = None) -> Plan[Hyper]:
     """Rounds and lambda by the theorem, see `recursion`.
 
     Privacy rests on the constants given here: every record's operator must be monotone, bounded and
@@ -155,8 +154,9 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     Raises:
       ValueError: for numbers out of range.
     """
-    public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, slack=slack)
-    made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
+                              target.gaussian(), slack)
+    made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = Resolvent(bound=bound, prox=4 * made.base, lipschitz=float(smooth), doubling=True,
                       diameter=diameter, slack=slack, population=made.population, modulus=modulus,
                       assumes="monotone", solver=solver)

@@ -44,9 +44,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxminimax.algorithms import averaging, descent, planning
+from jaxminimax.algorithms import averaging, descent, planning, recursion
 from jaxminimax.algorithms.planning import Plan, Target
-from jaxminimax.algorithms.recursion import public_numbers, schedule
 from jaxminimax.algorithms.recursive import modulus, recentred
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
@@ -115,7 +114,7 @@ def example(query: Query, iterations: int, parts: int = 1) -> Hyper:
 def plan(target: Target, *, population: int, dim: int, bound: float, diameter: float,
          mode: str = "tight", kappa: float = 1.0, rounds: int | str = "largest",
          inner: int | None = None, sampling: Full | Poisson | FixedSize | Disjoint | None = None,
-         composite: bool = False, decaying: bool | None = None) -> Plan:
+         composite: bool = False, decaying: bool | None = None) -> Plan[Hyper]:
     """Rounds and lambda by the theorem, see `recursion`.
 
     Args:
@@ -136,9 +135,9 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
       ValueError: for numbers out of range.
     """
     decaying = mode == "tight" if decaying is None else decaying
-    public = public_numbers(target, dim=dim, bound=bound, diameter=diameter, inner=inner,
-                            sampling=sampling, decaying=decaying)
-    made = schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
+                              target.gaussian(), inner=inner, sampling=sampling, decaying=decaying)
+    made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
     query = planning.joint_query(bound, made.population, public.drawn(made.population))
     hyper = target.noise(Hyper(query=query, base=made.base, diameter=diameter, rounds=made.rounds,
                                inner=public.iterates(made.population), composite=composite,
@@ -147,7 +146,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
         z = check_noise(hyper.query).w
         full = 2 * public.ratio * math.sqrt(hyper.inner - 1) / made.population
         public = dataclasses.replace(public, excess=z / batch_size(query) / full)
-        made = schedule(public, population, mode=mode, kappa=kappa, rounds=made.rounds)
+        made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=made.rounds)
         hyper = dataclasses.replace(hyper, base=made.base)
     return Plan(hyper, made.gap_bound, made.vacuous, made.why, bound * diameter)
 

@@ -103,7 +103,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float | None = None,
-         diameter: float | None = None, passes: str = "many", batch: int | None = None) -> Plan:
+         diameter: float | None = None, passes: str = "many",
+         batch: int | None = None) -> Plan[Hyper]:
     """Many passes by Theorem 2, or one pass over disjoint batches.
 
     Many passes take Poisson samples of m = max{1, n sqrt(epsilon / (4 T))} records in T = n rounds
@@ -154,7 +155,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
 
 
 def _one_pass(target: Target, population: int, dim: int, bound: float, diameter: float | None,
-              batch: int | None) -> Plan:
+              batch: int | None) -> Plan[Hyper]:
     planning.check_numbers(diameter=diameter)
     assert diameter is not None
     ratio = target.gaussian()

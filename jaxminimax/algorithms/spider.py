@@ -51,7 +51,7 @@ from jaxminimax.base import checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Difference, FixedSize, Full, Poisson, Windows
 from jaxminimax.releases.differences import release_in_window
-from jaxminimax.releases.operator_rng import public_term
+from jaxminimax.releases.sums import public_term
 
 
 @pytree_dataclass
@@ -130,7 +130,7 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
 
 def plan(target: Target, *, population: int, dim: int, bound: float, smooth: float,
          iterations: int = 300, step: float | None = None, anchors: float = 0.5,
-         sampling: Full | Poisson | FixedSize = Full()) -> Plan:  # noqa: B008
+         sampling: Full | Poisson | FixedSize = Full()) -> Plan[Hyper]:  # noqa: B008
     """Settings by the rule above, from public numbers: q = 1 / rho, half of the budget for anchors.
 
     rho = step L V^(1/2) / C_1, with V the variance of a release of `sgda` in as many rounds.

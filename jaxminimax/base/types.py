@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -292,13 +292,48 @@ class GroupProblem(NamedTuple):
     random: bool = False
 
 
-class Algorithm(Protocol):
+AnyProblem = Problem | GroupProblem
+
+
+class Settings(Protocol):
+    """What drivers ask of an algorithm's `Hyper`, a record: the number of its rounds."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def iterations(self) -> int:
+        """T."""
+
+
+class State(Protocol):
+    """What drivers ask of an algorithm's `State`; all of it is private output."""
+
+    @property
+    def z(self) -> Saddle:
+        """The iterate."""
+
+    @property
+    def average(self) -> Saddle:
+        """The output."""
+
+    @property
+    def spent(self) -> jax.Array:
+        """Releases made so far, int32 `[]`."""
+
+
+HyperT = TypeVar("HyperT", bound=Settings)
+StateT = TypeVar("StateT", bound=State)
+_Hyper = TypeVar("_Hyper", bound=Settings, contravariant=True)
+
+
+class Algorithm(Protocol[_Hyper, StateT]):
     """A private algorithm: a module with these functions, and `Hyper` and `State` classes.
 
     `hyper` carries `query` and `iterations`; the state carries `z`, `average` and `spent`. A sweep
     over runs of different lengths hands `update` a hyper whose `iterations` are traced. Those of
     the library have `example` too, by which commands and benchmarks make a `Hyper`, and `plan`
-    where a theorem sets their numbers.
+    where a theorem sets their numbers. Type checkers take a module for `Algorithm[Hyper, State]`:
+    they know the state of what a driver returns, and refuse another algorithm's `Hyper`.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
@@ -308,14 +343,18 @@ class Algorithm(Protocol):
         20
     """
 
-    def mechanism(self, hyper: Any) -> Any:
+    def mechanism(self, hyper: _Hyper) -> Any:
         """What a whole run does to the data: all that the accountant reads."""
 
-    def init(self, z: Saddle, hyper: Any) -> Any:
+    def init(self, z: Saddle, hyper: _Hyper) -> StateT:
         """The state before the first round; `z` must not depend on the data."""
 
-    def update(self, key: jax.Array, state: Any, data: PyTree, hyper: Any, problem: Problem) -> Any:
-        """One round; pure, so that callers jit, vmap and scan it."""
+    def update(self, key: jax.Array, state: StateT, data: PyTree, hyper: _Hyper,
+               problem: Any) -> StateT:
+        """One round; pure, so that callers jit, vmap and scan it.
+
+        The problem is a `Problem`, or a `GroupProblem` for algorithms on groups.
+        """
 
 
 class OnlineOptimiser(Protocol):

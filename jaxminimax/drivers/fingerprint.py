@@ -29,7 +29,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.base import programs
-from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.base.types import AnyProblem, GroupProblem, PyTree, Saddle
 from jaxminimax.placement.host_data import HostData, Reader
 from jaxminimax.placement.host_shards import HostShards
 from jaxminimax.placement.sharding import Sharded
@@ -47,7 +47,7 @@ def secret(key: jax.Array) -> bytes:
 
 
 def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
-           problem: Problem | GroupProblem) -> dict[str, str]:
+           problem: AnyProblem) -> dict[str, str]:
     """The fingerprints of what a run reads and computes, by what to call them.
 
     Args:
@@ -238,7 +238,7 @@ def _over_processes(mesh: Mesh, total: np.ndarray) -> np.ndarray:
 
 
 def _of_problem(own: bytes, z: Saddle, data: PyTree,
-                problem: Problem | GroupProblem) -> dict[str, str]:
+                problem: AnyProblem) -> dict[str, str]:
     grouped = isinstance(problem, GroupProblem)
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1 + grouped:], x.dtype),
                           _shapes(data))

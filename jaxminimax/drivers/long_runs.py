@@ -24,10 +24,12 @@ from jaxminimax.accounting.ledger import Entry
 from jaxminimax.base import arguments, checks, own_files
 from jaxminimax.base.types import (
     Algorithm,
+    AnyProblem,
     GroupProblem,
-    Problem,
+    HyperT,
     PyTree,
     Saddle,
+    StateT,
     rows_each,
     unit_of,
 )
@@ -49,8 +51,9 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS",
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
                    donate_argnames="state")
-def _advance(state: Any, key: jax.Array, data: PyTree, hyper: Any, rounds: jax.Array,
-             algorithm: Algorithm, problem: Problem, places: tuple | None = None) -> Any:
+def _advance(state: StateT, key: jax.Array, data: PyTree, hyper: HyperT, rounds: jax.Array,
+             algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
+             places: tuple[Any, ...] | None = None) -> StateT:
     def step(_: jax.Array, state: Any) -> Any:
         state = update(algorithm, key, state, data, hyper, problem)
         if places is None:
@@ -62,12 +65,13 @@ def _advance(state: Any, key: jax.Array, data: PyTree, hyper: Any, rounds: jax.A
     return jax.lax.fori_loop(0, rounds, step, state)
 
 
-def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm, problem: Problem,
-        *, delta: float, neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
-        unit: str | None = None, checkpoint: str | os.PathLike | None = None,
-        every: int | None = None, callback: Callable[[Any], None] | None = None,
+def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
+        algorithm: Algorithm[HyperT, StateT], problem: AnyProblem, *, delta: float,
+        neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
+        unit: str | None = None, checkpoint: str | os.PathLike[str] | None = None,
+        every: int | None = None, callback: Callable[[StateT], None] | None = None,
         progress: bool = True, mesh: Mesh | None = None, shards: int | None = None, people: int = 1,
-        ledger: Ledger | None = None, name: str | None = None) -> runs.Run:
+        ledger: Ledger | None = None, name: str | None = None) -> runs.Run[StateT]:
     """A run in jitted pieces of `every` rounds, the same run as `drivers.run`.
 
     With `checkpoint`, the state is saved after every piece, and a run that finds a saved state goes
@@ -223,7 +227,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
 
 
 def _promise(key: jax.Array, described: Mechanism, hyper: Any,
-             algorithm: Algorithm) -> dict[str, Any]:
+             algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
     """What must be equal for a saved state to be gone on from; never enough to recover the key."""
     numbers = [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(hyper)]
     # 16 bits that only the key's owner can compute: another key is caught all but always
@@ -238,7 +242,7 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
                 {"place of a part": places} if any(places) else {})
 
 
-def _check_folder(path: str | os.PathLike) -> None:
+def _check_folder(path: str | os.PathLike[str]) -> None:
     """Refuses a folder that states cannot be saved in, before anything is charged or run."""
     if importlib.util.find_spec("orbax") is None:
         raise ImportError("checkpoint=... needs orbax-checkpoint: pip install 'jaxminimax[fit]'")
@@ -256,7 +260,7 @@ def _check_folder(path: str | os.PathLike) -> None:
 class _Folder:
     """Saved states in a folder, by orbax; nothing at all without one."""
 
-    def __init__(self, path: str | os.PathLike | None, promise: dict[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, promise: dict[str, Any]) -> None:
         self._promise = promise
         self._manager: Any = None
         if path is None:
@@ -384,7 +388,7 @@ class Booking:
         self._entry = ledger.reserve(described, name=name, run=marks,
                                      delta=delta if own_delta else None)
 
-    def bind(self, z: PyTree, marks: dict[str, str], problem: Problem | GroupProblem,
+    def bind(self, z: PyTree, marks: dict[str, str], problem: AnyProblem,
              mesh: Mesh | None = None) -> None:
         """Writes down what a run reads and computes, or compares it with what it began with.
 
@@ -405,7 +409,7 @@ class Booking:
         self._entry.ledger.bind(self._entry, {**marks, "initial point": fingerprint.mark(
             fingerprint.secret(self._key), *told)}, self._place(problem, mesh))
 
-    def bind_place(self, done: int, problem: Problem | GroupProblem, mesh: Mesh | None) -> None:
+    def bind_place(self, done: int, problem: AnyProblem, mesh: Mesh | None) -> None:
         """Compares where a run goes on with where it began, if it repeats what was shown before.
 
         A run that went on elsewhere repeats nothing any more.
@@ -418,7 +422,7 @@ class Booking:
             anew = not done or done < ledger.shown(self._entry, done)
             ledger.bind(self._entry, place, several=not anew)
 
-    def _place(self, problem: Problem | GroupProblem, mesh: Mesh | None) -> dict[str, str]:
+    def _place(self, problem: AnyProblem, mesh: Mesh | None) -> dict[str, str]:
         """What decides how numbers are rounded."""
         # where arrays are made that nobody placed
         device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import arguments, checks
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import runs
 from jaxminimax.mechanism import Repeat
 from jaxminimax.mechanism.description import check
@@ -18,7 +18,7 @@ from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 
 
-def stack(hypers: Sequence[Any]) -> Any:
+def stack(hypers: Sequence[HyperT]) -> HyperT:
     """Records as one record with a leading axis on every number, for `sweep`.
 
     Static fields must be equal, but for `iterations`: where they differ, the stacked record has the
@@ -57,9 +57,10 @@ def _has_iterations(hyper: Any) -> bool:
         field.name == "iterations" for field in dataclasses.fields(hyper))
 
 
-def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm,
-          problem: Problem, observe: Callable[[Any], PyTree] = runs.nothing, *,
-          at_once: int | None = None, progress: bool = False) -> runs.Run:
+def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
+          algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
+          observe: Callable[[StateT], PyTree] = runs.nothing, *, at_once: int | None = None,
+          progress: bool = False) -> runs.Run[StateT]:
     """Every budget with every seed, in one compiled program.
 
     Noise is calibrated on the host, a budget at a time: `hypers = stack([calibrate(...), ...])`;
@@ -144,8 +145,8 @@ def _check_different(keys: jax.Array) -> None:
                              "(budgets, seeds)).")
 
 
-def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm,
-             problem: Problem, observe: Callable[[Any], PyTree], at_once: int | None,
+def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
+             problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int | None,
              progress: bool) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width, the longest first; each share ends with its longest."""
     budgets, seeds = keys.shape
@@ -199,7 +200,8 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
     return jax.tree.map(lambda x: x.reshape((shares * width, *x.shape[lead:]))[place], found)
 
 
-def lengths_of(hypers: Any, budgets: int, algorithm: Algorithm) -> tuple[Any, tuple[int, ...]]:
+def lengths_of(hypers: Any, budgets: int,
+               algorithm: Algorithm[Any, Any]) -> tuple[Any, tuple[int, ...]]:
     """Stacked records with the iterations of the longest, and the iterations of each.
 
     Raises:

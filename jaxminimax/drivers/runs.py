@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,19 @@ import jax.numpy as jnp
 from jaxminimax.accounting import Statement
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.programs import is_traced
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle
+from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.mechanism.description import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases import record_isolation
 from jaxminimax.releases.watch import update
 
 
-class _Ended(NamedTuple):
-    state: Any
+class _Ended(NamedTuple, Generic[StateT]):
+    state: StateT
     observations: PyTree = ()
 
 
-class Run(_Ended):
+class Run(_Ended[StateT]):
     """A run that has ended, or several of them with leading axes; unpacks as a pair.
 
     Attributes:
@@ -44,7 +44,7 @@ class Run(_Ended):
     statement: Statement | None = None
 
     @classmethod
-    def stated(cls, state: Any, statement: Statement) -> "Run":
+    def stated(cls, state: StateT, statement: Statement) -> "Run[StateT]":
         """A run with its statement."""
         run = cls(state)
         run.statement = statement
@@ -56,8 +56,9 @@ def nothing(state: Any) -> tuple[()]:
     return ()
 
 
-def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm, problem: Problem,
-        observe: Callable[[Any], PyTree] = nothing) -> Run:
+def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
+        algorithm: Algorithm[HyperT, StateT], problem: AnyProblem,
+        observe: Callable[[StateT], PyTree] = nothing) -> Run[StateT]:
     """All `hyper.iterations` rounds of an algorithm in one compiled scan.
 
     It compiles itself, once for each algorithm, problem, `observe` and set of shapes: use the same
@@ -104,8 +105,8 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorith
     return Run(*_whole(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
 
 
-def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
-           problem: Problem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
+def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
+           problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     """All rounds: a program of its own, or a part of the one that is being traced."""
     if is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
@@ -116,8 +117,8 @@ def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algor
     return _compiled(key, z, data, hyper, algorithm, problem, observe)
 
 
-def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
-            problem: Problem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
+def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
+            problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     def step(state: Any, _: None) -> tuple[Any, PyTree]:
         state = update(algorithm, key, state, data, hyper, problem)
         return state, observe(state)
@@ -128,8 +129,8 @@ def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algo
 _compiled = jax.jit(_rounds, static_argnames=("algorithm", "problem", "observe"))
 
 
-def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm,
-              problem: Problem, lengths: tuple[int, ...], number: jax.Array,
+def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
+              problem: AnyProblem, lengths: tuple[int, ...], number: jax.Array,
               hide_time: bool = False) -> Any:
     """The last state of a run whose iterations are `lengths[number]`; all else is as in `run`.
 

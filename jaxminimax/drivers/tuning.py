@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,17 @@ from jaxminimax.accounting.stating import tuning_statement
 from jaxminimax.accounting.tuning import Target, calibrate_search
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.base.types import Algorithm, Problem, PyTree, Saddle, rows_each, unit_of
+from jaxminimax.base.types import (
+    Algorithm,
+    AnyProblem,
+    HyperT,
+    Problem,
+    PyTree,
+    Saddle,
+    StateT,
+    rows_each,
+    unit_of,
+)
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.mechanism import Full, Query, Repeat
 from jaxminimax.mechanism.composed import with_noise_of_all
@@ -34,7 +44,7 @@ _LOW = 32  # bits of the second of two words
 _PADDING = 6  # times the expected number of runs, where the largest one is always made
 
 
-class Tuned(NamedTuple):
+class Tuned(NamedTuple, Generic[HyperT, StateT]):
     """What a search publishes; all of it is private output.
 
     Attributes:
@@ -49,10 +59,10 @@ class Tuned(NamedTuple):
         ('state', 'score', 'candidate', 'hyper', 'statement')
     """
 
-    state: Any
+    state: StateT
     score: jax.Array
     candidate: int
-    hyper: Any
+    hyper: HyperT
     statement: TuningStatement
 
 
@@ -61,13 +71,14 @@ def average(state: Any) -> PyTree:
     return state.average
 
 
-def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[Any], algorithm: Algorithm,
-         problem: Problem, *, score: Callable[[PyTree, PyTree], jax.Array],
-         score_range: tuple[float, float], epsilon: float, delta: float,
-         held_out: PyTree | None = None, expected: float = 10.0, eta: float = 0.0,
-         most: int | None = None, hide_time: bool = False, share: float = 0.2,
-         neighbours: str = "replace_one", point: Callable[[Any], PyTree] = average,
-         at_once: int = 1, unit: str | None = None, assumed: tuple[str, ...] = ()) -> Tuned:
+def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
+         algorithm: Algorithm[HyperT, StateT], problem: AnyProblem, *,
+         score: Callable[[PyTree, PyTree], jax.Array], score_range: tuple[float, float],
+         epsilon: float, delta: float, held_out: PyTree | None = None, expected: float = 10.0,
+         eta: float = 0.0, most: int | None = None, hide_time: bool = False, share: float = 0.2,
+         neighbours: str = "replace_one", point: Callable[[StateT], PyTree] = average,
+         at_once: int = 1, unit: str | None = None,
+         assumed: tuple[str, ...] = ()) -> Tuned[HyperT, StateT]:
     """The best of a random number of runs, with candidates drawn for them, all of it paid for.
 
         tuned = jmm.tune(key, start, rows, candidates, jmm.sgda, problem, score=accuracy,
@@ -181,7 +192,7 @@ def _listed(candidates: Any) -> list[Any]:
     return list(candidates)
 
 
-def _check(candidates: list[Any], algorithm: Algorithm) -> None:
+def _check(candidates: list[Any], algorithm: Algorithm[Any, Any]) -> None:
     """Refuses candidates that are none, or differ in more than numbers and iterations."""
     for hyper in candidates:
         check(algorithm.mechanism(hyper))
@@ -189,7 +200,7 @@ def _check(candidates: list[Any], algorithm: Algorithm) -> None:
     many_runs.lengths_of(many_runs.stack(alike), len(alike), algorithm)
 
 
-def _check_flat(candidates: list[Any], algorithm: Algorithm, data: PyTree) -> None:
+def _check_flat(candidates: list[Any], algorithm: Algorithm[Any, Any], data: PyTree) -> None:
     """Refuses training records that are not all rows of the data."""
     n, described = _rows(data, "data"), algorithm.mechanism(candidates[0]).records()
     if described > n:
@@ -276,8 +287,8 @@ def number_of_runs(key: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Ar
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "scored", "point", "at_once",
                                              "hide_time"))
 def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, score: Repeat,
-           table: tuple[jax.Array, jax.Array], *, algorithm: Algorithm, problem: Problem,
-           scored: Problem, point: Callable[[Any], PyTree], at_once: int,
+           table: tuple[jax.Array, jax.Array], *, algorithm: Algorithm[Any, Any],
+           problem: AnyProblem, scored: Problem, point: Callable[[Any], PyTree], at_once: int,
            hide_time: bool) -> tuple[Any, jax.Array, jax.Array]:
     """The winner's state, its released score less the middle of the range, its candidate.
 

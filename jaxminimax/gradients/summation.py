@@ -133,13 +133,13 @@ class Sums(NamedTuple):
     Attributes:
       floats: in floating point.
       integers: `integer_sums.Words` for every leaf, on a grid; None without one.
-      within: per player, examples within the clip norm less longer ones, int32 `[]`; None if they
-        are not counted.
+      num_unclipped: per player, examples within the clip norm less longer ones, int32 `[]`; None
+        if they are not counted.
     """
 
     floats: Saddle
     integers: Saddle | None
-    within: Saddle | None = None
+    num_unclipped: Saddle | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Summation:
         ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
         return self.players(lambda _, r: weights.weight(r, mask), ratio)
 
-    def within(self, weight: Saddle) -> Saddle | None:
+    def num_unclipped(self, weight: Saddle) -> Saddle | None:
         """1 for each example of weight 1, -1 for each that is shortened, 0 for absent ones."""
         if not self.counted:
             return None
@@ -228,14 +228,14 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
         return materialise(lambda: how.twice_on_leaves(
             lambda leaf, _, x: leaf.one_block(*x), rounding.grid, z,
             how.players(lambda _, x, s: weights.silenced(x, s), g, scale))
-            )._replace(within=how.within(scale))
+            )._replace(num_unclipped=how.num_unclipped(scale))
 
     def integers(grid: Grid) -> Saddle:
         silenced = how.players(lambda _, x, s: weights.silenced(x, s), g, scale)
         return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, silenced)
 
     return how.both(lambda: how.players(lambda _, x, s: weights.weighted_sum(x, s), g, scale),
-                    integers, rounding)._replace(within=how.within(scale))
+                    integers, rounding)._replace(num_unclipped=how.num_unclipped(scale))
 
 
 def fresh(rows: jax.Array, first: jax.Array) -> jax.Array:
@@ -276,14 +276,14 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
     # Compensated: plainly added, many small terms on a large sum would be lost or not
     # depending on one record, and move the sum by far more than its clip norm.
     def step(carry: tuple, slices: Any) -> tuple[tuple, None]:
-        so_far, lost, integers, within = carry
+        so_far, lost, integers, unclipped = carry
         found = total(*at(slices))
         more = jax.tree.map(jnp.add, found.floats, lost)
         new = jax.tree.map(jnp.add, so_far, more)
         lost = jax.tree.map(two_sum_error, so_far, more, new)
         if integers is not None:
             integers = jax.tree.map(plus, integers, found.integers, is_leaf=is_words)
-        return (new, lost, integers, jax.tree.map(jnp.add, within, found.within)), None
+        return (new, lost, integers, jax.tree.map(jnp.add, unclipped, found.num_unclipped)), None
 
     carry, _ = jax.lax.scan(step, (nothing.floats, nothing.floats, *nothing[1:]), slices)
     return Sums(jax.tree.map(jnp.add, *carry[:2]), *carry[2:])

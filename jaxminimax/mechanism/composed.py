@@ -9,7 +9,6 @@ from typing import Any, Self
 import jax
 
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import sentences
 from jaxminimax.mechanism.costs import Charge, compose
 from jaxminimax.mechanism.description import Answered, Description, Leaf, known
 from jaxminimax.mechanism.repeat import OneRelease, Repeat
@@ -56,7 +55,7 @@ class _Several(Description):
         """Of all parts."""
         return sum(part.releases() for part in self._listed)
 
-    def spent_part(self, spent: int) -> Description | None:
+    def truncated(self, spent: int) -> Description | None:
         """Parts are taken to run one after the other, in their order, or in turn."""
         if self.in_turn:
             counts = [part.releases() for part in self._listed]
@@ -68,11 +67,11 @@ class _Several(Description):
             # a round that was begun counts
             rounds = bisect.bisect_left(range(self.alone + max(counts) + 1), spent,
                                         key=lambda r: sum(made(r)))
-            done = [part.spent_part(n) for part, n in zip(self._listed, made(rounds), strict=True)]
+            done = [part.truncated(n) for part, n in zip(self._listed, made(rounds), strict=True)]
         else:
             done = []
             for part in self._listed:
-                done.append(part.spent_part(spent))
+                done.append(part.truncated(spent))
                 spent -= 0 if done[-1] is None else min(spent, done[-1].releases())
         begun = tuple(part for part in done if part is not None)
         return dataclasses.replace(self, parts=begun) if begun else None  # type: ignore[type-var]
@@ -85,23 +84,6 @@ class _Several(Description):
     def flattened(self) -> tuple[Leaf, ...]:
         """Those of every part."""
         return tuple(leaf for part in self._listed for leaf in part.flattened())
-
-    def in_words(self) -> str:
-        """One sentence a leaf."""
-        return " ".join(leaf.in_words() for leaf in self.flattened())
-
-    def guarantees(self) -> tuple[str, ...]:
-        """Of every part, each sentence once."""
-        said = (x for leaf in self.flattened() for x in leaf.guarantees())
-        return sentences.in_order(tuple(said))
-
-    def assumptions(self) -> tuple[str, ...]:
-        """Of every part, each sentence once."""
-        return tuple(dict.fromkeys(x for leaf in self.flattened() for x in leaf.assumptions()))
-
-    def is_exact(self) -> bool:
-        """Whether every part is."""
-        return all(leaf.is_exact() for leaf in self.flattened())
 
 
 @pytree_dataclass
@@ -141,9 +123,9 @@ class Sequence(_Several):
                              "parts: put the Sequences inside one Parallel.")
         return tuple(compose(*choice) for choice in itertools.product(*rows))
 
-    def together(self) -> bool:
+    def supports_group_privacy(self) -> bool:
         """If all parts may: pairs of releases on the same data compose."""
-        return all(part.together() for part in self._listed)
+        return all(part.supports_group_privacy() for part in self._listed)
 
     def records(self) -> int:
         """All parts read the same data."""
@@ -183,9 +165,9 @@ class Parallel(_Several):
         """Those of every part, as alternatives."""
         return tuple(c for part in self._listed for c in part.charges(neighbours))
 
-    def together(self) -> bool:
+    def supports_group_privacy(self) -> bool:
         """Of several parts no: one person's records may be in more than one."""
-        return len(self._listed) == 1 and self._listed[0].together()
+        return len(self._listed) == 1 and self._listed[0].supports_group_privacy()
 
     def records(self) -> int:
         """Every part reads data of its own."""

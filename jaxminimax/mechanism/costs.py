@@ -292,7 +292,7 @@ def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool 
                               parameters, absent=absent, eta=eta) / halves
 
 
-def realised(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0) -> Charge:
+def sampler_cost(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0) -> Charge:
     """What integer noise and rounding to the grid cost beside the real mechanism.
 
     Args:
@@ -314,8 +314,8 @@ def price(leaf: Any, neighbours: str) -> Charge:
     """What one `Leaf` costs, rounding and the sampler of its noise included."""
     for x in jax.tree.leaves(leaf):
         concrete(x)  # one number each, or what is run is not what is described
-    z = leaf.charged(neighbours)
-    return leaf.cost(z) if z == 0 else compose(leaf.cost(z), leaf.realised())
+    z = leaf.effective_noise_multiplier(neighbours)
+    return leaf.cost(z) if z == 0 else compose(leaf.cost(z), leaf.sampler_cost())
 
 
 def compose(*parts: Charge) -> Charge:

@@ -1,28 +1,90 @@
-"""What a description of a mechanism is: the questions that every one of them answers.
+"""What a description of a mechanism is, and what follows from the facts of one.
 
 `Description` is of everything that can be charged, `Leaf` of one mechanism that is not put together
-from others, `OneRelease` of what a `Repeat` repeats. A class that leaves a question out cannot be
-constructed, and what is none of them is refused wherever it is met: no function asks which one it
-is, so none can take a new one for another.
+from others. A leaf says what it is in two records: `facts`, the numbers that its charge and its
+releases follow from, and `words`, its sentences in statements. A class that leaves one out cannot
+be constructed, and what is no description is refused wherever it is met: no function asks which one
+it is, so none can take a new one for another.
 
-Make them frozen `pytree_dataclass`es. A new leaf is one file here and one function of the door.
+Make them frozen `pytree_dataclass`es. A new leaf is one file: `docs/adding_a_mechanism.md`.
 """
 
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs
-from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, concrete
-from jaxminimax.mechanism.sentences import imperfections
+from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, Unit, concrete
+from jaxminimax.mechanism.grid import PARAMETERS
 
 __all__ = ["Description", "Leaf", "is_exact", "leaves", "releases"]
+
+MOST_STEPS = 10**7  # of an inner solver
+
+
+class Facts(NamedTuple):
+    """What a leaf is, in the numbers that its charge and its releases follow from.
+
+    Fields of a description may be traced; these are then, too.
+
+    Attributes:
+      unit: the law of its noise, and how many units a replaced record moves a release by.
+      releases: how many are allowed.
+      reads: of these (of a tree: of its nodes), how many one record moves.
+      numbers: of noise, in all releases, that a record may move; at most.
+      near: pairs of sums that must be near for the charge to hold; each may fail to be.
+      length: how far a record moves all that it moves, over `reads` times one unit's square root.
+      repeats: whether each of `times` releases costs the same, so that fewer cost less.
+      records: how many it is for; 0 where it does not say.
+      noise: the noise multiplier, or one a player; None where it is not set.
+      parameters: d, an upper bound on the numbers of one release.
+      exact: whether the noise is made of integers; None: it is not made here.
+      rounded: the unit that rounding is counted in, where it is not `unit`.
+      slack: certified distance of a solution from the exact one, over its sensitivity.
+      absent: whether curves compare with the sum that a record takes no part in.
+      how: how noise is made and what is rounded, for statements.
+    """
+
+    unit: Unit
+    releases: int
+    reads: int
+    numbers: int
+    near: int = 0
+    length: float = 1.0
+    repeats: bool = False
+    records: int = 0
+    noise: Any = None
+    parameters: int = PARAMETERS
+    exact: bool | None = True
+    rounded: Unit | None = None
+    slack: Any = None
+    absent: bool = False
+    how: tuple[str, str] = ("Integer noise, added exactly",
+                            "rounding to the grid and inside blocks")
+
+
+class Words(NamedTuple):
+    """What statements say of a leaf.
+
+    Attributes:
+      summary: what is released, one sentence.
+      enforced: sentences: what the code does that the charge rests on.
+      assumed: sentences: what the charge rests on that the user must see to.
+      unit: what the noise multiplier is a multiple of; "" for a clip norm and the like.
+      clips: clip norms, by player.
+    """
+
+    summary: str
+    enforced: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    unit: str = ""
+    clips: dict[str, float] = {}  # noqa: RUF012  # nobody changes it
 
 
 class Description(abc.ABC):
@@ -49,7 +111,7 @@ class Description(abc.ABC):
         """Number of releases that are allowed."""
 
     @abc.abstractmethod
-    def spent_part(self, spent: int) -> "Description | None":
+    def truncated(self, spent: int) -> "Description | None":
         """What is charged if it stopped after `spent` releases; None if nothing was released."""
 
     @abc.abstractmethod
@@ -64,7 +126,15 @@ class Description(abc.ABC):
           ValueError: for a relation that there is no guarantee for.
         """
 
-    def together(self) -> bool:
+    @abc.abstractmethod
+    def flattened(self) -> "tuple[Leaf, ...]":
+        """The leaves that it is put together from, in order."""
+
+    @abc.abstractmethod
+    def records(self) -> int:
+        """How many records it is for; 0 where it does not say."""
+
+    def supports_group_privacy(self) -> bool:
         """Whether its charges may be read for k records that differ, wherever these are.
 
         That is for a proof: the pairs of a `Charge`, taken for k records, dominate the releases. It
@@ -72,10 +142,6 @@ class Description(abc.ABC):
         otherwise: then a lemma on groups is charged, which holds for everything.
         """
         return False
-
-    @abc.abstractmethod
-    def flattened(self) -> "tuple[Leaf, ...]":
-        """The leaves that it is put together from, in order."""
 
     def answered(self) -> "tuple[Answered, ...]":
         """The descriptions in it that releases are made for, each with its own place, in order."""
@@ -85,25 +151,21 @@ class Description(abc.ABC):
         """The same at places that are not in `taken`, to which they are added; see `Answered`."""
         return self
 
-    @abc.abstractmethod
-    def records(self) -> int:
-        """How many records it is for; 0 where it does not say."""
-
-    @abc.abstractmethod
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """What is released, for statements: one sentence a leaf."""
+        return " ".join(leaf.words().summary for leaf in self.flattened())
 
-    @abc.abstractmethod
-    def guarantees(self) -> tuple[str, ...]:
-        """Sentences for statements: what the code does that the charge rests on."""
+    def enforced(self) -> tuple[str, ...]:
+        """Sentences for statements: what the code does that the charge rests on, each once."""
+        return sentences.in_order(x for leaf in self.flattened() for x in leaf.words().enforced)
 
-    @abc.abstractmethod
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Sentences for statements: what the charge rests on that the user must see to."""
+        return tuple(dict.fromkeys(x for leaf in self.flattened() for x in leaf.words().assumed))
 
-    @abc.abstractmethod
     def is_exact(self) -> bool:
         """Whether the noise is made of integers and added without rounding."""
+        return all(leaf.facts().exact for leaf in self.flattened())
 
 
 Mechanism = Description
@@ -140,72 +202,143 @@ class Answered(Description):
 
 
 class Leaf(Answered):
-    """A mechanism that is not put together from others; it has one noise multiplier.
+    """A mechanism that is not put together from others: all else follows from `facts` and `words`.
 
-    What it is asked beyond a `Description` is charged by `costs.price` and printed by statements.
+    Its noise multiplier is one number, a field of that name; a class with several says which one
+    it amounts to, by `multiplier`.
 
     Examples:
         >>> isinstance(jmm.mechanism.TreeSums(clip=1.0, leaves=8), jmm.mechanism.Leaf)
         True
     """
 
+    noise_multiplier: Any
+
     @abc.abstractmethod
+    def facts(self) -> Facts:
+        """The numbers that the charge and the releases follow from."""
+
+    @abc.abstractmethod
+    def words(self) -> Words:
+        """What statements say of it; for numbers that are known, as they are on the host."""
+
+    def flattened(self) -> "tuple[Leaf, ...]":
+        """Itself."""
+        return (self,)
+
+    def releases(self) -> int:
+        """As its facts say."""
+        return self.facts().releases
+
+    def records(self) -> int:
+        """As its facts say."""
+        return self.facts().records
+
+    def truncated(self, spent: int) -> Self | None:
+        """Fewer releases, if each costs the same.
+
+        If not, all of it: a record's whole cost may be in the first release.
+        """
+        if spent and self.facts().repeats:
+            times = self.times  # type: ignore[attr-defined]
+            return dataclasses.replace(self, times=min(spent, times))  # type: ignore[call-arg]
+        return self if spent else None
+
+    def with_noise(self, scale: float) -> Self:
+        """The one multiplier."""
+        return scaled(self, scale)
+
+    def charges(self, neighbours: str) -> tuple[Charge, ...]:
+        """One, for a record that is replaced, wherever it moves most."""
+        replace_one_only(neighbours)
+        return (costs.price(self, neighbours),)
+
     def multiplier(self) -> float:
         """The noise multiplier, players combined.
 
         Raises:
           ValueError: if it was never set.
         """
+        if self.noise_multiplier is None:
+            raise ValueError(f"noise_multiplier of {type(self).__name__} is not set: "
+                             "calibrate_noise(mechanism, epsilon=..., delta=...) sets it.")
+        return concrete(self.noise_multiplier)
 
-    @abc.abstractmethod
-    def charged(self, neighbours: str) -> float:
-        """The multiplier of a real mechanism that is no more private; by `costs.charged`."""
+    def effective_noise_multiplier(self, neighbours: str) -> float:
+        """The multiplier of a real mechanism that is no more private, rounding included."""
+        facts, z = self.facts(), self.multiplier()
+        if facts.exact is None:
+            return z
+        # each player has a grid of its own, and the coarsest counts as if it were everybody's
+        smallest = min(map(concrete, jax.tree.leaves(facts.noise)), default=z)
+        return costs.charged(z, facts.rounded or facts.unit, facts.parameters, smallest=smallest,
+                             slack=facts.slack, absent=facts.absent or neighbours != REPLACE_ONE)
 
-    @abc.abstractmethod
     def cost(self, z: float) -> Charge:
         """What it costs with noise on real numbers, of that multiplier."""
+        facts = self.facts()
+        law = {"gaussian": costs.gaussian, "laplace": costs.laplace, "gumbel": costs.selection}
+        return law[facts.unit.law](facts.reads, z / facts.length, facts.unit)
 
-    @abc.abstractmethod
-    def realised(self) -> Charge:
-        """What integer noise and rounding cost beside that; by `costs.realised`."""
+    def sampler_cost(self) -> Charge:
+        """What integer noise and rounding cost beside that."""
+        facts = self.facts()
+        if facts.exact is None:
+            return Charge()
+        kind = "normals" if facts.unit.law == "gaussian" else "laplaces"
+        return costs.sampler_cost(facts.exact, near=facts.near, **{kind: facts.numbers})
+
+    def sampler_summary(self, neighbours: str) -> str:
+        """How noise and sums are made, and what that costs beside real numbers, for statements."""
+        facts = self.facts()
+        if facts.exact is None:
+            return "Noise is added by whoever releases the solution."
+        z = self.multiplier()
+        if z == 0:
+            return "No noise is added."
+        counted, (integers, rounding) = self.effective_noise_multiplier(neighbours), facts.how
+        rounded = (f"{rounding} is charged, a multiplier of {z:.6g} as {counted:.6g} "
+                   f"({100 * (counted / z - 1):.2g} %)")
+        if not facts.exact:
+            return f"Noise of floating-point numbers on sums on a grid; {rounded}."
+        return f"{integers}; {rounded}; {sentences.imperfections(self.sampler_cost())}."
 
     @property
-    @abc.abstractmethod
     def unit(self) -> str:
         """What the multiplier is a multiple of, for statements; "" for a clip norm and the like."""
+        return self.words().unit
 
-    @abc.abstractmethod
+    def noise_multipliers(self) -> dict[str, float]:
+        """Noise multipliers to print, by player or by what they are multiples of."""
+        return {self.unit: self.multiplier()}
+
     def clips(self) -> dict[str, float]:
         """Clip norms to print, by player."""
+        return self.words().clips
 
     def alternatives(self) -> "tuple[Leaf, ...]":
         """What a calibration may make of it: the cheapest, by `deviation`; itself."""
         return (self,)
 
     def deviation(self) -> float:
-        """Standard deviation of the noise, for whoever chooses among `alternatives`."""
+        """Standard deviation of the noise, by which `alternatives` are chosen among."""
         return self.multiplier()
 
-    def noise_multipliers(self) -> dict[str, float]:
-        """Noise multipliers to print, by player or by what they are multiples of."""
-        return {self.unit: self.multiplier()}
 
-    def realisation(self, neighbours: str) -> str:
-        """How noise and sums are made, and what that costs beside real numbers, for statements."""
-        z, counted, cost = self.multiplier(), self.charged(neighbours), self.realised()
-        if z == 0:
-            return "No noise is added."
-        rounded = (f"rounding to the grid and inside blocks is charged, a multiplier of {z:.6g} as "
-                   f"{counted:.6g} ({100 * (counted / z - 1):.2g} %)")
-        if not self.is_exact():
-            return f"Noise of floating-point numbers on sums on a grid; {rounded}."
-        return f"Integer noise, added exactly; {rounded}; {imperfections(cost)}."
+class Once(Leaf):
+    """What mechanisms share that a record takes part in once, however long they run."""
 
-    def flattened(self) -> "tuple[Leaf, ...]":
-        """Itself."""
-        return (self,)
+    def supports_group_privacy(self) -> bool:
+        """Yes: a chain of k records is as far as one noise that is moved k times.
+
+        The whole stream has one record's trade-off of one Gaussian, or of one Laplace number. The
+        trade-off of k such steps is that of the same noise moved k times as far, as thresholds are
+        the best tests of all distances; it bounds k records, wherever they are.
+        """
+        return True
 
 
+# --- questions to whatever is given as a description ---
 
 
 def known(mechanism: Any) -> Description:
@@ -282,18 +415,6 @@ def check_noise(query: Any) -> Any:
     return query.noise_multiplier
 
 
-def own_multiplier(leaf: Any) -> float:
-    """The one number that is the noise multiplier of a leaf.
-
-    Raises:
-      ValueError: if it was never set.
-    """
-    if leaf.noise_multiplier is None:
-        raise ValueError(f"noise_multiplier of {type(leaf).__name__} is not set: calibrate_noise("
-                         "mechanism, epsilon=..., delta=...) sets it.")
-    return concrete(leaf.noise_multiplier)
-
-
 def scaled(described: Any, scale: float) -> Any:
     """`described.with_noise(scale)` of a description whose noise multiplier is one number."""
     z = described.noise_multiplier
@@ -310,9 +431,6 @@ def replace_one_only(neighbours: str) -> None:
     if neighbours != REPLACE_ONE:
         raise ValueError("add_or_remove_one is offered for releases on Full() and Poisson(...) "
                          "samples of the whole data only: use neighbours='replace_one'.")
-
-
-MOST_STEPS = 10**7  # of an inner solver
 
 
 def check_grid(exact: Any, parameters: Any = 1) -> None:
@@ -366,37 +484,3 @@ def is_plain(x: Any, true: Callable[[float], bool]) -> bool:
 def are_plain(*numbers: Any) -> bool:
     """Whether all are single numbers that are known."""
     return not any(isinstance(x, jax.core.Tracer) or np.ndim(x) for x in numbers)
-
-
-class Once(Leaf):
-    """What mechanisms share that a record takes part in once, however long they run."""
-
-    def spent_part(self, spent: int) -> Self | None:
-        """All of it: a record's whole cost may be in the first release."""
-        return self if spent else None
-
-    def with_noise(self, scale: float) -> Self:
-        """The one multiplier."""
-        return scaled(self, scale)
-
-    def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """One, for a record that is replaced."""
-        replace_one_only(neighbours)
-        return (costs.price(self, neighbours),)
-
-    def multiplier(self) -> float:
-        """The one multiplier."""
-        return own_multiplier(self)
-
-    def together(self) -> bool:
-        """Yes: a chain of k records is as far as one noise that is moved k times.
-
-        The whole stream has one record's trade-off of one Gaussian, or of one Laplace number. The
-        trade-off of k such steps is that of the same noise moved k times as far, as thresholds are
-        the best tests of all distances; it bounds k records, wherever they are.
-        """
-        return True
-
-    def clips(self) -> dict[str, float]:
-        """None."""
-        return {}

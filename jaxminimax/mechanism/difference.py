@@ -44,12 +44,13 @@ from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
 from jaxminimax.mechanism.description import (
     Answered,
+    Facts,
     Leaf,
+    Words,
     check_bound,
     check_grid,
     check_multiplier,
     check_times,
-    scaled,
 )
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import PARAMETERS
@@ -58,7 +59,6 @@ from jaxminimax.mechanism.repeat import (
     OneRelease,
     Repeat,
     check_sampled,
-    sampled_charges,
     sampled_words,
 )
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
@@ -115,11 +115,7 @@ class Difference(OneRelease):
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
 
-    def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
-        """That of quotients."""
-        return sampled_charges(repeat, neighbours)
-
-    def together(self, repeat: Repeat) -> bool:
+    def supports_group_privacy(self, repeat: Repeat) -> bool:
         """As of quotients."""
         return True
 
@@ -127,48 +123,26 @@ class Difference(OneRelease):
         """The one number."""
         return self.quotient.multiplier()
 
-    def charged(self, neighbours: str) -> float:
-        """That of quotients."""
-        return self.quotient.charged(neighbours)
-
     def cost(self, times: int, z: float) -> Charge:
         """That of quotients."""
         return self.quotient.cost(times, z)
 
-    def with_noise(self, scale: float) -> Self:
-        """The one number."""
-        self.check_own()
-        return scaled(self, scale)
+    def facts(self, repeat: Repeat) -> Facts:
+        """Those of quotients."""
+        return super().facts(repeat)._replace(noise=self.quotient.noise_multiplier)
 
-    def sampled_by(self, sampling: Sampling) -> Self:
-        """Nothing else follows from the sampling."""
-        return dataclasses.replace(self, sampling=sampling)
-
-    def records(self) -> int:
-        """The population."""
-        return self.population
-
-    def in_words(self, repeat: Repeat) -> str:
-        """How many, and at what they are clipped."""
-        return sampled_words(repeat, " of differences of operators at two released points, clipped "
-                             f"at {concrete(self.lipschitz):.6g} times the points' distance, one "
-                             "clip for both players together,") + "."
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That differences are clipped."""
-        return (sentences.DIFFERENCES,)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """Nothing: L is a matter of utility."""
-        return ()
+    def words(self, repeat: Repeat) -> Words:
+        """How many, and at what they are clipped; L is a matter of utility."""
+        return Words(
+            sampled_words(repeat, " of differences of operators at two released points, clipped "
+                          f"at {concrete(self.lipschitz):.6g} times the points' distance, one clip "
+                          "for both players together,") + ".",
+            (sentences.DIFFERENCES,),
+            clips={"differences at distance 1": concrete(self.lipschitz)})
 
     def noise_multipliers(self) -> dict[str, float]:
         """Of both players."""
         return {"differences": self.multiplier()}
-
-    def clips(self) -> dict[str, float]:
-        """For points at distance 1."""
-        return {"differences at distance 1": concrete(self.lipschitz)}
 
 
 @pytree_dataclass
@@ -187,7 +161,7 @@ class Windows(Answered):
         >>> made = jmm.mechanism.Windows(anchor=anchor, difference=difference, length=5, rounds=12)
         >>> [leaf.releases() for leaf in made.flattened()]
         [3, 9]
-        >>> [leaf.releases() for leaf in made.spent_part(7).flattened()]
+        >>> [leaf.releases() for leaf in made.truncated(7).flattened()]
         [2, 5]
     """
 
@@ -238,7 +212,7 @@ class Windows(Answered):
         """One a round."""
         return self.rounds
 
-    def spent_part(self, spent: int) -> "Windows | None":
+    def truncated(self, spent: int) -> "Windows | None":
         """Windows of so many rounds: the last one may be cut short, its anchor is not."""
         rounds = min(spent, self.rounds)
         return dataclasses.replace(self, rounds=rounds) if rounds else None
@@ -252,9 +226,9 @@ class Windows(Answered):
         """All anchors and all differences, on the same data."""
         return Sequence(parts=self.flattened()).charges(neighbours)
 
-    def together(self) -> bool:
+    def supports_group_privacy(self) -> bool:
         """As both."""
-        return all(leaf.together() for leaf in self.flattened())
+        return all(leaf.supports_group_privacy() for leaf in self.flattened())
 
     def flattened(self) -> tuple[Leaf, ...]:
         """The anchors, and the differences if there are any."""
@@ -271,18 +245,3 @@ class Windows(Answered):
         """Both read the same data."""
         return self.population
 
-    def in_words(self) -> str:
-        """One sentence a kind."""
-        return " ".join(leaf.in_words() for leaf in self.flattened())
-
-    def guarantees(self) -> tuple[str, ...]:
-        """Of both."""
-        return Sequence(parts=self.flattened()).guarantees()
-
-    def assumptions(self) -> tuple[str, ...]:
-        """Of both."""
-        return Sequence(parts=self.flattened()).assumptions()
-
-    def is_exact(self) -> bool:
-        """Whether both are."""
-        return all(leaf.is_exact() for leaf in self.flattened())

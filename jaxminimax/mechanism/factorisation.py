@@ -72,7 +72,9 @@ from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge
 from jaxminimax.mechanism.description import (
+    Facts,
     Once,
+    Words,
     check_bound,
     check_grid,
     check_multiplier,
@@ -230,45 +232,8 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
     return next(bands for bands, error in errors.items() if error <= 1.05 * best)
 
 
-
-
-class LeafSums(Once):
-    """What mechanisms share that release all prefix sums of one pass of clipped vectors.
-
-    Attributes:
-      leaves: Q, the number of leaves.
-      exact: as in `Query`.
-    """
-
-    leaves: int
-    exact: bool
-
-    draws = "leaf"
-    unit = ""
-
-    def releases(self) -> int:
-        """One a leaf; the first one may already involve all of the noise."""
-        return self.leaves
-
-    def records(self) -> int:
-        """It does not say."""
-        return 0
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That leaves are clipped."""
-        return (sentences.CLIPPED,)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """That a record's leaf is public."""
-        return (sentences.PLACES,)
-
-    def is_exact(self) -> bool:
-        """Told."""
-        return self.exact
-
-
 @pytree_dataclass
-class TreeSums(LeafSums):
+class TreeSums(Once):
     """All prefix sums of one pass of clipped vectors, by a binary tree of Gaussian sums (DP-FTRL).
 
     A record is in one leaf, hence in ceil(log2(leaves + 1)) nodes; replacing it moves each of them
@@ -293,6 +258,8 @@ class TreeSums(LeafSums):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
+    draws = "leaf"
+
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
         check_grid(self.exact, self.parameters)
@@ -300,42 +267,27 @@ class TreeSums(LeafSums):
         check_bound("clip", self.clip)
         check_multiplier("noise_multiplier", self.noise_multiplier)
 
-    def charged(self, neighbours: str) -> float:
-        """That of a sum."""
-        return costs.charged(self.multiplier(), CLIP_NORM, self.parameters,
-                             absent=neighbours != costs.REPLACE_ONE)
-
-    def cost(self, z: float) -> Charge:
-        """Of the nodes that a record is in."""
-        return costs.gaussian(self.leaves.bit_length(), z, CLIP_NORM)
-
-    def realised(self) -> Charge:
-        """A record is rounded once, in its leaf, and noised in each of its nodes."""
-        return costs.realised(self.exact, near=1,
-                              normals=self.leaves.bit_length() * self.parameters)
-
     def moves(self) -> float:
         """How far a record moves the nodes, over twice the clip norm."""
         return math.sqrt(self.leaves.bit_length())
 
-    def spread(self) -> float:
-        """Largest deviation of a prefix sum's noise, over that of the multiplier."""
-        return math.sqrt(self.leaves.bit_length())
+    spread = moves  # largest deviation of a prefix sum's noise, over that of the multiplier
 
-    def in_words(self) -> str:
+    def facts(self) -> Facts:
+        """A record is rounded once, in its leaf, and noised in each of its nodes."""
+        nodes = self.leaves.bit_length()
+        return Facts(CLIP_NORM, self.leaves, nodes, numbers=nodes * self.parameters, near=1,
+                     noise=self.noise_multiplier, parameters=self.parameters, exact=self.exact)
+
+    def words(self) -> Words:
         """How many leaves and nodes."""
-        return (f"All prefix sums over {self.leaves} leaves by a binary tree of Gaussian sums; "
-                f"a record is in {self.leaves.bit_length()} of its nodes.")
-
-
-
-
-
-
+        return Words(f"All prefix sums over {self.leaves} leaves by a binary tree of Gaussian "
+                     f"sums; a record is in {self.leaves.bit_length()} of its nodes.",
+                     (sentences.CLIPPED,), (sentences.PLACES,))
 
 
 @pytree_dataclass
-class CorrelatedSums(LeafSums):
+class CorrelatedSums(Once):
     """All prefix sums of one pass of clipped vectors, by bands of the inverse square root.
 
     The noise of a leaf is a combination of `bands` independent Gaussian vectors, of which the next
@@ -365,6 +317,8 @@ class CorrelatedSums(LeafSums):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
+    draws = "leaf"
+
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
         check_grid(self.exact, self.parameters)
@@ -373,19 +327,10 @@ class CorrelatedSums(LeafSums):
         check_bound("clip", self.clip)
         check_multiplier("noise_multiplier", self.noise_multiplier)
 
-    def charged(self, neighbours: str) -> float:
+    def effective_noise_multiplier(self, neighbours: str) -> float:
         """That of a sum, and what rounding the noise's combinations may move."""
-        z = self.multiplier()
-        return charged_correlated(z, costs.charged(z, CLIP_NORM, self.parameters),
-                                                self.leaves, self.bands, self.parameters)
-
-    def cost(self, z: float) -> Charge:
-        """One Gaussian, of the column's length."""
-        return costs.gaussian(1, z / self.moves(), CLIP_NORM)
-
-    def realised(self) -> Charge:
-        """A record is rounded once, combinations in two bounds; it moves all later numbers."""
-        return costs.realised(self.exact, near=3, normals=self.leaves * self.parameters)
+        return charged_correlated(self.multiplier(), super().effective_noise_multiplier(neighbours),
+                                  self.leaves, self.bands, self.parameters)
 
     def moves(self) -> float:
         """How far a record moves the independent noise, over twice the clip norm: ||c||."""
@@ -395,15 +340,18 @@ class CorrelatedSums(LeafSums):
         """Largest deviation of a prefix sum's noise, over that of the multiplier."""
         return norms(self.leaves, self.bands).prefix
 
-    def in_words(self) -> str:
-        """How many leaves and bands, and how far a record moves the noise."""
-        return (f"All prefix sums over {self.leaves} leaves with correlated noise, by "
-                f"{min(self.bands, self.leaves)} band(s) of the inverse square root; a record "
-                f"moves what the noise is made of by {self.moves():.6g} times its leaf.")
+    def facts(self) -> Facts:
+        """A record is rounded once, combinations in two bounds; it moves all later numbers."""
+        return Facts(CLIP_NORM, self.leaves, 1, numbers=self.leaves * self.parameters, near=3,
+                     length=self.moves(), noise=self.noise_multiplier,
+                     parameters=self.parameters, exact=self.exact)
 
-    def guarantees(self) -> tuple[str, ...]:
-        """That leaves are clipped, and noise is drawn anew."""
-        return (sentences.CLIPPED, sentences.REGENERATED)
+    def words(self) -> Words:
+        """How many leaves and bands, and how far a record moves the noise."""
+        return Words(f"All prefix sums over {self.leaves} leaves with correlated noise, by "
+                     f"{min(self.bands, self.leaves)} band(s) of the inverse square root; a record "
+                     f"moves what the noise is made of by {self.moves():.6g} times its leaf.",
+                     (sentences.CLIPPED, sentences.REGENERATED), (sentences.PLACES,))
 
 
 PrefixSums = TreeSums | CorrelatedSums

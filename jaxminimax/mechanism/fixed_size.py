@@ -30,6 +30,7 @@ from jaxminimax.mechanism import sampling, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, PrivacyLoss, gaussian
 from jaxminimax.mechanism.distinct import CROWDED, arrangement, lost, room_for, scaled, tied
 from jaxminimax.mechanism.sampling import (
+    Choice,
     InGroups,
     Sample,
     SampleKeys,
@@ -51,6 +52,7 @@ class Full(Sampling):
         1000.0
     """
 
+    choices = {"full": Choice(lambda batch, records: Full(), batch=None)}  # noqa: RUF012
     ordered = True
     secret = False
     compares_absent = False
@@ -84,11 +86,11 @@ class Full(Sampling):
         """Every release fits."""
         return 0.0
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """All of them."""
         return f"all {population} records, without sampling"
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
 
@@ -128,6 +130,8 @@ class Disjoint(Sampling):
 
     batch: int = jax.tree.static()
 
+    choices = {  # noqa: RUF012
+        "disjoint": Choice(lambda batch, records: Disjoint(batch=batch))}
     ordered = True
     secret = False
     compares_absent = False
@@ -181,12 +185,12 @@ class Disjoint(Sampling):
         """Every release fits."""
         return 0.0
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """With the number of passes."""
         return (f"disjoint batches of {self.batch} of {population} records, "
                 f"{self.passes(times, population)} pass(es)")
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """That the order of the rows is public."""
         return (sentences.PLACES,)
 
@@ -220,6 +224,10 @@ class FixedSize(Sampling):
     batch: int = jax.tree.static()
     replacement: bool = jax.tree.static(default=False)
 
+    choices = {  # noqa: RUF012
+        "fixed": Choice(lambda batch, records: FixedSize(batch=batch)),
+        "with_replacement": Choice(lambda batch, records: FixedSize(batch=batch,
+                                                                    replacement=True))}
     ordered = False
     secret = True
     compares_absent = False
@@ -291,14 +299,14 @@ class FixedSize(Sampling):
         return Charge(losses=((loss, times),), failure=times * failure,
                       sample_error=0.0 if self.replacement else times * error)
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """With or without replacement."""
         return f"samples of exactly {self.batch} of {population} records, {self._how()}"
 
     def _how(self) -> str:
         return f"{'with' if self.replacement else 'without'} replacement"
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Any
 
 import jax
 
@@ -10,19 +10,18 @@ from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism.costs import CLIP_NORM, LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
+from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
 from jaxminimax.mechanism.description import (
+    Facts,
     Leaf,
     Once,
+    Words,
     check_bound,
     check_grid,
     check_multiplier,
-    check_noise,
     check_sizes,
     check_times,
-    own_multiplier,
     replace_one_only,
-    scaled,
 )
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
 from jaxminimax.mechanism.grid import PARAMETERS
@@ -32,7 +31,6 @@ from jaxminimax.mechanism.repeat import (
     Repeat,
     check_relation,
     check_sampling,
-    compares_absent,
 )
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
 
@@ -118,7 +116,7 @@ class GroupGradients(OneRelease):
         """How many records a release may read: of each size of a group, or all of them."""
         return (sum(self.sizes),) if self.groups == "all" else tuple(sorted(set(self.sizes)))
 
-    def together(self, repeat: Repeat) -> bool:
+    def supports_group_privacy(self, repeat: Repeat) -> bool:
         """True for samples of a fixed size, and where all places have one cost.
 
         A release reads at most k of the k records; those in other groups move nothing, a
@@ -138,57 +136,23 @@ class GroupGradients(OneRelease):
         return (isinstance(self.sampling, FixedSize)
                 or len(self.charges(repeat, costs.REPLACE_ONE)) == 1)
 
-    def multiplier(self) -> float:
-        """One vector, and one multiplier."""
-        return concrete(check_noise(self))
-
-    def charged(self, neighbours: str) -> float:
-        """That of a sum."""
-        return costs.charged(self.multiplier(), CLIP_NORM, self.parameters,
-                             absent=compares_absent(self, neighbours))
-
-    def cost(self, times: int, z: float) -> Charge:
-        """Refuses: it depends on the group, see `charges`."""
-        raise ValueError("Gradients of groups are charged group by group.")
-
-    def with_noise(self, scale: float) -> Self:
-        """The one multiplier."""
-        return scaled(self, scale)
-
-    def sampled_by(self, sampling: Sampling) -> Self:
-        """Nothing else follows from the sampling."""
-        return dataclasses.replace(self, sampling=sampling)
-
     def records(self) -> int:
         """Of all groups."""
         return sum(self.sizes)
 
-    def in_words(self, repeat: Repeat) -> str:
+    def words(self, repeat: Repeat) -> Words:
         """How many gradients, of which groups, on which samples."""
+        groups = sentences.groups(self.sizes)
         if self.groups == "all":
-            return (f"{repeat.times} release(s) of the gradients of all groups at once, "
-                    f"{sentences.groups(self.sizes)}: the sum of each over all of its records, "
-                    "with a weight that was released before; noise follows the largest weight of "
-                    "a record.")
-        return (f"{repeat.times} release(s) of the gradients of one group each, chosen from "
-                "earlier releases and charged as if always the same one, "
-                f"{sentences.groups(self.sizes)}: {self.sampling.in_groups().in_words}.")
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That gradients are clipped."""
-        return (sentences.CLIPPED,)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """That groups are public."""
-        return (sentences.PUBLIC_GROUPS,)
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """The one multiplier."""
-        return {"": self.multiplier()}
-
-    def clips(self) -> dict[str, float]:
-        """The one clip norm."""
-        return {"": concrete(self.clip)}
+            said = (f"{repeat.times} release(s) of the gradients of all groups at once, {groups}: "
+                    "the sum of each over all of its records, with a weight that was released "
+                    "before; noise follows the largest weight of a record.")
+        else:
+            said = (f"{repeat.times} release(s) of the gradients of one group each, chosen from "
+                    f"earlier releases and charged as if always the same one, {groups}: "
+                    f"{self.sampling.in_groups().summary}.")
+        return Words(said, (sentences.CLIPPED,), (sentences.PUBLIC_GROUPS,),
+                     clips={"": concrete(self.clip)})
 
 
 def in_group(query: GroupGradients, size: int) -> Query:
@@ -217,70 +181,17 @@ def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
     return tuple(map(known_sampling(query.sampling).batch_size, query.sizes))
 
 
-class LossesOfGroups(Leaf):
-    """What mechanisms share whose every release reads all groups' losses: `times` of equal cost.
-
-    Attributes:
-      bound: B, losses lie in [0, B].
-      sizes: n_1, ..., n_p, records of each group; public, as is which group a record is in.
-      noise_multiplier: None if it was never set.
-      times: number of releases.
-    """
-
-    bound: Any
-    sizes: tuple[int, ...]
-    noise_multiplier: Any
-    times: int
-
-    def check_losses(self) -> None:
-        """The groups, the bound and the noise.
-
-        Raises:
-          ValueError: naming the value.
-        """
-        check_times("times (the number of releases)", self.times)
-        check_sizes(self.sizes)
-        check_bound("bound", self.bound)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
-
-    def releases(self) -> int:
-        """Told."""
-        return self.times
-
-    def spent_part(self, spent: int) -> Self | None:
-        """Fewer of them."""
-        made: Any = self
-        times = min(spent, self.times)
-        return dataclasses.replace(made, times=times) if times else None
-
-    def with_noise(self, scale: float) -> Self:
-        """The one multiplier."""
-        return scaled(self, scale)
-
-    def charges(self, neighbours: str) -> tuple[Charge, ...]:
-        """One, for a record that is replaced, of the group where it moves most."""
-        replace_one_only(neighbours)
-        return (costs.price(self, neighbours),)
-
-    def records(self) -> int:
-        """Of all groups."""
-        return sum(self.sizes)
-
-    def multiplier(self) -> float:
-        """The one multiplier."""
-        return own_multiplier(self)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """That groups are public."""
-        return (sentences.PUBLIC_GROUPS,)
-
-    def clips(self) -> dict[str, float]:
-        """None: the range is said in words."""
-        return {}
+def _check_losses(losses: Any) -> None:
+    """Refuses groups, a bound or noise that no release of losses should start from."""
+    check_times("times (the number of releases)", losses.times)
+    if hasattr(losses, "sizes"):
+        check_sizes(losses.sizes)
+    check_bound("bound", losses.bound)
+    check_multiplier("noise_multiplier", losses.noise_multiplier)
 
 
 @pytree_dataclass
-class GroupLosses(LossesOfGroups):
+class GroupLosses(Leaf):
     """`times` releases of p groups' mean losses over all their records, plus noise.
 
     A replaced record belongs to one group, so one coordinate moves, by at most B / n_i, and its
@@ -315,20 +226,16 @@ class GroupLosses(LossesOfGroups):
     noise: str | None = jax.tree.static(default=None)
 
     draws = "group losses"
+
     @property
     def gaussian(self) -> bool:
         """Whether the noise is Gaussian."""
         return self.noise == "gaussian"
 
-    @property
-    def unit(self) -> str:
-        """Of whichever noise."""
-        return f"{'Gaussian deviation' if self.gaussian else 'Laplace scale'} / (B / n_i)"
-
     def check(self) -> None:
         """The groups, the bound and the noise."""
         check_grid(self.exact)
-        self.check_losses()
+        _check_losses(self)
         if self.noise is not None:
             checks.one_of("noise", self.noise, ("laplace", "gaussian"))
 
@@ -342,7 +249,7 @@ class GroupLosses(LossesOfGroups):
         """The standard deviation of the noise, over B / n_i."""
         return self.multiplier() * (1.0 if self.gaussian else math.sqrt(2))
 
-    def together(self) -> bool:
+    def supports_group_privacy(self) -> bool:
         """Yes: given what was released before, k records move a release as one does k times.
 
         For Laplace noise of one record's movement the trade-off of k steps is that of one number
@@ -351,40 +258,25 @@ class GroupLosses(LossesOfGroups):
         """
         return True
 
-    def charged(self, neighbours: str) -> float:
-        """Losses are rounded one by one, whatever the noise."""
-        return costs.charged(self.multiplier(), LOSS_BOUND)
+    def facts(self) -> Facts:
+        """A record moves one number of a release; losses are rounded one by one in any noise."""
+        return Facts(SENSITIVITY if self.gaussian else LOSS_BOUND, self.times, self.times,
+                     numbers=self.times, repeats=True, records=sum(self.sizes),
+                     noise=self.noise_multiplier, exact=self.exact, rounded=LOSS_BOUND)
 
-    def cost(self, z: float) -> Charge:
-        """Of one group's numbers."""
-        if self.gaussian:
-            return costs.gaussian(self.times, z, SENSITIVITY)
-        return costs.laplace(self.times, z, LOSS_BOUND)
-
-    def realised(self) -> Charge:
-        """A record moves one number of a release."""
-        if self.gaussian:
-            return costs.realised(self.exact, near=0, normals=self.times)
-        return costs.realised(self.exact, near=0, laplaces=self.times)
-
-    def in_words(self) -> str:
+    def words(self) -> Words:
         """How many, and of which groups."""
         what = "the index of the largest of" if self.only_argmax else "all of"
         law = "Gaussian" if self.gaussian else "Laplace"
-        return (f"{self.times} release(s) of {what} the groups' mean losses in [0, "
-                f"{concrete(self.bound):g}] with {law} noise, {sentences.groups(self.sizes)}.")
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That losses are clipped."""
-        return (sentences.LOSSES,)
-
-    def is_exact(self) -> bool:
-        """Told."""
-        return self.exact
+        return Words(
+            f"{self.times} release(s) of {what} the groups' mean losses in [0, "
+            f"{concrete(self.bound):g}] with {law} noise, {sentences.groups(self.sizes)}.",
+            (sentences.LOSSES,), (sentences.PUBLIC_GROUPS,),
+            unit=f"{'Gaussian deviation' if self.gaussian else 'Laplace scale'} / (B / n_i)")
 
 
 @pytree_dataclass
-class Selection(LossesOfGroups):
+class Selection(Leaf):
     """`times` releases of argmax_i (mean_i + b G_i), G_i Gumbel numbers: the exponential mechanism.
 
     The index has the law softmax(mean / b), whose privacy does not depend on the number of groups.
@@ -420,15 +312,16 @@ class Selection(LossesOfGroups):
     times: int = jax.tree.static(default=1)
 
     draws = "selection"
-    unit = "Gumbel scale / (B / n of the smallest group)"
     only_argmax = True  # as of `GroupLosses`
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
-        self.check_losses()
-        check_indices(self.sizes)
+        _check_losses(self)
+        if len(self.sizes) > noise.MOST_INDICES:
+            raise ValueError(f"sizes must have at most {noise.MOST_INDICES} groups, got "
+                             f"{len(self.sizes)}.")
 
-    def together(self) -> bool:
+    def supports_group_privacy(self) -> bool:
         """Yes: k records move scores by k moves in all, wherever they are.
 
         The loss of an index is how far its score moved, less one number for all: it stays in an
@@ -438,29 +331,19 @@ class Selection(LossesOfGroups):
         """
         return True
 
-    def charged(self, neighbours: str) -> float:
-        """A score is rounded to an integer."""
-        return costs.charged(self.multiplier(), SCORE)
-
-    def cost(self, z: float) -> Charge:
-        """Of one score that moves."""
-        return costs.selection(self.times, z)
-
-    def realised(self) -> Charge:
+    def sampler_cost(self) -> Charge:
         """An index of nearly the softmax's law, see `noise.chosen`."""
         return Charge(law_error=self.times * noise.choice_tail(len(self.sizes)),
                       ratio=2 * self.times * noise.CHOICE_RATIO)
 
-    def realisation(self, neighbours: str) -> str:
-        """How the index is drawn, and what that costs."""
-        z, counted, cost = self.multiplier(), self.charged(neighbours), self.realised()
-        if z == 0:
-            return "No noise is added."
-        return ("An index of the law of the largest score, drawn from integers; rounding of scores "
-                f"is charged, a multiplier of {z:.6g} as {counted:.6g} "
-                f"({100 * (counted / z - 1):.2g} %); {sentences.imperfections(cost)}.")
+    def facts(self) -> Facts:
+        """A record moves one score, an integer."""
+        return Facts(SCORE, self.times, self.times, numbers=0, repeats=True,
+                     records=sum(self.sizes), noise=self.noise_multiplier,
+                     how=("An index of the law of the largest score, drawn from integers",
+                          "rounding of scores"))
 
-    def in_words(self) -> str:
+    def words(self) -> Words:
         """How many, of which groups, and what one scale for unequal groups means."""
         said = (f"{self.times} release(s) of the index of the largest of the groups' mean losses "
                 f"in [0, {concrete(self.bound):g}] with Gumbel noise, "
@@ -468,25 +351,8 @@ class Selection(LossesOfGroups):
         if max(self.sizes) > 2 * min(self.sizes):
             said += (" The noise is of one scale, which the smallest group decides: "
                      "GroupLosses(only_argmax=True) has noise for each group's own size.")
-        return said
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That losses are clipped, and what comes beyond the allowed number."""
-        return (sentences.LOSSES, sentences.INDEX)
-
-    def is_exact(self) -> bool:
-        """Scores are integers, and the index is drawn from integers."""
-        return True
-
-
-def check_indices(sizes: tuple[int, ...]) -> None:
-    """Refuses more groups than an index is drawn of.
-
-    Raises:
-      ValueError: naming their number.
-    """
-    if len(sizes) > noise.MOST_INDICES:
-        raise ValueError(f"sizes must have at most {noise.MOST_INDICES} groups, got {len(sizes)}.")
+        return Words(said, (sentences.LOSSES, sentences.INDEX), (sentences.PUBLIC_GROUPS,),
+                     unit="Gumbel scale / (B / n of the smallest group)")
 
 
 @pytree_dataclass
@@ -514,48 +380,21 @@ class RecordLosses(Once):
     exact: bool = jax.tree.static(default=True)
 
     draws = "record loss"
-    unit = "Laplace scale / B"
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""
         check_grid(self.exact)
-        check_times("times (the number of releases)", self.times)
-        check_bound("bound", self.bound)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
+        _check_losses(self)
 
-    def releases(self) -> int:
-        """Told."""
-        return self.times
+    def facts(self) -> Facts:
+        """A record is in one release, and moves one number."""
+        return Facts(LOSS_BOUND, self.times, 1, numbers=1, noise=self.noise_multiplier,
+                     exact=self.exact)
 
-    def records(self) -> int:
-        """It does not say."""
-        return 0
-
-    def charged(self, neighbours: str) -> float:
-        """A loss is rounded."""
-        return costs.charged(self.multiplier(), LOSS_BOUND)
-
-    def cost(self, z: float) -> Charge:
-        """A record is in one release."""
-        return costs.laplace(1, z, LOSS_BOUND)
-
-    def realised(self) -> Charge:
-        """A record moves one number."""
-        return costs.realised(self.exact, near=0, laplaces=1)
-
-    def in_words(self) -> str:
+    def words(self) -> Words:
         """How many, in which range."""
-        return (f"{self.times} release(s) of one record's loss in [0, {concrete(self.bound):g}] "
-                "with Laplace noise, each record in at most one of them.")
+        return Words(f"{self.times} release(s) of one record's loss in [0, "
+                     f"{concrete(self.bound):g}] with Laplace noise, each record in at most one of "
+                     "them.", (sentences.ONCE,), (sentences.PUBLIC_GROUPS, sentences.PLACES),
+                     unit="Laplace scale / B")
 
-    def guarantees(self) -> tuple[str, ...]:
-        """That a record is read once, and its loss clipped."""
-        return (sentences.ONCE,)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """That groups and a record's place in its group are public."""
-        return (sentences.PUBLIC_GROUPS, sentences.PLACES)
-
-    def is_exact(self) -> bool:
-        """Told."""
-        return self.exact

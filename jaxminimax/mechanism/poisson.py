@@ -35,7 +35,7 @@ from jaxminimax.mechanism.distinct import (
     some,
     tied,
 )
-from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, Sampling, WorstCase
+from jaxminimax.mechanism.sampling import Choice, InGroups, Sample, SampleKeys, Sampling, WorstCase
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
 
 __all__ = ["Poisson"]
@@ -69,6 +69,8 @@ class Poisson(Sampling):
     rate: float = jax.tree.static()
     capacity: int | None = jax.tree.static(default=None)
 
+    choices = {  # noqa: RUF012
+        "poisson": Choice(lambda batch, records: Poisson(rate=batch / records), batch=float)}
     ordered = False
     secret = True
     compares_absent = True  # the worst pair of a replaced record is with and without it
@@ -139,14 +141,14 @@ class Poisson(Sampling):
                       sample_error=1.5 * often * rows_error(float(self.rate), int(population),
                                                             most))
 
-    def in_words(self, times: int, population: int) -> str:
+    def summary(self, times: int, population: int) -> str:
         """With the expected size, the capacity, and how much less often records are drawn."""
         less = self.drawn_less(population)
         return (f"Poisson samples at rate {self.rate:.6g} of {population} records (expected batch "
                 f"{self.rate * population:.6g}; samples beyond {self._room(population)[1]} are "
                 f"drawn again, for which the rate is lower by a part {less:.2g} at most)")
 
-    def assumptions(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
 

@@ -53,8 +53,8 @@ import jax.numpy as jnp
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism.costs import CLIP_NORM, Charge, concrete
-from jaxminimax.mechanism.description import check_multiplier, check_noise, is_plain
+from jaxminimax.mechanism.costs import Charge, concrete
+from jaxminimax.mechanism.description import Words, check_multiplier, check_noise, is_plain
 from jaxminimax.mechanism.factorisation import cost_of_passes, norms
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
@@ -63,8 +63,6 @@ from jaxminimax.mechanism.repeat import (
     Repeat,
     check_correlated,
     check_sampled,
-    compares_absent,
-    sampled_charges,
     sampled_words,
 )
 from jaxminimax.mechanism.sampling import Sampling
@@ -247,11 +245,7 @@ class Query(OneRelease):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 
-    def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
-        """One place for the differing record: the sample, of which both players' sums are one."""
-        return sampled_charges(repeat, neighbours)
-
-    def together(self, repeat: Repeat) -> bool:
+    def supports_group_privacy(self, repeat: Repeat) -> bool:
         """Yes: j records of a sample move both players' sums by at most j times what one does.
 
         The pairs for k records rest on that alone, whatever else is in the sample.
@@ -266,14 +260,8 @@ class Query(OneRelease):
             return players
         return players * math.sqrt(1 - concrete(self.adaptive.share))
 
-    def charged(self, neighbours: str) -> float:
-        """Each player has a grid of its own, and the coarsest counts as if it were everybody's."""
-        smallest = min(map(concrete, jax.tree.leaves(check_noise(self))))
-        return costs.charged(self.multiplier(), CLIP_NORM, self.parameters, smallest=smallest,
-                             absent=compares_absent(self, neighbours))
-
     def cost(self, times: int, z: float) -> Charge:
-        """Told by the sampling, unless noise is correlated."""
+        """By the sampling, unless noise is correlated."""
         if self.bands == 1 or z == 0:
             return self.sampling.charge(times, z, self.population)
         smallest = min(map(concrete, jax.tree.leaves(check_noise(self))))
@@ -289,16 +277,8 @@ class Query(OneRelease):
         scaled = jax.tree.map(lambda x: float(x) * scale, ratio)
         return dataclasses.replace(self, noise_multiplier=scaled)
 
-    def sampled_by(self, sampling: Sampling) -> Self:
-        """Nothing else follows from the sampling."""
-        return dataclasses.replace(self, sampling=sampling)
-
-    def records(self) -> int:
-        """The population."""
-        return self.population
-
-    def in_words(self, repeat: Repeat) -> str:
-        """How many sums, over which samples."""
+    def words(self, repeat: Repeat) -> Words:
+        """How many sums, over which samples; that operators are clipped, and by what."""
         clip = ", one clip for both players together" if self.joint else ""
         if self.bands > 1:
             moves = norms(repeat.times, self.bands, self.sampling.apart(self.population)).column
@@ -307,16 +287,10 @@ class Query(OneRelease):
         if self.adaptive is not None:
             clip += (f", each with {self.adaptive.counts(self)} noisy count(s) of the records "
                      "within the clip norms, which start at the stated ones and follow the counts")
-        return f"{sampled_words(repeat)}{clip}."
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That operators are clipped, by what, and correlated noise is drawn anew."""
-        return (sentences.CLIPPED, *(sentences.FOLLOWED,) * (self.adaptive is not None),
-                *(sentences.REGENERATED,) * (self.bands > 1))
-
-    def assumptions(self) -> tuple[str, ...]:
-        """Nothing: whatever a record contains, what it adds is clipped."""
-        return ()
+        enforced = (sentences.CLIPPED, *(sentences.FOLLOWED,) * (self.adaptive is not None),
+                    *(sentences.REGENERATED,) * (self.bands > 1))
+        # nothing is assumed: whatever a record contains, what it adds is clipped
+        return Words(f"{sampled_words(repeat)}{clip}.", enforced, clips=_by_player(self.clip))
 
     def noise_multipliers(self) -> dict[str, float]:
         """By player, and of the counts."""
@@ -324,10 +298,6 @@ class Query(OneRelease):
         if self.adaptive is not None:
             found["counts"] = concrete(count_multiplier(self))
         return found
-
-    def clips(self) -> dict[str, float]:
-        """By player."""
-        return _by_player(self.clip)
 
 
 def _known_adaptive(adaptive: AdaptiveClip) -> AdaptiveClip:

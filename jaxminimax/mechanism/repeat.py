@@ -1,4 +1,8 @@
-"""A release on samples of one data set, repeated."""
+"""One release on a sample of the data, and that release repeated.
+
+`OneRelease` is of what a `Repeat` repeats: a class says what it releases (`check`, `words`, and
+where it differs from a clipped sum, `facts` and `cost`); that of its repetition follows.
+"""
 
 import abc
 import dataclasses
@@ -9,8 +13,17 @@ import jax
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism.costs import REPLACE_ONE, Charge
-from jaxminimax.mechanism.description import Leaf, check_grid, check_times, replace_one_only
+from jaxminimax.mechanism.costs import Charge, concrete
+from jaxminimax.mechanism.description import (
+    Facts,
+    Leaf,
+    Words,
+    check_grid,
+    check_noise,
+    check_times,
+    replace_one_only,
+    scaled,
+)
 from jaxminimax.mechanism.factorisation import check_bands
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 
@@ -38,61 +51,66 @@ class OneRelease(abc.ABC):
     def check(self, repeat: "Repeat") -> None:
         """Refuses what no run or charge should start from; `repeat` is the one that it is in."""
 
+    @abc.abstractmethod
+    def words(self, repeat: "Repeat") -> Words:
+        """What statements say of `repeat`; what its sampling assumes is added."""
+
     def check_own(self) -> None:  # noqa: B027  # there need be none
-        """Refuses numbers that no release should start from, whatever repeats it."""
+        """Refuses numbers that no release should start from, in any `Repeat`."""
 
-    @abc.abstractmethod
-    def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
-        """The cost of `repeat`, by `costs.price`; one charge for each alternative."""
+    def facts(self, repeat: "Repeat") -> Facts:
+        """Those of `repeat`: every number of every release is noised, and every sum rounded."""
+        times, sampling = repeat.times, known_sampling(self.sampling)
+        return Facts(
+            costs.CLIP_NORM, times * repeat.parts, times, numbers=times * self.parameters,
+            near=times * sampling.compared_pairs, repeats=True,
+            records=repeat.parts * self.records(), noise=self.noise_multiplier,
+            parameters=self.parameters, exact=self.exact, slack=getattr(self, "slack", None),
+            absent=sampling.compares_absent)
 
-    def together(self, repeat: "Repeat") -> bool:
-        """As of a `Description`; `repeat` has one part."""
-        return False
-
-    @abc.abstractmethod
-    def multiplier(self) -> float:
-        """The noise multiplier, players combined: z_eff."""
-
-    @abc.abstractmethod
-    def charged(self, neighbours: str) -> float:
-        """The multiplier of a real mechanism that is no more private; by `costs.charged`."""
-
-    @abc.abstractmethod
-    def cost(self, times: int, z: float) -> Charge:
-        """What `times` releases cost with noise on real numbers, of that multiplier."""
-
-    @abc.abstractmethod
-    def with_noise(self, scale: float) -> Self:
-        """Noise multipliers (1 each if not set) times `scale`, as Python floats."""
-
-    @abc.abstractmethod
-    def sampled_by(self, sampling: Sampling) -> Self:
-        """The same on other samples; what follows from the sampling is left to be set."""
-
-    @abc.abstractmethod
     def records(self) -> int:
         """How many records one part of the data has."""
+        return self.population  # type: ignore[attr-defined,no-any-return]
 
-    @abc.abstractmethod
-    def in_words(self, repeat: "Repeat") -> str:
-        """What `repeat` releases, in one sentence."""
+    def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
+        """One place for the differing record, the sample; parts of the data all cost the same.
 
-    @abc.abstractmethod
-    def guarantees(self) -> tuple[str, ...]:
-        """As of a `Description`."""
+        Raises:
+          ValueError: for a relation that the sampling has no proof for, or on parts of the data.
+        """
+        if repeat.parts > 1 or neighbours not in known_sampling(self.sampling).relations:
+            replace_one_only(neighbours)
+        check_relation(self.sampling, neighbours)
+        return (costs.price(repeat, neighbours),)
 
-    @abc.abstractmethod
-    def assumptions(self) -> tuple[str, ...]:
-        """As of a `Description`; what the sampling assumes is added."""
+    def supports_group_privacy(self, repeat: "Repeat") -> bool:
+        """As of a `Description`, for records in one part of the data; for a proof."""
+        return False
 
-    @abc.abstractmethod
+    def multiplier(self) -> float:
+        """The noise multiplier, players combined."""
+        return concrete(check_noise(self))
+
+    def effective_noise_multiplier(self, neighbours: str) -> float:
+        """The multiplier of a real mechanism that is no more private, rounding included."""
+        return Repeat(query=self, times=1).effective_noise_multiplier(neighbours)
+
     def noise_multipliers(self) -> dict[str, float]:
-        """As of a `Leaf`."""
+        """Noise multipliers to print, by player."""
+        return {"": self.multiplier()}
 
-    @abc.abstractmethod
-    def clips(self) -> dict[str, float]:
-        """As of a `Leaf`."""
+    def cost(self, times: int, z: float) -> Charge:
+        """What `times` releases cost with noise on real numbers, of that multiplier."""
+        return self.sampling.charge(times, z, self.records())
 
+    def with_noise(self, scale: float) -> Self:
+        """Noise multipliers (1 each if not set) times `scale`, as Python floats."""
+        self.check_own()
+        return scaled(self, scale)
+
+    def sampled_by(self, sampling: Sampling) -> Self:
+        """The same on other samples; what follows from the sampling is left to be set."""
+        return dataclasses.replace(self, sampling=sampling)  # type: ignore[type-var]
 
 
 @pytree_dataclass
@@ -141,14 +159,19 @@ class Repeat(Leaf):
         check_times("times (the number of releases)", self.times * self.parts)
         self.query.check(self)
 
+    def facts(self) -> Facts:
+        """Those of all releases."""
+        return self._query.facts(self)
+
+    def words(self) -> Words:
+        """Those of the release; what its sampling assumes is added, and the order of parts."""
+        words = self._query.words(self)
+        order = (sentences.PLACES,) * (self.parts > 1)
+        return words._replace(assumed=(*words.assumed, *self.query.sampling.assumed(), *order))
+
     def releases(self) -> int:
         """On all parts of the data."""
         return self.times * self.parts
-
-    def spent_part(self, spent: int) -> "Repeat | None":
-        """Of several parts, the first one has spent the most."""
-        times = min(spent, self.times)
-        return dataclasses.replace(self, times=times) if times else None
 
     def with_noise(self, scale: float) -> Self:
         """The release with other noise."""
@@ -158,60 +181,24 @@ class Repeat(Leaf):
         """Parts of the data are alternatives that all cost the same."""
         return self._query.charges(self, neighbours)
 
-    def together(self) -> bool:
+    def supports_group_privacy(self) -> bool:
         """As the release; records may be in several parts of the data."""
-        return self.parts == 1 and self._query.together(self)
-
-    def records(self) -> int:
-        """Of all parts."""
-        return self.parts * self._query.records()
+        return self.parts == 1 and self._query.supports_group_privacy(self)
 
     def multiplier(self) -> float:
         """That of one release."""
         return self._query.multiplier()
 
-    def charged(self, neighbours: str) -> float:
-        """That of one release."""
-        return self._query.charged(neighbours)
+    def noise_multipliers(self) -> dict[str, float]:
+        """Those of one release."""
+        return self._query.noise_multipliers()
 
     def cost(self, z: float) -> Charge:
         """`times` releases on one part of the data."""
         return self._query.cost(self.times, z)
 
-    def realised(self) -> Charge:
-        """Every number of every release is noised, and every sum rounded."""
-        query = self._query
-        return costs.realised(query.exact, near=self.times * query.sampling.compared_pairs,
-                              normals=self.times * query.parameters)
 
-    unit = ""
-
-    def clips(self) -> dict[str, float]:
-        """Those of one release."""
-        return self._query.clips()
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """Those of one release."""
-        return self._query.noise_multipliers()
-
-    def in_words(self) -> str:
-        """Told by the release."""
-        return self._query.in_words(self)
-
-    def guarantees(self) -> tuple[str, ...]:
-        """Told by the release."""
-        return self._query.guarantees()
-
-    def assumptions(self) -> tuple[str, ...]:
-        """What the release and its sampling assume; parts of the data need an order."""
-        query = self._query
-        return (*query.assumptions(), *query.sampling.assumptions(),
-                *((sentences.PLACES,) if self.parts > 1 else ()))
-
-    def is_exact(self) -> bool:
-        """Told by the release."""
-        return self._query.exact
-
+# --- what releases on a sample of the data share ---
 
 
 def check_sampled(query: OneRelease, repeat: Repeat) -> None:
@@ -223,7 +210,6 @@ def check_sampled(query: OneRelease, repeat: Repeat) -> None:
         raise ValueError(f"parts * population must be below 2**31, got {rows}: indices are "
                          "32-bit.")
     check_sampling(query.sampling, n, wide=query.wide and repeat.parts == 1)
-
 
 
 def check_correlated(repeat: Repeat) -> None:
@@ -243,7 +229,6 @@ def check_correlated(repeat: Repeat) -> None:
     check_bands(query.bands, repeat.times, query.parameters)
 
 
-
 def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> None:
     """Refuses what is no sampling of so many records; `wide`: of 2^30 or more at all."""
     checks.count("population", population)
@@ -254,16 +239,6 @@ def check_sampling(sampling: Sampling, population: int, wide: bool = False) -> N
             f"32-bit, for {sampling!r}. Of more records, sgda and others that release a Query take "
             "FixedSize(batch=..., replacement=True) or Disjoint(batch=...), with HostData.")
     known_sampling(sampling).check(population)
-
-
-
-def sampled_charges(repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
-    """The one charge of releases on samples, under a relation that the sampling has proofs for."""
-    if repeat.parts > 1 or neighbours not in known_sampling(repeat.query.sampling).relations:
-        replace_one_only(neighbours)
-    check_relation(repeat.query.sampling, neighbours)
-    return (costs.price(repeat, neighbours),)
-
 
 
 def check_relation(sampling: Sampling, neighbours: str) -> None:
@@ -278,20 +253,12 @@ def check_relation(sampling: Sampling, neighbours: str) -> None:
                          f"{', '.join(offered)}.")
 
 
-
-def compares_absent(query: OneRelease, neighbours: str) -> bool:
-    """Whether curves compare with the sum that a record takes no part in."""
-    return neighbours != REPLACE_ONE or known_sampling(query.sampling).compares_absent
-
-
-
 def sampled_words(repeat: Repeat, of: str = "") -> str:
     """So many releases, of what, on samples of such a kind."""
     query, times = repeat.query, f"{repeat.times} release(s)"
     if repeat.parts > 1:
         times += f" on each of {repeat.parts} disjoint parts of the data:"
-    return f"{times}{of} on {query.sampling.in_words(repeat.times, query.population)}"
-
+    return f"{times}{of} on {query.sampling.summary(repeat.times, query.population)}"
 
 
 def batch_size(query: OneRelease) -> float:
@@ -304,7 +271,6 @@ def batch_size(query: OneRelease) -> float:
         50.0
     """
     return known_sampling(query.sampling).batch_size(query.population)  # type: ignore[attr-defined]
-
 
 
 def rows_read(query: OneRelease) -> int:

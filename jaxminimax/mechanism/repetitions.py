@@ -110,7 +110,7 @@ class Repetitions:
         missed = 1 - 1 / candidates
         return 1 - sum(w / 2**BITS * missed**k for k, w in enumerate(self.weights, 1))
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """The law, in one sentence."""
         return (f"The number of runs is random, truncated negative binomial with eta = "
                 f"{self.eta:g} and gamma = {self.gamma:.4g}: {self.mean:.4g} are expected, at most "

@@ -8,14 +8,13 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism.costs import CLIP_NORM, REPLACE_ONE, Charge, concrete
+from jaxminimax.mechanism import sentences
+from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
 from jaxminimax.mechanism.description import (
     MOST_STEPS,
+    Words,
     are_plain,
     check_multiplier,
-    check_noise,
-    scaled,
 )
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
 from jaxminimax.mechanism.grid import PARAMETERS
@@ -24,9 +23,7 @@ from jaxminimax.mechanism.repeat import (
     Repeat,
     batch_size,
     check_sampled,
-    compares_absent,
     rows_read,
-    sampled_charges,
     sampled_words,
 )
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
@@ -157,11 +154,7 @@ class Resolvent(OneRelease):
                                  f"{self.steps}: fewer may fail to certify a solution, and a "
                                  "failure shows. proximal.certified(query) sets them.")
 
-    def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
-        """One place for the differing record: the sample."""
-        return sampled_charges(repeat, neighbours)
-
-    def together(self, repeat: Repeat) -> bool:
+    def supports_group_privacy(self, repeat: Repeat) -> bool:
         """Yes: j records of a sample move the solution by at most j times what one does.
 
         Sums of solutions mean nothing here; but the operators of the two problems differ by at most
@@ -172,46 +165,23 @@ class Resolvent(OneRelease):
         """
         return True
 
-    def multiplier(self) -> float:
-        """One vector, and one multiplier."""
-        return concrete(check_noise(self))
-
-    def charged(self, neighbours: str) -> float:
-        """A solution is rounded once more, where it is scaled."""
-        return costs.charged(self.multiplier(), CLIP_NORM, self.parameters, slack=self.slack,
-                             absent=compares_absent(self, neighbours))
-
-    def cost(self, times: int, z: float) -> Charge:
-        """Told by the sampling."""
-        return self.sampling.charge(times, z, self.population)
-
-    def with_noise(self, scale: float) -> Self:
-        """The one multiplier."""
-        return scaled(self, scale)
-
     def sampled_by(self, sampling: Sampling) -> Self:
         """How many steps certify a solution depends on the batch size."""
         return dataclasses.replace(self, sampling=sampling, steps=None)
 
-    def records(self) -> int:
-        """The population."""
-        return self.population
-
-    def in_words(self, repeat: Repeat) -> str:
-        """How many points, of which problems, and how they are certified."""
+    def words(self, repeat: Repeat) -> Words:
+        """How many points, of which problems, how they are certified; operators clipped or not."""
         growing = " on the first part, 2^t - 1 times that on part t" if self.doubling else ""
-        points = sampled_words(repeat, " of certified proximal points")
-        return (f"{points}: prox weight {concrete(self.prox):.6g}{growing}, modulus "
-                f"{concrete(modulus(self)):.6g}, residual at most {concrete(self.slack):g} of the "
-                f"bound {concrete(self.bound):.6g} over the batch size, operators "
-                + ("clipped to the bound." if self.assumes == "lipschitz" else "as they are."))
+        points, clipped = sampled_words(repeat, " of certified proximal points"), (
+            self.assumes == "lipschitz")
+        return Words(
+            f"{points}: prox weight {concrete(self.prox):.6g}{growing}, modulus "
+            f"{concrete(modulus(self)):.6g}, residual at most {concrete(self.slack):g} of the "
+            f"bound {concrete(self.bound):.6g} over the batch size, operators "
+            + ("clipped to the bound." if clipped else "as they are."),
+            (*(sentences.CLIPPED,) * clipped, sentences.CERTIFIED), self._assumed())
 
-    def guarantees(self) -> tuple[str, ...]:
-        """That solutions are certified, and operators clipped where that is so."""
-        clipped = (sentences.CLIPPED,) if self.assumes == "lipschitz" else ()
-        return (*clipped, sentences.CERTIFIED)
-
-    def assumptions(self) -> tuple[str, ...]:
+    def _assumed(self) -> tuple[str, ...]:
         """What monotonicity and sensitivity follow from."""
         bound, lipschitz, diameter = map(concrete, (self.bound, self.lipschitz, self.diameter))
         common = (f"Every record's operator, with the public terms, is {lipschitz:g}-Lipschitz "
@@ -234,14 +204,6 @@ class Resolvent(OneRelease):
     def _whole_samples(self) -> bool:
         """Whether every sample has as many records as the batch size says."""
         return isinstance(self.sampling, Full | Disjoint | FixedSize)
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """The one multiplier."""
-        return {"": self.multiplier()}
-
-    def clips(self) -> dict[str, float]:
-        """None: the bound is said in words."""
-        return {}
 
 
 def batch_lipschitz(query: Resolvent) -> Any:

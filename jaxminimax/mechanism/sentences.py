@@ -1,5 +1,7 @@
 """Sentences of statements that several descriptions share; each says one thing, once."""
 
+from collections.abc import Iterable
+
 from jaxminimax.mechanism.costs import Charge
 
 PLACES = ("A record's row does not depend on what any record contains: the data are not sorted, "
@@ -36,7 +38,7 @@ def imperfections(cost: Charge) -> str:
             f"{cost.law_error:.2g} (1 + e^epsilon) of delta")
 
 
-def in_order(said: tuple[str, ...]) -> tuple[str, ...]:
+def in_order(said: Iterable[str]) -> tuple[str, ...]:
     """What the code enforces, each sentence once: those above in their order, then all others."""
     rank = {sentence: number for number, sentence in enumerate(_ORDER)}
     return tuple(sorted(dict.fromkeys(said), key=lambda x: rank.get(x, len(rank))))

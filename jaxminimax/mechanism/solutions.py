@@ -7,11 +7,13 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, sentences
-from jaxminimax.mechanism.costs import SENSITIVITY, Charge, concrete
+from jaxminimax.mechanism import sentences
+from jaxminimax.mechanism.costs import SENSITIVITY, concrete
 from jaxminimax.mechanism.description import (
     MOST_STEPS,
+    Facts,
     Once,
+    Words,
     are_plain,
     check_grid,
     check_multiplier,
@@ -47,7 +49,6 @@ class Solution(Once):
     because: str = jax.tree.static()
 
     draws = "solution"
-    unit = ""
 
     def check(self) -> None:
         """The sensitivity, what is left of it uncertified, and its assumptions."""
@@ -57,46 +58,15 @@ class Solution(Once):
         if not self.because:
             raise ValueError("because must name the assumptions that the sensitivity rests on.")
 
-    def releases(self) -> int:
-        """One."""
-        return 1
+    def facts(self) -> Facts:
+        """One Gaussian; whoever uses it adds the noise."""
+        return Facts(SENSITIVITY, 1, 1, numbers=0, noise=self.noise_multiplier, exact=None)
 
-    def records(self) -> int:
-        """It does not say."""
-        return 0
-
-    def charged(self, neighbours: str) -> float:
-        """The multiplier itself: its user adds the noise."""
-        return self.multiplier()
-
-    def cost(self, z: float) -> Charge:
-        """Of one Gaussian."""
-        return costs.gaussian(1, z, SENSITIVITY)
-
-    def realised(self) -> Charge:
-        """Nothing: its user adds the noise."""
-        return Charge()
-
-    def realisation(self, neighbours: str) -> str:
-        """Its user adds the noise."""
-        return "Noise is added by whoever releases the solution."
-
-    def in_words(self) -> str:
-        """The sensitivity, and what is left of it uncertified."""
-        return ("1 release of a certified solution with Gaussian noise, for a sensitivity of "
-                f"{concrete(self.sensitivity):.6g} and a slack of {concrete(self.slack):g}.")
-
-    def guarantees(self) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
-
-    def assumptions(self) -> tuple[str, ...]:
-        """What its user says."""
-        return (self.because,)
-
-    def is_exact(self) -> bool:
-        """No: its user adds the noise."""
-        return False
+    def words(self) -> Words:
+        """The sensitivity, what is left of it uncertified, and what it rests on."""
+        return Words("1 release of a certified solution with Gaussian noise, for a sensitivity of "
+                     f"{concrete(self.sensitivity):.6g} and a slack of {concrete(self.slack):g}.",
+                     assumed=(self.because,))
 
 
 @pytree_dataclass
@@ -154,7 +124,6 @@ class GroupSolution(Once):
     exact: bool = jax.tree.static(default=True)
 
     draws = "group solution"
-    unit = ""
 
     def check(self) -> None:
         """The phases, the constants of the loss, and whether solutions can be certified."""
@@ -184,57 +153,32 @@ class GroupSolution(Once):
                                  "fail to certify a solution, and a failure shows. "
                                  "phased_erm.certified(query) sets them.")
 
-    def releases(self) -> int:
-        """One a phase; a record is in one of them."""
-        return self.phases
+    def facts(self) -> Facts:
+        """A record is in one phase; a solution is rounded once more, where it is scaled."""
+        return Facts(SENSITIVITY, self.phases, 1, numbers=self.parameters, near=1,
+                     records=sum(self.sizes), noise=self.noise_multiplier,
+                     parameters=self.parameters, exact=self.exact, slack=self.slack)
 
-    def records(self) -> int:
-        """Of all groups."""
-        return sum(self.sizes)
-
-    def charged(self, neighbours: str) -> float:
-        """A solution is rounded once more, where it is scaled."""
-        return costs.charged(self.multiplier(), SENSITIVITY, self.parameters, slack=self.slack,
-                             absent=neighbours != costs.REPLACE_ONE)
-
-    def cost(self, z: float) -> Charge:
-        """A record is in one phase."""
-        return costs.gaussian(1, z, SENSITIVITY)
-
-    def realised(self) -> Charge:
-        """Of one phase."""
-        return costs.realised(self.exact, near=1, normals=self.parameters)
-
-    def in_words(self) -> str:
-        """How many, on which records, and how far a record moves them."""
+    def words(self) -> Words:
+        """How many, on which records, how far one moves them; what that follows from."""
         first, last = (concrete(exact_sensitivity(self, concrete(self.reg_w) * 2.0**k))
                        for k in (0, self.phases - 1))
-        return (f"{self.phases} release(s) of certified worst-group solutions with Gaussian noise, "
-                f"each on {sentences.groups(phase_sizes(self))} that no other reads: sensitivity "
-                f"{first:.6g} in the first, {last:.6g} in the last, slack "
-                f"{concrete(self.slack):g}.")
-
-    def guarantees(self) -> tuple[str, ...]:
-        """That solutions are certified."""
-        return (sentences.CERTIFIED,)
-
-    def assumptions(self) -> tuple[str, ...]:
-        """What the sensitivity follows from; nothing is clipped."""
         lipschitz, bound, diameter = map(concrete, (self.lipschitz, self.bound, self.diameter))
         smooth = "" if self.smooth is None else f", {concrete(self.smooth):g}-smooth"
-        return (f"Every record's loss is convex, {lipschitz:g}-Lipschitz{smooth} and in "
-                f"[0, {bound:g}] on the feasible set, whatever the record contains, and its "
-                "derivative as computed is finite and a subgradient there; neither losses nor "
-                "gradients are clipped.",
-                f"The feasible set is convex with diameter at most {diameter:g} and the "
-                "projection on it is Euclidean.",
-                sentences.PUBLIC_GROUPS,
-                sentences.PLACES,
-                "How long a run takes is not published: it depends on the data.")
-
-    def is_exact(self) -> bool:
-        """Told."""
-        return self.exact
+        return Words(
+            f"{self.phases} release(s) of certified worst-group solutions with Gaussian noise, "
+            f"each on {sentences.groups(phase_sizes(self))} that no other reads: sensitivity "
+            f"{first:.6g} in the first, {last:.6g} in the last, slack {concrete(self.slack):g}.",
+            (sentences.CERTIFIED,),
+            # nothing is clipped
+            (f"Every record's loss is convex, {lipschitz:g}-Lipschitz{smooth} and in "
+             f"[0, {bound:g}] on the feasible set, whatever the record contains, and its "
+             "derivative as computed is finite and a subgradient there; neither losses nor "
+             "gradients are clipped.",
+             f"The feasible set is convex with diameter at most {diameter:g} and the "
+             "projection on it is Euclidean.",
+             sentences.PUBLIC_GROUPS, sentences.PLACES,
+             "How long a run takes is not published: it depends on the data."))
 
 
 def phase_sizes(query: GroupSolution) -> tuple[int, ...]:

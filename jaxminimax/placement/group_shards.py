@@ -51,7 +51,7 @@ def one_group(data: Sharded, group: jax.Array) -> Sharded:
 
 def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
                     data: Sharded, sizes: tuple[int, ...], rounding: Rounding, attach: Attach,
-                    beside: PyTree, group: jax.Array | None = None) -> Sums:
+                    extra: PyTree, group: jax.Array | None = None) -> Sums:
     """`total(z, examples, mask, rounding)` over all records of all groups or of one, added up.
 
     Args:
@@ -60,8 +60,8 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
       data: of groups.
       sizes: n_1, ..., n_p.
       rounding: of the sums.
-      attach: what is computed of a row's group and number beside the record.
-      beside: arrays that `attach` gets, the same for all rows.
+      attach: what is computed of a row's group and number besides the record.
+      extra: arrays that `attach` gets, the same for all rows.
       group: i, int32 `[]`, one that there is; None for all groups.
 
     Returns:
@@ -70,13 +70,13 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     (scale, dither, wide), floats, integers = rounding
 
     def here(z: Saddle, mine: PyTree, first: jax.Array, groups: jax.Array, limits: jax.Array,
-             rounding: tuple, beside: PyTree) -> Sums:
+             rounding: tuple, extra: PyTree) -> Sums:
         scale, dither, floats, integers = rounding
         if group is not None:
             mine = jax.tree.map(lambda x: x[groups], mine)
         number = first[0] + jnp.arange(jax.tree.leaves(mine)[0].shape[1], dtype=jnp.int32)
         mask = counted(number, limits)
-        rows = attach(mine, groups[:, None], jnp.broadcast_to(number, mask.shape), beside)
+        rows = attach(mine, groups[:, None], jnp.broadcast_to(number, mask.shape), extra)
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
         found = total(z, flat, mask.reshape(-1),
                       Rounding(Grid(scale, dither, wide), floats, integers))
@@ -93,11 +93,11 @@ def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
                             in_specs=(everywhere, rows_spec(True), rows_spec(False),
                                       *[everywhere] * 4), check_vma=False)
     return one_sum(z, data.rows, _firsts(data), groups, limits,
-                   (scale, dither, floats, integers), beside)
+                   (scale, dither, floats, integers), extra)
 
 
 def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data: Sharded,
-                attach: Attach, beside: PyTree) -> jax.Array:
+                attach: Attach, extra: PyTree) -> jax.Array:
     """`function(w, record)` of every row, `[p, D m, ...]`, each in its shard; of padding too.
 
     Args:
@@ -105,18 +105,18 @@ def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data
       w: the point, on every device.
       data: of groups.
       attach: as in `sum_over_groups`.
-      beside: as in `sum_over_groups`.
+      extra: as in `sum_over_groups`.
     """
-    def here(w: PyTree, mine: PyTree, first: jax.Array, beside: PyTree) -> jax.Array:
+    def here(w: PyTree, mine: PyTree, first: jax.Array, extra: PyTree) -> jax.Array:
         p, size = jax.tree.leaves(mine)[0].shape[:2]
         row = jnp.broadcast_to(first[0] + jnp.arange(size, dtype=jnp.int32), (p, size))
-        rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], row, beside)
+        rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], row, extra)
         return summation.each_of_groups(function, w, rows)
 
     everywhere = PartitionSpec()
     return jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=rows_spec(True),
                          in_specs=(everywhere, rows_spec(True), rows_spec(False), everywhere),
-                         check_vma=False)(w, data.rows, _firsts(data), beside)
+                         check_vma=False)(w, data.rows, _firsts(data), extra)
 
 
 def _firsts(data: Sharded) -> jax.Array:

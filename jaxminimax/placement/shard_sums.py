@@ -80,7 +80,7 @@ def add_up(found: Sums, floats: jax.Array) -> Sums:
     """The sum over the shards, on every device; of floating-point sums only where it is wanted."""
     return Sums(materialise(lambda: jax.lax.psum(found.floats, AXIS), floats), jax.tree.map(
         lambda x: across(x, AXIS), found.integers, is_leaf=is_words), jax.tree.map(
-        lambda x: jax.lax.psum(x, AXIS), found.within))
+        lambda x: jax.lax.psum(x, AXIS), found.num_unclipped))
 
 
 def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
@@ -263,7 +263,7 @@ def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
         new = jax.tree.map(jnp.add, so_far, more)
         lost = jax.tree.map(two_sum_error, so_far, more, new)
         return (new, lost, jax.tree.map(plus, integers, found.integers, is_leaf=is_words),
-                jax.tree.map(jnp.add, count, found.within), told + said)
+                jax.tree.map(jnp.add, count, found.num_unclipped), told + said)
 
     sums, told = begun
     none = jax.tree.map(jnp.zeros_like, sums.floats)

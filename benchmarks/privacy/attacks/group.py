@@ -199,7 +199,7 @@ def largest_loss(key: jax.Array, hyper: Any, mechanism: Any, *, runs: int,
 
     keys = jax.random.split(key, (2, -(-runs // 1000), 1000))
     seen = [index(keys[i], jax.tree.map(lambda x, i=i: x[i], data)) for i in range(2)]
-    return auditor.index_signal(*seen, mechanism.parts[0], confidence)
+    return auditor.index_signal(seen[0], seen[1], mechanism.parts[0], confidence)
 
 
 def audit(key: jax.Array, algorithm: Any, hyper: Any, delta: float, *, runs: int,
@@ -209,7 +209,7 @@ def audit(key: jax.Array, algorithm: Any, hyper: Any, delta: float, *, runs: int
     seen = paths(key, algorithm, hyper, runs)
     one, two = (scores(path, algorithm, hyper) for path in seen)
     # noise that rounds or players share shows in a statistic of its own
-    one["linear"], two["linear"] = auditor.linear(*seen, runs // 2)
+    one["linear"], two["linear"] = auditor.linear(seen[0], seen[1], runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
     found = signals(key, algorithm, hyper, runs=min(runs, _MEASURED), confidence=confidence)
     worst = max(found.values(), key=lambda signal: (signal.violated, signal.low / signal.charged))

@@ -323,7 +323,7 @@ def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int
              for path in seen]
     one, two = (attack.scores(path, hyper) for path in paths)
     # noise that cancels shows in a statistic of its own, whatever the path is made of
-    one["linear"], two["linear"] = auditor.linear(*paths, runs // 2)
+    one["linear"], two["linear"] = auditor.linear(paths[0], paths[1], runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
     claimed = jmm.epsilon(attack.algorithm.mechanism(hyper), delta)
     found = signal(key, attack, hyper, runs=min(runs, _MEASURED), confidence=confidence)

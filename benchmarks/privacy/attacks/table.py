@@ -29,12 +29,13 @@ from jaxminimax.releases.sums import release
 from jaxminimax.tables import Category, Charged, Number, Schema, files, statistics, train
 from jaxminimax.tables import records as recording
 from jaxminimax.tables import scorer as scoring
+from jaxminimax.tables.columns import Column
 
 PERSONS, MOST, ROUTES = 30, 2, ("frame", "csv", "parquet")
 LARGE = 1_700_000_000_000_000_000  # floats are 256 apart there
-COLUMNS = {"a": Number(-1, 1), "b": Number(0, 9, log=True, missing=True),
+COLUMNS: dict[str, Column] = {"a": Number(-1, 1), "b": Number(0, 9, log=True, missing=True),
            "c": Category(("1", str(LARGE), "u"))}
-GROUPS = {"groups": "g", "group_values": ("0", "1")}
+GROUPS: dict[str, Any] = {"groups": "g", "group_values": ("0", "1")}
 SCHEMAS = {
     "ranges": Schema(COLUMNS | {"a": Charged()}, "y", "1", "who", MOST),
     "average": Schema(COLUMNS, "y", "1", "who", MOST),
@@ -72,7 +73,8 @@ class Moved(NamedTuple):
     ratio: float
 
 
-def _rows(rng: np.random.Generator, group: int, count: int, label: int | None) -> list[dict]:
+def _rows(rng: np.random.Generator, group: int, count: int,
+          label: int | None) -> list[dict[str, Any]]:
     """Rows of a person: of odd cells, or all at the ends of their ranges."""
     edge = rng.random() < 0.7
     ends = {"a": str(rng.choice([-1.0, 1.0])), "b": "9", "c": "u", "y": str(rng.integers(2))}
@@ -105,7 +107,7 @@ def neighbours(seed: int, names: str, fixed_label: bool) -> tuple[pd.DataFrame, 
     places = rng.integers(len(of_others) + 1, size=len(new))
     other_order = np.insert(np.array(of_others), places, -1)
 
-    def table(order: Any, people: dict[int, tuple[Any, list[dict]]]) -> pd.DataFrame:
+    def table(order: Any, people: dict[int, tuple[Any, list[dict[str, Any]]]]) -> pd.DataFrame:
         left = {k: iter(rows) for k, (_, rows) in people.items()}
         return pd.DataFrame([{"who": people[k][0]} | next(left[k]) for k in map(int, order)])
 
@@ -144,7 +146,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
     """
     made: list[tuple[Any, Any]] = []
 
-    def recorded(function: Callable) -> Callable:
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(key: jax.Array, described: Any, *rest: Any) -> Any:
             made.append((described, function(key, described, *rest)))
             return made[-1][1] if before is None else before[len(made) - 1][1]
@@ -177,7 +179,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
 def _charged(described: Any) -> tuple[str, float]:
     """The kind of a release, and the distance of its answers on neighbours that is charged for."""
     if isinstance(described, GroupLosses):  # replace-one moves one group's mean of losses in [0, B]
-        return "losses of groups", described.bound / min(described.sizes)
+        return "losses of groups", float(described.bound / min(described.sizes))
     query = described.query
     if hasattr(query, "sizes"):
         return "gradient of all groups", 2 * query.clip / (len(query.sizes) * min(query.sizes))

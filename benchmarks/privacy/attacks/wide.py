@@ -34,6 +34,7 @@ def _unit(w: Any, x: Any) -> jax.Array:
     """<w, x>, x scaled to a norm of 1 if it is larger, plus what keeps it positive."""
     size = jnp.sqrt(sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(x)))
     product = sum(jnp.sum(a * b) for a, b in zip(*map(jax.tree.leaves, (w, x)), strict=True))
+    product = jnp.asarray(product)
     return (product / jnp.maximum(size, 1.0).astype(product.dtype) + _FAR).astype(product.dtype)
 
 
@@ -91,18 +92,18 @@ def path(name: str, epsilon: float) -> Path:
         return Path(module, hyper, RECORDS, z / n, of_w)
     if name in ("proximal", "recursive"):
         doubling = name == "recursive"
-        query = jmm.mechanism.Resolvent(bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0,
+        resolvent = jmm.mechanism.Resolvent(bound=1.0, prox=1.0, lipschitz=0.0, diameter=10.0,
                                         population=n,
                                         doubling=doubling, assumes="lipschitz")
-        query = module.certified(query, 1) if doubling else module.certified(query)
+        query = module.certified(resolvent, 1) if doubling else module.certified(resolvent)
         hyper = calibrated(module.Hyper(query=query, iterations=1))
         size = concrete(noise_unit(hyper.query))
         return Path(module, hyper, RECORDS, size * hyper.query.noise_multiplier, of_w)
     if name == "phased_erm":
-        query = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=2 * _FAR, smooth=1e-9,
+        solution = jmm.mechanism.GroupSolution(lipschitz=1.0, bound=2 * _FAR, smooth=1e-9,
                                             diameter=2 * _FAR,
                                             reg_w=1.0, reg_lam=1e12, sizes=(n,), phases=1)
-        hyper = calibrated(module.Hyper(query=module.certified(query)))
+        hyper = calibrated(module.Hyper(query=module.certified(solution)))
         size = concrete(solution_length(hyper.query, 1.0))
         return Path(module, hyper, LINES, size * hyper.query.noise_multiplier,
                     auditor.first_release, True)
@@ -171,7 +172,8 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     found = auditor.rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
                                    how.observe, runs)
     scores = auditor.coarse_scores(found, how.unit, jnp.finfo(dtype).nmant + 1)
-    value, statistic, hits, trials = auditor.lower_bound(*scores, _DELTA, confidence)
+    value, statistic, hits, trials = auditor.lower_bound(scores[0], scores[1], _DELTA,
+                                                             confidence)
     made = how.algorithm.mechanism(how.hyper)
     looked_at = made.parts[0] if isinstance(made, jmm.Parallel) else made
     if name == "extragradient":  # of whose two releases the first is looked at

@@ -47,7 +47,7 @@ class Mutant(NamedTuple):
     name: str
     breaks: str
     caught_by: str
-    plant: Callable[[], contextlib.AbstractContextManager]
+    plant: Callable[[], contextlib.AbstractContextManager[Any]]
     detector: Callable[[], Finding]
 
 

@@ -68,7 +68,7 @@ def differences_free(one: Any) -> Any:
 def in_turn(_: Any) -> Any:
     """As many differences as anchors in what was spent, while there are anchors left."""
     def changed(windows: Any, spent: int) -> Any:
-        return Sequence(parts=windows.flattened(), in_turn=True).spent_part(spent)
+        return Sequence(parts=windows.flattened(), in_turn=True).truncated(spent)
 
     return changed
 

@@ -94,7 +94,8 @@ def over_charged(found: auditor.Signal) -> Finding:
 def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = False,
            bands: int = 1) -> Finding:
     """Signal of the worst pair over the charged one."""
-    equal = {"noise_multiplier": Saddle(1.5, 1.5)} if joint else {}  # then both players show
+    # joint releases show both players where their noise is equal
+    equal: dict[str, Any] = {"noise_multiplier": Saddle(1.5, 1.5)} if joint else {}
     hyper = hyper_of(algorithm, rounds, query(where, joint=joint, bands=bands, **equal))
     data = auditor.worst_pair(hyper.query, "replace_one")
     more = (algorithm.mechanism(hyper).parts - 1) * hyper.query.population
@@ -192,8 +193,8 @@ def stopped_windows() -> Finding:
                                noise_multiplier=Saddle(z[0], z[0]), **shared),
         difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z[1], **shared),
         length=length, rounds=rounds)
-    charged = [made.spent_part(k).charges("replace_one")[0].gaussian
-               for k in range(1, rounds + 1)]
+    parts = [made.truncated(k) for k in range(1, rounds + 1)]
+    charged = [part.charges("replace_one")[0].gaussian for part in parts if part is not None]
     return Finding(float(np.max(np.cumsum(z**-2.0) / charged)), 1.0)
 
 
@@ -205,7 +206,7 @@ def audit(rounds: int) -> Finding:
     one, two = auditor.releases(KEY, sgda, hyper, data, ATTACKS)
     scores = [{"likelihood ratio": auditor.likelihood_ratio(x, hyper.query, "replace_one")}
               for x in (one, two)]
-    return Finding(auditor.lower_bound(*scores, DELTA)[0],
+    return Finding(auditor.lower_bound(scores[0], scores[1], DELTA)[0],
                    jmm.epsilon(sgda.mechanism(hyper), DELTA))
 
 
@@ -229,7 +230,7 @@ def distance() -> Finding:
     g = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(keys, data)
     square = sum(((x[:, 0] - x[:, 1])[:, 0] * mechanism.batch_size(described) / clip) ** 2
                  for x, clip in zip(g, described.clip, strict=True))
-    limit = 2 / once.charged("replace_one")
+    limit = 2 / once.effective_noise_multiplier("replace_one")
     return Finding(float(jnp.sqrt(jnp.max(square))), limit)
 
 

@@ -32,7 +32,7 @@ _GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0
 # --- bugs ---
 
 
-def a_round_late(latest: Callable) -> Callable:
+def a_round_late(latest: Callable[..., Any]) -> Callable[..., Any]:
     """A run that goes on leaves out the round after its saved state."""
     def changed(self: Any, state: Any) -> Any:
         found = latest(self, state)
@@ -41,7 +41,7 @@ def a_round_late(latest: Callable) -> Callable:
     return changed
 
 
-def a_release_short(leave: Callable) -> Callable:
+def a_release_short(leave: Callable[..., Any]) -> Callable[..., Any]:
     """The last release of a run is given back to the ledger."""
     def changed(self: Any, kind: Any, *rest: object) -> None:
         if self._entry is not None and kind is None:
@@ -53,7 +53,7 @@ def a_release_short(leave: Callable) -> Callable:
     return changed
 
 
-def cheaper_when_closed_again(close: Callable) -> Callable:
+def cheaper_when_closed_again(close: Callable[..., Any]) -> Callable[..., Any]:
     """Each further close takes a twentieth off the charge."""
     def changed(self: Any, entry: Any, spent: int | None) -> None:
         again = self._find(entry.name)["closed"] is not None
@@ -68,7 +68,7 @@ def cheaper_when_closed_again(close: Callable) -> Callable:
     return changed
 
 
-def of_any_unit(check: Callable) -> Callable:
+def of_any_unit(check: Callable[..., Any]) -> Callable[..., Any]:
     """The unit of a run is not compared."""
     def changed(self: Any, what: str, **stated: Any) -> None:
         stated.pop("unit", None)
@@ -85,7 +85,8 @@ def _hyper() -> Any:
     return sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=_ROUNDS)
 
 
-def _fit(folder: pathlib.Path | None = None, callback: Callable | None = None, **how: Any) -> Any:
+def _fit(folder: pathlib.Path | None = None, callback: Callable[..., Any] | None = None,
+         **how: Any) -> Any:
     rows = jnp.ones((30, 2), jnp.float32), jnp.zeros((30, 2), jnp.float32)
     start = Saddle(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.float32))
     return jmm.fit(jax.random.key(5, impl="threefry2x32"), start, rows, _hyper(), sgda, _GAME,

@@ -95,7 +95,7 @@ def _load(args: Any, name: str, features: str | None, seed: int, split: str) -> 
         raise auc_runs.Refused(str(error)) from error
 
 
-def sets(args: Any, name: str, features: str | None, together: bool) -> Iterator[tuple]:
+def sets(args: Any, name: str, features: str | None, together: bool) -> Iterator[tuple[Any, ...]]:
     """Training data, test sets and seeds; ijcnn1 is split anew for every seed."""
     fixed, first = name != "ijcnn1", None
     for seed in [0] if fixed and together else report.seeds(args):
@@ -120,11 +120,11 @@ def _summary(aucs: list[list[float]]) -> dict[str, Any]:
     return out
 
 
-def honest(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
+def honest(args: Any, job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows and statements of one column with calibrated noise."""
     algorithm = "extragradient" if job.method == "nseg" else "sgda"
     cells = [*itertools.product(args.epsilon, args.delta), (math.inf, min(args.delta))]
-    bundles: dict[tuple, list] = {}
+    bundles: dict[tuple[Any, ...], list[Any]] = {}
     for epsilon, delta in cells:
         scorer, s = table2_settings.choose(job.dataset, job.method, epsilon)
         bundles.setdefault((scorer, s.features, s.gain), []).append((epsilon, delta, s))
@@ -153,7 +153,7 @@ def honest(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
     return rows, statements
 
 
-def printed(args: Any, job: Job) -> tuple[list[dict], list[dict]]:
+def printed(args: Any, job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of one column by the paper's own protocol."""
     features = protocol.FEATURES[job.dataset]
     row = protocol.TABLE4[job.method, job.dataset]
@@ -203,7 +203,7 @@ def _recipe(job: Job) -> str:
 _SAME = ("epsilon", "delta", "seeds", "first_seed", "split", "quick")
 
 
-def _finite(row: dict) -> dict:
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(x, float) and math.isinf(x) else x for k, x in row.items()}
 
 
@@ -257,7 +257,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _write(args: Any, arguments: dict, done: dict[str, Any]) -> None:
+def _write(args: Any, arguments: dict[str, Any], done: dict[str, Any]) -> None:
     if args.json is None:
         return
     rows = [row for one in done.values() for row in one["rows"]]

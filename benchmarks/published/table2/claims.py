@@ -12,6 +12,7 @@ from benchmarks.common import report, verdicts
 from benchmarks.published.table2 import protocol, settings
 
 Row = dict[str, Any]
+Cells = dict[tuple[Any, ...], dict[str, Any]]  # by reading, data, method, epsilon, delta
 _NAMES = {"nseg": "NSEG linear", "linear": "DP-SGDA linear", "mlp": "DP-SGDA MLP",
           "front end": "front end"}
 _WITHIN = 0.5  # points that "Original" may stay below the published figure
@@ -127,7 +128,8 @@ def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
              "compared with the published MLP.", "",
              "Assumed by *honest*, beside what every statement in the JSON file lists:", "",
              *(f"* {x}" for x in assumed), ""]
-    cells = {(r["reading"], r["dataset"], r["method"], r["epsilon"], r["delta"]): r for r in rows}
+    cells: Cells = {(r["reading"], r["dataset"], r["method"], r["epsilon"], r["delta"]): r
+                    for r in rows}
     deltas = sorted({r["delta"] for r in rows})
     for dataset in dict.fromkeys(r["dataset"] for r in rows):
         for delta in deltas:
@@ -170,7 +172,7 @@ def _epsilons(rows: list[Row]) -> list[float]:
     return sorted({r["epsilon"] for r in rows if r["epsilon"] is not None})
 
 
-def _lines(cells: dict, dataset: str, method: str, delta: float, epsilons: list[float],
+def _lines(cells: Cells, dataset: str, method: str, delta: float, epsilons: list[float],
            reference: float) -> list[str]:
     def cell(reading: str, epsilon: float | None, what: str) -> str:
         row = cells.get((reading, dataset, method, epsilon,

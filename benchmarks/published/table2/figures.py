@@ -125,7 +125,7 @@ def tried(cell: Cell, quick: bool) -> list[tuple[str, settings.Settings, float |
 def _auc(args: Any, cell: Cell, scorer: str, s: settings.Settings, rate: float | None,
          split: str, seeds: Sequence[int]) -> tuple[list[float], dict[str, Any] | None]:
     """AUC in per cent by seed, and the statement of a private run; diverged runs have 50."""
-    def sets() -> Iterator[tuple]:
+    def sets() -> Iterator[tuple[Any, ...]]:
         fixed = None
         for seed in seeds:
             if fixed is None or cell.dataset == "ijcnn1":
@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         done = report.kept(args.json, "cells", arguments, ("seeds", "first_seed", "quick")) or {}
         rows = noise(args) if "noise" in args.parts else []
-        todo, statements = cells(args), []
+        todo, statements = cells(args), list[Any]()
         wanted = report.chosen(args, [cell.name for cell in todo])
         for number, cell in enumerate(todo, 1):
             if cell.name not in {*wanted, *done}:

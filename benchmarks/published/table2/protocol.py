@@ -170,7 +170,7 @@ def initial(method: str, dim: int, seed: int, hidden: int = 256) -> Saddle:
     return auc_runs.start("mlp" if method == "mlp" else "linear", like, dim, seed)
 
 
-def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list[tuple],
+def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list[tuple[Any, ...]],
           seed: int, printed: Printed) -> dict[str, Any]:
     """One seed of the protocol: without noise, its gradient norms, and every (epsilon, delta).
 
@@ -204,7 +204,8 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
     some = jax.tree.map(lambda x: x[:4096], rows) if method == "mlp" else rows
     seen = [norms(problem, z, some) for z in (start, state.average, state.z)]
     clip = Saddle(*(float(max(x)) for x in zip(*seen, strict=True)))
-    lanes = [hyper(method, dataset.name, n, clip, *cell, printed) for cell in cells]
+    lanes = [hyper(method, dataset.name, n, clip, epsilon, delta, printed)
+             for epsilon, delta in cells]
     keys = jnp.stack([auc_runs.key(seed, label, *cell) for cell in cells])[:, None]
     states, _ = run(keys, start, rows, jmm.stack(lanes), **together)
     return {"clip": clip, "original": scores(state),

@@ -4,6 +4,8 @@ The settings start from a feasibility study and were adjusted on validation spli
 validation`), without paying for the choice.
 """
 
+from typing import Any
+
 from benchmarks.common import settings
 from benchmarks.common.settings import Settings
 
@@ -74,7 +76,7 @@ _FASHION = (
     (_ANY, Settings(features="cosines 5", clip=5.0, step=0.1, iterations=300)),
 )
 _SHARED = dict(rate=0.05, momentum=0.9)
-CELLS: dict[tuple[str, str], tuple[str, tuple[tuple, ...]]] = {
+CELLS: dict[tuple[str, str], tuple[str, tuple[tuple[Any, ...], ...]]] = {
     ("ijcnn1", "linear"): ("linear", (
         (0.3, settings.choose("ijcnn1", "linear", 0.1)),
         (_ANY, settings.choose("ijcnn1", "linear", 1.0)))),
@@ -139,7 +141,7 @@ CELLS: dict[tuple[str, str], tuple[str, tuple[tuple, ...]]] = {
 }
 
 
-def column(dataset: str, method: str) -> tuple[str, tuple[tuple, ...]]:
+def column(dataset: str, method: str) -> tuple[str, tuple[tuple[Any, ...], ...]]:
     """Scorer and settings by epsilon; NSEG takes those of the linear scorer, or its own."""
     own = (dataset, method) in CELLS or method != "nseg"
     return CELLS[dataset, method if own else "linear"]

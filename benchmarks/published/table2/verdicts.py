@@ -2,7 +2,7 @@
 
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.common import verdicts
@@ -28,7 +28,8 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
     """
     out: list[dict[str, Any]] = []
 
-    def claim(text: str, checked: int, exceptions: list[str], undecided: list[str] = ()) -> None:
+    def claim(text: str, checked: int, exceptions: list[str],
+              undecided: Sequence[str] = ()) -> None:
         if checked:
             out.append({"claim": text, "holds": not exceptions and not undecided,
                         "checked": checked, "exceptions": exceptions,
@@ -48,7 +49,9 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
 
     def compare(text: str, part: str, by: str, epsilon: float | None,
                 pick: Callable[[list[Row]], tuple[Row, Row]]) -> None:
-        wrong, open_, checked = [], [], 0
+        wrong: list[str] = []
+        open_: list[str] = []
+        checked = 0
         for name, scorer in dict.fromkeys((r["dataset"], r["scorer_of"]) for r in rows
                                           if r["part"] == part and r["epsilon"] == epsilon):
             line = sorted((r for r in rows if (r["part"], r["dataset"], r["scorer_of"],

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+Arrays = dict[str, Any]  # by name: parameters, or their gradients
 N = 60_000
 PRIOR = 0.3
 CLIP, NOISE, STEP, RADIUS = (4.0, 1.0), (1.0, 1.0), (0.05, 0.05), (10.0, 10.0)
@@ -215,7 +216,7 @@ def peak_bytes(entry: Entry) -> int | None:
     return max(0, _resident("VmHWM") - before)
 
 
-def flat(z: dict) -> dict[str, np.ndarray]:
+def flat(z: dict[str, Any]) -> dict[str, np.ndarray]:
     """Parameters by name, with those of theta beside the rest."""
     return {**{k: np.asarray(x) for k, x in z["theta"].items()},
             **{k: np.asarray(z[k]) for k in ("a", "b", "v")}}
@@ -239,7 +240,8 @@ def serve(make: Callable[[str, Case, int], Entry]) -> None:
                 return {"bytes": peak_bytes(entries[ask["id"]])}
             case "once":
                 given = np.load(ask["rows"])
-                np.savez(ask["answer"], **entries[ask["id"]].once(given["x"], given["y"]))
+                answer: Any = entries[ask["id"]].once(given["x"], given["y"])
+                np.savez(ask["answer"], **answer)
                 return {}
             case "drop":
                 entries.pop(ask["id"], None)

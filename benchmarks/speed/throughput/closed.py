@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.speed.throughput.cases import CLIP, PRIOR, Case
+from benchmarks.speed.throughput.cases import CLIP, PRIOR, Arrays, Case
 
 
 def squares(xp: Any, a: Any) -> Any:
@@ -11,8 +11,8 @@ def squares(xp: Any, a: Any) -> Any:
     return xp.einsum("ij,ij->i", a, a)
 
 
-def norms_and_sums(case: Case, xp: Any, theta: dict, x: Any, square_x: Any = None
-                   ) -> tuple[Any, Callable, Callable]:
+def norms_and_sums(case: Case, xp: Any, theta: Arrays, x: Any, square_x: Any = None
+                   ) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
     """Scores of a batch, norms of its gradients, and their weighted sum.
 
     Args:
@@ -43,14 +43,14 @@ def norms_and_sums(case: Case, xp: Any, theta: dict, x: Any, square_x: Any = Non
         e = (d[:, None] * (h > 0)) * theta["W2"]
         return squares(xp, e) * (of_rows() + 1) + d * d * squares(xp, r), e
 
-    def total(e: Any, d: Any, weight: Any) -> dict:
+    def total(e: Any, d: Any, weight: Any) -> Arrays:
         e = weight[:, None] * e
         return {"W1": x.T @ e, "b1": e.sum(0), "W2": (weight * d) @ r}
 
     return s, norms, total
 
 
-def clipped_sums(case: Case, xp: Any, z: dict, x: Any, y: Any, square_x: Any = None) -> dict:
+def clipped_sums(case: Case, xp: Any, z: Arrays, x: Any, y: Any, square_x: Any = None) -> Arrays:
     """The clipped sums of both players' operators with closed-form norms; z = theta, a, b, v."""
     s, norms, total = norms_and_sums(case, xp, z["theta"], x, square_x)
     plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)

@@ -62,10 +62,11 @@ def step(name: str, n: int) -> Entry:
 @functools.lru_cache(maxsize=1)
 def _many(n: int) -> tuple[jax.Array, jax.Array]:
     x, y = cases.rows(Case("linear 22", BATCH, 10_000))
-    return tuple(jnp.asarray(np.resize(a, (n, *a.shape[1:]))) for a in (x, y))
+    x, y = (np.resize(a, (n, *a.shape[1:])) for a in (x, y))
+    return jnp.asarray(x), jnp.asarray(y)
 
 
-def _nothing(x: np.ndarray, y: np.ndarray) -> dict:
+def _nothing(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     return {}
 
 

@@ -5,6 +5,8 @@ beneath adapters of low rank, and convolutions with residuals and group norms.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from benchmarks.speed.throughput import cases
 from benchmarks.speed.throughput.cases import GROUPS, HEADS, LAYERS, STAGES, STEPS
 
 
-def rnn(theta: dict, x: jax.Array, unroll: bool = False) -> jax.Array:
+def rnn(theta: dict[str, Any], x: jax.Array, unroll: bool = False) -> jax.Array:
     """A simple recurrent network over the lines of a 28 x 28 picture."""
     def cell(h: jax.Array, line: jax.Array) -> tuple[jax.Array, None]:
         return jnp.tanh(line @ theta["U"] + h @ theta["V"]), None
@@ -28,13 +30,13 @@ def normed(h: jax.Array) -> jax.Array:
     return h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-5)
 
 
-def lora(theta: dict, x: jax.Array, unroll: bool = False) -> jax.Array:
+def lora(theta: dict[str, Any], x: jax.Array, unroll: bool = False) -> jax.Array:
     """Four layers of a frozen transformer over 64 tokens; adapters of rank 8 on the attention."""
     base = {k: jnp.asarray(a) for k, a in cases.frozen().items()}
     h = cases.tokens(x) @ base["E"] + base["P"]
     adapters = {k: a for k, a in theta.items() if k != "W2"}
 
-    def layer(h: jax.Array, both: tuple[dict, dict]) -> tuple[jax.Array, None]:
+    def layer(h: jax.Array, both: tuple[dict[str, Any], dict[str, Any]]) -> tuple[jax.Array, None]:
         own, low = both
 
         def mapped(name: str, u: jax.Array) -> jax.Array:
@@ -52,7 +54,7 @@ def lora(theta: dict, x: jax.Array, unroll: bool = False) -> jax.Array:
     return jnp.mean(normed(h), 0) @ theta["W2"]
 
 
-def resnet(theta: dict, x: jax.Array) -> jax.Array:
+def resnet(theta: dict[str, Any], x: jax.Array) -> jax.Array:
     """Nine convolutions in three residual blocks, with group norms, on a 28 x 28 picture."""
     def convolved(h: jax.Array, name: str, stride: int = 1) -> jax.Array:
         kernel = theta[f"K{name}"]
@@ -76,6 +78,6 @@ def resnet(theta: dict, x: jax.Array) -> jax.Array:
     return jnp.mean(h, (0, 1)) @ theta["W2"]
 
 
-SCORERS = {"rnn": rnn, "lora": lora, "resnet": resnet}
+SCORERS: dict[str, Callable[..., jax.Array]] = {"rnn": rnn, "lora": lora, "resnet": resnet}
 # a compiler counts the operations of a loop's body once
 UNROLLED = {name: functools.partial(SCORERS[name], unroll=True) for name in ("rnn", "lora")}

@@ -24,7 +24,7 @@ from benchmarks.speed.throughput.cases import (
 )
 
 # of a parameter: its name, how it is laid out here, and back
-Layout = list[tuple[str, Callable, Callable]]
+Layout = list[tuple[str, Callable[..., Any], Callable[..., Any]]]
 
 
 class Mixer(nn.Module):
@@ -169,27 +169,27 @@ class Residual(nn.Module):
         return self.out(self.blocks(h).mean((2, 3)))
 
 
-def same(name: str) -> tuple[str, Callable, Callable]:
+def same(name: str) -> tuple[str, Callable[..., Any], Callable[..., Any]]:
     """A vector."""
     return name, lambda a: a, lambda a: a
 
 
-def turned(name: str) -> tuple[str, Callable, Callable]:
+def turned(name: str) -> tuple[str, Callable[..., Any], Callable[..., Any]]:
     """A matrix."""
     return name, lambda a: a.T, lambda a: a.T
 
 
-def row(name: str) -> tuple[str, Callable, Callable]:
+def row(name: str) -> tuple[str, Callable[..., Any], Callable[..., Any]]:
     """A vector, as a matrix of one line."""
     return name, lambda a: a.reshape(1, -1), lambda a: a.reshape(-1)
 
 
-def kernel(name: str) -> tuple[str, Callable, Callable]:
+def kernel(name: str) -> tuple[str, Callable[..., Any], Callable[..., Any]]:
     """Of a convolution."""
     return name, lambda a: a.transpose(3, 2, 0, 1), lambda a: a.transpose(2, 3, 1, 0)
 
 
-def sliced(name: str, i: int) -> tuple[str, Callable, Callable]:
+def sliced(name: str, i: int) -> tuple[str, Callable[..., Any], Callable[..., Any]]:
     """Layer i of stacked matrices."""
     return name, lambda a: a[i].T, lambda a: a.T[None]
 

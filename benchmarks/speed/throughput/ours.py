@@ -37,7 +37,7 @@ def _start(case: Case) -> Saddle:
     return jmm.problems.auc_start(plain.point(case)["theta"])
 
 
-def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:
+def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
     """A run of `steps` rounds; each starts where the last one ended.
 
     Args:
@@ -48,7 +48,8 @@ def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:
       data: the resident rows.
       steps: rounds.
     """
-    algorithm, sampling = jmm.sgda, jmm.FixedSize(batch=case.batch, replacement=True)
+    algorithm: Any = jmm.sgda
+    sampling: Any = jmm.FixedSize(batch=case.batch, replacement=True)
     match peer:
         case "ours, Poisson":
             sampling = jmm.Poisson(rate=case.batch / case.n)
@@ -69,7 +70,7 @@ def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:
     return plain.program(whole, (z, z, jax.random.key(0)), data, steps, _once(case, solved))
 
 
-def _once(case: Case, solved: jmm.Problem) -> Callable[[np.ndarray, np.ndarray], dict]:
+def _once(case: Case, solved: jmm.Problem) -> Callable[[np.ndarray, np.ndarray], dict[str, Any]]:
     def run(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
         full = jmm.Query(clip=Saddle(*CLIP), noise_multiplier=Saddle(0.0, 0.0),
                          sampling=jmm.Full(), population=len(y))

@@ -15,20 +15,30 @@ import numpy as np
 import optax
 
 from benchmarks.speed.throughput import cases, models
-from benchmarks.speed.throughput.cases import CLIP, NOISE, PRIOR, RADIUS, STEP, TOKENS, Case, Entry
+from benchmarks.speed.throughput.cases import (
+    CLIP,
+    NOISE,
+    PRIOR,
+    RADIUS,
+    STEP,
+    TOKENS,
+    Arrays,
+    Case,
+    Entry,
+)
 
 
-def linear(theta: dict, x: jax.Array) -> jax.Array:
+def linear(theta: Arrays, x: jax.Array) -> jax.Array:
     """The score of one row."""
     return x @ theta["k"]
 
 
-def mlp(theta: dict, x: jax.Array) -> jax.Array:
+def mlp(theta: Arrays, x: jax.Array) -> jax.Array:
     """Two layers."""
     return jax.nn.relu(x @ theta["W1"] + theta["b1"]) @ theta["W2"]
 
 
-def cnn(theta: dict, x: jax.Array) -> jax.Array:
+def cnn(theta: Arrays, x: jax.Array) -> jax.Array:
     """Two convolutions of stride 2 on a 28 x 28 picture, and two layers."""
     def convolved(h: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
         h = jax.lax.conv_general_dilated(h[None], kernel, (2, 2), "VALID",
@@ -40,7 +50,7 @@ def cnn(theta: dict, x: jax.Array) -> jax.Array:
     return jax.nn.relu(h @ theta["W1"] + theta["b1"]) @ theta["W2"]
 
 
-def attention(theta: dict, x: jax.Array) -> jax.Array:
+def attention(theta: Arrays, x: jax.Array) -> jax.Array:
     """One head over 28 tokens, with a residual, averaged over the tokens."""
     h = x.reshape(TOKENS, -1) @ theta["E"]
     q, k, v = h @ theta["Q"], h @ theta["K"], h @ theta["V"]
@@ -51,14 +61,14 @@ def attention(theta: dict, x: jax.Array) -> jax.Array:
 SCORERS = {"linear": linear, "mlp": mlp, "cnn": cnn, "attention": attention, **models.SCORERS}
 
 
-def point(case: Case) -> dict[str, Any]:
+def point(case: Case) -> Arrays:
     """The starting point."""
     theta = jax.tree.map(jnp.asarray, cases.start(case))
     return {"theta": theta, **dict.fromkeys("abv", jnp.zeros((), jnp.float32))}
 
 
-def loss(case: Case, w: dict, v: jax.Array, x: jax.Array, y: jax.Array,
-         scorers: dict[str, Callable] = SCORERS) -> jax.Array:
+def loss(case: Case, w: Arrays, v: jax.Array, x: jax.Array, y: jax.Array,
+         scorers: dict[str, Callable[..., Any]] = SCORERS) -> jax.Array:
     """Of one row, without the public term -v^2."""
     s = scorers[case.model](w["theta"], x)
     plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)
@@ -66,12 +76,12 @@ def loss(case: Case, w: dict, v: jax.Array, x: jax.Array, y: jax.Array,
     return squares + 2 * (1 + v) * s * (minus - plus)
 
 
-def split(z: dict) -> tuple[dict, jax.Array]:
+def split(z: Arrays) -> tuple[Arrays, jax.Array]:
     """Both players."""
     return {k: x for k, x in z.items() if k != "v"}, z["v"]
 
 
-def move(z: dict, g: dict) -> dict:
+def move(z: Arrays, g: Arrays) -> Arrays:
     """The step along the operator g, and the projections."""
     (w, v), (g_w, g_v) = split(z), split(g)
     w = jax.tree.map(lambda x, d: x - STEP[0] * d, w, g_w)
@@ -79,7 +89,7 @@ def move(z: dict, g: dict) -> dict:
     return {**w, "v": jnp.clip(v - STEP[1] * (g_v + 2 * v), -RADIUS[1], RADIUS[1])}
 
 
-def gradients(case: Case, z: dict, x: jax.Array, y: jax.Array) -> tuple[dict, jax.Array]:
+def gradients(case: Case, z: Arrays, x: jax.Array, y: jax.Array) -> tuple[Arrays, jax.Array]:
     """Per-example gradients of the loss by w and v."""
     one = jax.grad(functools.partial(loss, case), (0, 1))
     return jax.vmap(one, (None, None, 0, 0))(*split(z), x, y)
@@ -98,8 +108,8 @@ def _blurred(key: jax.Array, total: Any, std: jax.Array, batch: int) -> Any:
                                      for k, a in zip(keys, leaves, strict=True)])
 
 
-def vmap_step(case: Case, z: dict, key: jax.Array, x: jax.Array, y: jax.Array,
-              loud: jax.Array) -> dict:
+def vmap_step(case: Case, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
+              loud: jax.Array) -> Arrays:
     """As anyone would write it; `loud` is 0 for a step without noise."""
     g_w, g_v = (_clipped(c, g) for c, g in zip(CLIP, gradients(case, z, x, y), strict=True))
     one, two = jax.random.split(key)
@@ -108,8 +118,8 @@ def vmap_step(case: Case, z: dict, key: jax.Array, x: jax.Array, y: jax.Array,
     return move(z, {**g_w, "v": -g_v})
 
 
-def optax_step(case: Case, z: dict, key: jax.Array, x: jax.Array, y: jax.Array,
-               loud: jax.Array) -> dict:
+def optax_step(case: Case, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
+               loud: jax.Array) -> Arrays:
     """One aggregator a player."""
     g = []
     for k, clip, noise, of in zip(jax.random.split(key), CLIP, NOISE, gradients(case, z, x, y),
@@ -119,26 +129,26 @@ def optax_step(case: Case, z: dict, key: jax.Array, x: jax.Array, y: jax.Array,
     return move(z, {**g[0], "v": -g[1]})
 
 
-def open_step(case: Case, z: dict, key: jax.Array, x: jax.Array, y: jax.Array,
-              loud: jax.Array, scorers: dict[str, Callable] = SCORERS) -> dict:
+def open_step(case: Case, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
+              loud: jax.Array, scorers: dict[str, Callable[..., Any]] = SCORERS) -> Arrays:
     """Without privacy: the gradient of the mean loss."""
     del key, loud
     of_row = functools.partial(loss, case, scorers=scorers)
 
-    def mean(w: dict, v: jax.Array) -> jax.Array:
+    def mean(w: Arrays, v: jax.Array) -> jax.Array:
         return jnp.mean(jax.vmap(of_row, (None, None, 0, 0))(w, v, x, y))
 
     g_w, g_v = jax.grad(mean, (0, 1))(*split(z))
     return move(z, {**g_w, "v": -g_v})
 
 
-def drawn(key: jax.Array, data: tuple, batch: int) -> tuple[jax.Array, ...]:
+def drawn(key: jax.Array, data: tuple[Any, ...], batch: int) -> tuple[jax.Array, ...]:
     """Rows drawn with replacement."""
     picked = jax.random.randint(key, (batch,), 0, len(data[1]))
     return tuple(a[picked] for a in data)
 
 
-def compiled(function: Callable, *given: Any) -> tuple[Callable, float]:
+def compiled(function: Callable[..., Any], *given: Any) -> tuple[Callable[..., Any], float]:
     """The compiled function, and what tracing and compiling took."""
     began = cases.building()
     made = jax.jit(function).lower(*given).compile()
@@ -151,7 +161,8 @@ def allocated(function: Any) -> Callable[[], int]:
     return lambda: int(memory.temp_size_in_bytes + memory.output_size_in_bytes)
 
 
-def once(case: Case, step: Callable) -> Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
+def once(case: Case, step: Callable[..., Any]
+         ) -> Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
     """One noise-free step on given rows."""
     def run(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
         quiet = jnp.float32(0)
@@ -161,9 +172,9 @@ def once(case: Case, step: Callable) -> Callable[[np.ndarray, np.ndarray], dict[
     return run
 
 
-def looped(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
+def looped(case: Case, step: Callable[..., Any], data: tuple[Any, ...], steps: int) -> Entry:
     """A Python loop over a jitted step that draws its own rows."""
-    def whole(z: dict, key: jax.Array, *data: jax.Array) -> tuple[dict, jax.Array]:
+    def whole(z: Arrays, key: jax.Array, *data: jax.Array) -> tuple[Arrays, jax.Array]:
         key, rows, noise = jax.random.split(key, 3)
         return step(z, noise, *drawn(rows, data, case.batch), jnp.float32(1)), key
 
@@ -179,10 +190,10 @@ def looped(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
     return Entry(advance, steps, compile_seconds, once(case, step), allocated(function))
 
 
-def scanned(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
+def scanned(case: Case, step: Callable[..., Any], data: tuple[Any, ...], steps: int) -> Entry:
     """The same steps in one program."""
-    def whole(z: dict, key: jax.Array, *data: jax.Array) -> tuple[dict, jax.Array]:
-        def body(carry: tuple[dict, jax.Array], _: None) -> tuple[tuple[dict, jax.Array], None]:
+    def whole(z: Arrays, key: jax.Array, *data: jax.Array) -> tuple[Arrays, jax.Array]:
+        def body(carry: tuple[Arrays, jax.Array], _: None) -> tuple[tuple[Arrays, jax.Array], None]:
             z, key = carry
             key, rows, noise = jax.random.split(key, 3)
             return (step(z, noise, *drawn(rows, data, case.batch), jnp.float32(1)), key), None
@@ -192,7 +203,8 @@ def scanned(case: Case, step: Callable, data: tuple, steps: int) -> Entry:
     return program(whole, (point(case), jax.random.key(0)), data, steps, once(case, step))
 
 
-def program(whole: Callable, state: tuple, data: tuple, steps: int, once: Callable) -> Entry:
+def program(whole: Callable[..., Any], state: tuple[Any, ...], data: tuple[Any, ...], steps: int,
+            once: Callable[..., Any]) -> Entry:
     """A compiled `state -> state` of so many steps."""
     function, compile_seconds = compiled(whole, *state, *data)
 
@@ -203,7 +215,7 @@ def program(whole: Callable, state: tuple, data: tuple, steps: int, once: Callab
     return Entry(advance, steps, compile_seconds, once, allocated(function))
 
 
-def make(peer: str, case: Case, data: tuple, steps: int) -> Entry:
+def make(peer: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
     """A peer of this module, by its name."""
     step, how = {
         "plain vmap, loop": (vmap_step, looped),

@@ -14,15 +14,15 @@ from jax_privacy import noise_addition
 
 from benchmarks.speed.throughput import cases
 from benchmarks.speed.throughput import peer_jax as plain
-from benchmarks.speed.throughput.cases import CLIP, NOISE, Case, Entry, Skipped
+from benchmarks.speed.throughput.cases import CLIP, NOISE, Arrays, Case, Entry, Skipped
 
 MICROBATCH = 8
 
 
-def step(case: Case, microbatch: int | None, z: dict, key: jax.Array, x: jax.Array, y: jax.Array,
-         loud: jax.Array) -> dict:
+def step(case: Case, microbatch: int | None, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
+         loud: jax.Array) -> Arrays:
     """One step; `loud` is 0 for one without noise."""
-    def loss(w: dict, v: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    def loss(w: Arrays, v: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         return plain.loss(case, w, v, x, y)
 
     players, g = plain.split(z), []

@@ -3,13 +3,14 @@
 It can answer from a process of its own too, as the peers of other environments do.
 """
 
+
 import numpy as np
 
 from benchmarks.speed.throughput import cases, closed
-from benchmarks.speed.throughput.cases import CLIP, NOISE, RADIUS, STEP, Case, Entry
+from benchmarks.speed.throughput.cases import CLIP, NOISE, RADIUS, STEP, Arrays, Case, Entry
 
 
-def move(case: Case, z: dict, g: dict) -> dict:
+def move(case: Case, z: Arrays, g: Arrays) -> Arrays:
     """The step along the clipped mean operator, and the projections."""
     w = {**z["theta"], "a": z["a"], "b": z["b"]}
     slope = {**g["theta"], "a": g["a"], "b": g["b"]}
@@ -21,8 +22,8 @@ def move(case: Case, z: dict, g: dict) -> dict:
     return {"theta": {k: w[k] for k in z["theta"]}, "a": w["a"], "b": w["b"], "v": v}
 
 
-def step(case: Case, z: dict, x: np.ndarray, y: np.ndarray,
-         rng: np.random.Generator | None, square_x: np.ndarray | None = None) -> dict:
+def step(case: Case, z: Arrays, x: np.ndarray, y: np.ndarray,
+         rng: np.random.Generator | None, square_x: np.ndarray | None = None) -> Arrays:
     """One step on these rows; without noise where there is no generator."""
     total = closed.clipped_sums(case, np, z, x, y, square_x)
 
@@ -36,7 +37,7 @@ def step(case: Case, z: dict, x: np.ndarray, y: np.ndarray,
                           "v": blurred(total["v"], CLIP[1], NOISE[1])})
 
 
-def point(case: Case) -> dict:
+def point(case: Case) -> Arrays:
     """The starting point."""
     return {"theta": cases.start(case), **dict.fromkeys("abv", np.float32(0))}
 

@@ -10,6 +10,7 @@ import os
 import types
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from benchmarks.speed.throughput.cases import (
     PRIOR,
     RADIUS,
     STEP,
+    Arrays,
     Case,
     Entry,
     Skipped,
@@ -57,7 +59,7 @@ class Head(nn.Module):
             minus - plus)
 
 
-def _head_gradients(head: Head, activations: list, backprops: torch.Tensor) -> dict:
+def _head_gradients(head: Head, activations: list[Any], backprops: torch.Tensor) -> Arrays:
     s, y = activations[0].unbind(1)
     plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)
     given = {head.a: -2 * plus * (s - head.a), head.b: -2 * minus * (s - head.b),
@@ -69,7 +71,7 @@ register_grad_sampler(Head)(_head_gradients)
 
 
 @register_norm_sampler(Head)
-def _head_norms(head: Head, activations: list, backprops: torch.Tensor) -> dict:
+def _head_norms(head: Head, activations: list[Any], backprops: torch.Tensor) -> Arrays:
     return {p: g.abs()[:, 0] for p, g in _head_gradients(head, activations, backprops).items()}
 
 
@@ -106,7 +108,7 @@ def project(whole: Whole) -> None:
     whole.head.v.clamp_(-RADIUS[1], RADIUS[1])
 
 
-def opacus_step(case: Case, mode: str, loud: float) -> tuple[Whole, Callable]:
+def opacus_step(case: Case, mode: str, loud: float) -> tuple[Whole, Callable[..., Any]]:
     """`(x, y)` does a step of the model."""
     whole = Whole(case).to(DEVICE)
     ghost = mode == "ghost"
@@ -121,7 +123,7 @@ def opacus_step(case: Case, mode: str, loud: float) -> tuple[Whole, Callable]:
     shared = dict(expected_batch_size=case.batch, loss_reduction="mean")
     w = make(torch.optim.SGD(whole.w(), lr=STEP[0]), noise_multiplier=loud * NOISE[0],
              max_grad_norm=CLIP[0], **shared)
-    v = None if ghost else make(torch.optim.SGD([whole.head.v], lr=STEP[1]),
+    v: Any = None if ghost else make(torch.optim.SGD([whole.head.v], lr=STEP[1]),
                                 noise_multiplier=loud * NOISE[1], max_grad_norm=CLIP[1], **shared)
 
     def dual_by_hand(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
@@ -154,7 +156,7 @@ def opacus_step(case: Case, mode: str, loud: float) -> tuple[Whole, Callable]:
     return whole, step
 
 
-def _moved(z: dict, total: dict, noise: torch.Tensor, batch: int) -> dict:
+def _moved(z: Arrays, total: Arrays, noise: torch.Tensor, batch: int) -> Arrays:
     """The step, with noise from a flat vector."""
     parts, at = {}, 1
     flat = {**total["theta"], "a": total["a"], "b": total["b"]}
@@ -171,7 +173,7 @@ def _moved(z: dict, total: dict, noise: torch.Tensor, batch: int) -> dict:
     return {"theta": {k: parts[k] for k in z["theta"]}, "a": parts["a"], "b": parts["b"], "v": v}
 
 
-def _scorer(case: Case) -> Callable[[dict, torch.Tensor], torch.Tensor]:
+def _scorer(case: Case) -> Callable[[Arrays, torch.Tensor], torch.Tensor]:
     """One row's score."""
     if case.model == "linear":
         return lambda theta, x: x @ theta["k"]
@@ -180,10 +182,10 @@ def _scorer(case: Case) -> Callable[[dict, torch.Tensor], torch.Tensor]:
     raise Skipped("by hand for the linear and the MLP scorer only")
 
 
-def _vmap_sums(case: Case, z: dict, x: torch.Tensor, y: torch.Tensor) -> dict:
+def _vmap_sums(case: Case, z: Arrays, x: torch.Tensor, y: torch.Tensor) -> Arrays:
     score = _scorer(case)
 
-    def loss(w: dict, v: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def loss(w: Arrays, v: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         s = score(w["theta"], x)
         plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)
         return plus * (s - w["a"]) ** 2 + minus * (s - w["b"]) ** 2 + 2 * (1 + v) * s * (
@@ -199,12 +201,12 @@ def _vmap_sums(case: Case, z: dict, x: torch.Tensor, y: torch.Tensor) -> dict:
             "v": -g_v.clamp(-CLIP[1], CLIP[1]).sum()}
 
 
-def by_hand(case: Case, mode: str) -> Callable:
+def by_hand(case: Case, mode: str) -> Callable[..., Any]:
     """`(z, x, y, noise, squared norms of rows or None) -> z`, compiled."""
     _scorer(case)
 
-    def step(z: dict, x: torch.Tensor, y: torch.Tensor, noise: torch.Tensor,
-             square_x: torch.Tensor | None) -> dict:
+    def step(z: Arrays, x: torch.Tensor, y: torch.Tensor, noise: torch.Tensor,
+             square_x: torch.Tensor | None) -> Arrays:
         sums = _vmap_sums(case, z, x, y) if mode == "vmap" else closed.clipped_sums(
             case, torch, z, x, y, square_x)
         return _moved(z, sums, noise, case.batch)
@@ -216,7 +218,7 @@ def by_hand(case: Case, mode: str) -> Callable:
     return torch.compile(own, dynamic=False)
 
 
-def _point(case: Case) -> dict:
+def _point(case: Case) -> Arrays:
     theta = {k: torch.from_numpy(a).to(DEVICE) for k, a in cases.start(case).items()}
     return {"theta": theta, **{k: torch.zeros((), device=DEVICE) for k in "abv"}}
 

@@ -90,9 +90,9 @@ class Fleet(contextlib.ExitStack):
         super().__init__()
         self.missing: dict[str, str] = {}
         self.versions: dict[str, str] = {}
-        self._processes: dict[str, subprocess.Popen] = {}
+        self._processes: dict[str, subprocess.Popen[str]] = {}
         self._numbers = itertools.count()
-        self._data: tuple[tuple[int, int], tuple] | None = None
+        self._data: tuple[tuple[int, int], tuple[Any, ...]] | None = None
         self._own: dict[str, dict[str, np.ndarray]] = {}  # the library's step, by workload
         self._checked: set[tuple[str, str]] = set()  # workloads and peers
         for home, variable in VARIABLES.items():
@@ -121,15 +121,17 @@ class Fleet(contextlib.ExitStack):
             self.missing[home] = f"{python} did not start: {reason}"
 
     @staticmethod
-    def _stop(process: subprocess.Popen) -> None:
+    def _stop(process: subprocess.Popen[str]) -> None:
         with contextlib.suppress(OSError):
-            process.stdin.close()
+            if process.stdin is not None:
+                process.stdin.close()
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
 
     def ask(self, home: str, **question: Any) -> dict[str, Any]:
         """One line to another process, and its answer.
@@ -138,6 +140,7 @@ class Fleet(contextlib.ExitStack):
           Skipped: where it has no answer.
         """
         process = self._processes[home]
+        assert process.stdout is not None, "it was started with a pipe"
         try:
             print(json.dumps(question), file=process.stdin, flush=True)
             line = process.stdout.readline()
@@ -163,7 +166,7 @@ class Fleet(contextlib.ExitStack):
                 n=case.n, steps=steps))
         return Here(_here(name, case, self.data(case), steps))
 
-    def data(self, case: Case) -> tuple:
+    def data(self, case: Case) -> tuple[Any, ...]:
         """The resident rows, in NumPy and in JAX."""
         import jax.numpy as jnp
 
@@ -178,9 +181,9 @@ class Fleet(contextlib.ExitStack):
         Raises:
           Skipped: where they differ.
         """
-        x, y = (a[:CHECKED_ROWS] for a in self._data[1][0])
-        if (workload, name) in self._checked:
+        if (workload, name) in self._checked or self._data is None:
             return
+        x, y = (a[:CHECKED_ROWS] for a in self._data[1][0])
         if workload not in self._own:
             self._own[workload] = ours.once(x, y)
         wanted, got = self._own[workload], other.once(x, y)
@@ -192,7 +195,7 @@ class Fleet(contextlib.ExitStack):
         self._checked.add((workload, name))
 
 
-def _here(name: str, case: Case, data: tuple, steps: int) -> Entry:
+def _here(name: str, case: Case, data: tuple[Any, ...], steps: int) -> Entry:
     from benchmarks.speed.throughput import ours as throughput_ours
     from benchmarks.speed.throughput import peer_jax, peer_numpy, special
 

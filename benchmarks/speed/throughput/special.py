@@ -18,7 +18,7 @@ from jax.extend.random import threefry_2x32
 
 from benchmarks.speed.throughput import cases, closed
 from benchmarks.speed.throughput import peer_jax as plain
-from benchmarks.speed.throughput.cases import CLIP, NOISE, PRIOR, Case, Entry
+from benchmarks.speed.throughput.cases import CLIP, NOISE, PRIOR, Arrays, Case, Entry
 
 
 def draw_words(key: jax.Array, count: int) -> jax.Array:
@@ -64,7 +64,7 @@ def _below(word: jax.Array, n: int, carry: Any = 0) -> jax.Array:
     return high * n1 + (middle >> 16) + (last >> 16)
 
 
-def _noisy(case: Case, total: dict, normals: jax.Array) -> dict:
+def _noisy(case: Case, total: Arrays, normals: jax.Array) -> Arrays:
     leaves, tree = jax.tree.flatten(total)
     stds = jax.tree.leaves({**jax.tree.map(lambda _: CLIP[0] * NOISE[0], total),
                             "v": CLIP[1] * NOISE[1]})
@@ -75,15 +75,15 @@ def _noisy(case: Case, total: dict, normals: jax.Array) -> dict:
         for a, std, e in zip(leaves, stds, parts, strict=True)])
 
 
-def sums(case: Case, z: dict, x: jax.Array, y: jax.Array, square_x: jax.Array | None = None
-         ) -> dict:
+def sums(case: Case, z: Arrays, x: jax.Array, y: jax.Array, square_x: jax.Array | None = None
+         ) -> Arrays:
     """The clipped sums."""
     if case.model in ("linear", "mlp"):
         return closed.clipped_sums(case, jnp, z, x, y, square_x)
     return _tapped_sums(case, z, x, y)
 
 
-def _tapped_cnn(theta: dict, taps: dict, x: jax.Array) -> tuple[jax.Array, dict]:
+def _tapped_cnn(theta: Arrays, taps: Arrays, x: jax.Array) -> tuple[jax.Array, Arrays]:
     """Scores `[b]`, with a zero added before every nonlinearity; what each weight met."""
     b = len(x)
 
@@ -101,7 +101,7 @@ def _tapped_cnn(theta: dict, taps: dict, x: jax.Array) -> tuple[jax.Array, dict]
     return r @ theta["W2"], {"1": p1, "2": p2, "3": h, "last": r}
 
 
-def _tapped_attention(theta: dict, taps: dict, x: jax.Array) -> tuple[jax.Array, dict]:
+def _tapped_attention(theta: Arrays, taps: Arrays, x: jax.Array) -> tuple[jax.Array, Arrays]:
     tokens = x.reshape(len(x), cases.TOKENS, -1)
     h = tokens @ theta["E"] + taps["E"]
     q, k, v = (h @ theta[name] + taps[name] for name in "QKV")
@@ -111,10 +111,12 @@ def _tapped_attention(theta: dict, taps: dict, x: jax.Array) -> tuple[jax.Array,
     return r @ theta["W2"], {"E": tokens, "Q": h, "K": h, "V": h, "O": mixed, "last": r}
 
 
-def _tapped_sums(case: Case, z: dict, x: jax.Array, y: jax.Array) -> dict:
+def _tapped_sums(case: Case, z: Arrays, x: jax.Array, y: jax.Array) -> Arrays:
     tapped = {"cnn": _tapped_cnn, "attention": _tapped_attention}[case.model]
-    shapes = {"cnn": {"1": (169, 16), "2": (25, 32), "3": (32,)},
-              "attention": dict.fromkeys("EQKVO", (cases.TOKENS, cases.WIDTH))}[case.model]
+    layers: dict[str, dict[str, tuple[int, ...]]] = {
+        "cnn": {"1": (169, 16), "2": (25, 32), "3": (32,)},
+        "attention": dict.fromkeys("EQKVO", (cases.TOKENS, cases.WIDTH))}
+    shapes = layers[case.model]
     zeros = {k: jnp.zeros((len(x), *shape), x.dtype) for k, shape in shapes.items()}
     s, back, met = jax.vjp(lambda taps: tapped(z["theta"], taps, x), zeros, has_aux=True)
     plus, minus = y / PRIOR, (1 - y) / (1 - PRIOR)
@@ -147,7 +149,8 @@ def _tapped_sums(case: Case, z: dict, x: jax.Array, y: jax.Array) -> dict:
             "v": jnp.clip(g_v, -CLIP[1], CLIP[1]).sum()}
 
 
-def make(case: Case, data: tuple, steps: int, words: str = "short", norms: bool = False) -> Entry:
+def make(case: Case, data: tuple[Any, ...], steps: int, words: str = "short",
+         norms: bool = False) -> Entry:
     """The scan; with `norms`, the rows' squared norms are computed once and kept.
 
     Raises:
@@ -161,11 +164,12 @@ def make(case: Case, data: tuple, steps: int, words: str = "short", norms: bool 
     row_words = (3 if long else 1) * case.batch
     number_words = (3 if long else 2) * half
 
-    def step(z: dict, key: jax.Array, data: tuple) -> dict:
+    def step(z: Arrays, key: jax.Array, data: tuple[Any, ...]) -> Arrays:
         bits = draw_words(key, row_words + number_words)
         if long:
             low, middle, high = bits[:row_words].reshape(3, -1)
-            below = functools.reduce(lambda c, w: _below(w, case.n, c), (low, middle, high), 0)
+            below = functools.reduce(lambda c, w: _below(w, case.n, c), (low, middle, high),
+                                     jnp.uint32(0))
             picked = below.astype(jnp.int32)
         else:
             picked = _below(bits[:row_words], case.n).astype(jnp.int32)
@@ -173,8 +177,9 @@ def make(case: Case, data: tuple, steps: int, words: str = "short", norms: bool 
         normals = (_long_normals if long else box_muller)(bits[row_words:], case.size)
         return plain.move(z, _noisy(case, sums(case, z, *rows), normals))
 
-    def whole(z: dict, mean: dict, key: jax.Array, *data: jax.Array) -> tuple[dict, dict, Any]:
-        def body(carry: tuple[dict, dict], t: jax.Array) -> tuple[tuple[dict, dict], None]:
+    def whole(z: Arrays, mean: Arrays, key: jax.Array, *data: jax.Array
+              ) -> tuple[Arrays, Arrays, Any]:
+        def body(carry: tuple[Arrays, Arrays], t: jax.Array) -> tuple[tuple[Arrays, Arrays], None]:
             z, mean = carry
             mean = jax.tree.map(lambda m, a: m + (a - m) / t.astype(a.dtype), mean, z)
             return (step(z, jax.random.fold_in(key, t), data), mean), None
@@ -182,7 +187,7 @@ def make(case: Case, data: tuple, steps: int, words: str = "short", norms: bool 
         z, mean = jax.lax.scan(body, (z, mean), jnp.arange(1, steps + 1))[0]
         return z, mean, jax.random.fold_in(key, 0)
 
-    def quiet(z: dict, _: jax.Array, x: jax.Array, y: jax.Array, __: jax.Array) -> dict:
+    def quiet(z: Arrays, _: jax.Array, x: jax.Array, y: jax.Array, __: jax.Array) -> Arrays:
         total = sums(case, z, x, y, closed.squares(jnp, x) if norms else None)
         return plain.move(z, jax.tree.map(lambda a: a / len(y), total))
 

@@ -141,7 +141,7 @@ def _kept(path: pathlib.Path | None) -> dict[str, dict[str, Any]]:
 
 
 def all_runs(args: Any, jobs: Iterable[Job], seeds: Sequence[int],
-             rounds: int) -> dict[tuple, list[dict[str, Any]]]:
+             rounds: int) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     """Every run, by what it is a run of."""
     cells = {f"{job.method}, {job.kind}, {job.groups}, epsilon {epsilon:g}, weight {weight}":
              (job, epsilon, weight) for job in jobs for epsilon in job.epsilons
@@ -149,7 +149,7 @@ def all_runs(args: Any, jobs: Iterable[Job], seeds: Sequence[int],
     plan = [(seed, *cells[name]) for seed in seeds for name in report.chosen(args, list(cells))]
     path: pathlib.Path | None = args.kept
     known, table, tasks = _kept(path), fair_tasks.frame(args.data_dir), {}
-    found: dict[tuple, list[dict[str, Any]]] = collections.defaultdict(list)
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = collections.defaultdict(list)
     for seed, job, epsilon, weight in tqdm(plan, desc="training", file=sys.stderr, disable=None,
                                            leave=False):
         name = repr((job.method, job.kind, job.groups, epsilon, weight, seed, rounds))
@@ -165,7 +165,7 @@ def all_runs(args: Any, jobs: Iterable[Job], seeds: Sequence[int],
     return found
 
 
-def rows(found: dict[tuple, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def rows(found: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Means and standard errors over the seeds."""
     made = []
     for (method, kind, groups, epsilon, weight), runs in found.items():
@@ -204,7 +204,7 @@ def against(made: list[dict[str, Any]], quick: bool = False) -> list[dict[str, A
     Without privacy it is compared with ours at epsilon = 0.5. The weight is chosen on test rows.
     """
     lines = []
-    costs = {} if quick else {e: claimed(e) for e in EPSILONS}
+    costs: dict[float | None, float | None] = {} if quick else {e: claimed(e) for e in EPSILONS}
     for (kind, epsilon), points in PUBLISHED.items():
         own = [r for r in made if (r["kind"], r["groups"]) == (kind, "sex")
                and r["epsilon"] == (epsilon or 0.5) and r["weight"] is not None]

@@ -65,7 +65,7 @@ class Task(NamedTuple):
     names: tuple[str, ...]
 
 
-def frame(data_dir: str | os.PathLike | None = None) -> pd.DataFrame:
+def frame(data_dir: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """All complete rows of both files.
 
     Raises:

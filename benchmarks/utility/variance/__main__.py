@@ -42,8 +42,9 @@ DIM, RUNS = 50, 20
 GAMES = ("sines", "fit")
 SIZES = (500, 2000, 8000, 32_000, 128_000)
 STEPS = (0.02, 0.05, 0.2, 0.5)
-ROUNDS = {"sines": {sgda: (300, 1000, 3000, 8000), spider: (300, 1000, 3000)},
-          "fit": {sgda: (1000,), spider: (1000,)}}
+ROUNDS: dict[str, dict[Any, tuple[int, ...]]] = {
+    "sines": {sgda: (300, 1000, 3000, 8000), spider: (300, 1000, 3000)},
+    "fit": {sgda: (1000,), spider: (1000,)}}
 WINDOWS = ((10, 0.5), (100, 0.5))  # lengths, shares of the budget for anchors
 SHARES = jnp.array([0.0, 2.0])  # s_i of the two distinct records
 

@@ -15,7 +15,8 @@ def slope(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
     draws = [-np.polyfit(x, np.log([rng.choice(a, len(a)).mean() for a in each]), 1)[0]
              for _ in range(1000)]
     centre = -np.polyfit(x, np.log([a.mean() for a in each]), 1)[0]
-    return float(centre), *map(float, np.quantile(draws, (0.025, 0.975)))
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return float(centre), float(low), float(high)
 
 
 def games(rows: list[dict[str, Any]]) -> Table:

@@ -203,10 +203,10 @@ def compared(args: Any, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def beside(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """`rows`, and those of earlier runs that they do not replace."""
-    def what(row: dict[str, Any]) -> tuple:
+    def what(row: dict[str, Any]) -> tuple[Any, ...]:
         return row["case"], row["method"], row["epsilon"]
 
-    def place(row: dict[str, Any]) -> tuple:  # of the table: in whatever order they were made
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:  # of the table, in any order they came
         methods = ("logistic regression", "balanced logistic regression", *NAMES)
         return list(CASES).index(row["case"]), row["epsilon"] or 0, methods.index(row["method"])
 

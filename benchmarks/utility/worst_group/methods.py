@@ -127,6 +127,8 @@ class Method(NamedTuple):
 
 def _solved_read(hyper: jmm.phased_erm.Hyper, _: Any) -> int:
     query = hyper.query
+    if query.steps is None:
+        raise ValueError("steps is not set: use phased_erm.certified.")
     return (query.steps + 2) * query.phases * sum(jmm.mechanism.phase_sizes(query))
 
 

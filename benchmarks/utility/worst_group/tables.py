@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.data_sets import data
 from jaxminimax.tables import Category, Number, Schema
+from jaxminimax.tables.columns import Column
 
 LABEL = "label"
 _FLAG = Category(("1",))
@@ -73,9 +74,10 @@ def _randhie(_: Any) -> Table:
     made[LABEL] = (frame["mdvis"] > 0).to_numpy(int)
     health = frame[["hlthg", "hlthf", "hlthp"]].to_numpy() > 0
     made["health"] = np.where(health.any(1), health.argmax(1), 3)
-    columns = {"lncoins": Number(0, 5), "idp": _FLAG, "lpi": Number(0, 8), "fmde": Number(0, 9),
-               "physlm": Number(0, 1), "disea": Number(0, 60), "hlthg": _FLAG, "hlthf": _FLAG,
-               "hlthp": _FLAG}
+    columns: dict[str, Column] = {
+        "lncoins": Number(0, 5), "idp": _FLAG, "lpi": Number(0, 8), "fmde": Number(0, 9),
+        "physlm": Number(0, 1), "disea": Number(0, 60), "hlthg": _FLAG, "hlthf": _FLAG,
+        "hlthp": _FLAG}
     return Table(made, None, Schema(columns, LABEL, "1"), "one person's year", (
         "Ranges of the columns are those that the study's description suggests.",))
 
@@ -92,7 +94,8 @@ def _cattaneo(_: Any) -> Table:
     frame = pd.read_csv(path)
     made = {name: frame[name].to_numpy() for name in frame.columns}
     made[LABEL] = frame["mbsmoke_"].to_numpy()
-    columns = {"mage": Number(10, 50), "medu": Number(0, 20), "fage": Number(0, 60),
+    columns: dict[str, Column] = {
+               "mage": Number(10, 50), "medu": Number(0, 20), "fage": Number(0, 60),
                "fedu": Number(0, 20), "nprenatal": Number(0, 40), "monthslb": Number(0, 300),
                "order": Number(0, 12), "birthmonth": Number(1, 12), "prenatal": Number(0, 3),
                **dict.fromkeys(("mmarried_", "mhisp", "fhisp", "foreign", "alcohol", "deadkids",
@@ -118,7 +121,7 @@ _LOADERS: dict[str, Callable[[Any], Table]] = {
     "adult": _adult, "cattaneo": _cattaneo, "ijcnn1": _ijcnn1, "randhie": _randhie}
 
 
-def load(dataset: str, data_dir: str | os.PathLike | None = None) -> Table:
+def load(dataset: str, data_dir: str | os.PathLike[str] | None = None) -> Table:
     """A table by its name, a key of `GROUPS`.
 
     Raises:
@@ -130,7 +133,7 @@ def load(dataset: str, data_dir: str | os.PathLike | None = None) -> Table:
 def cut(dataset: str, groups: str, by_label: bool,
         frame: dict[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Every row's group by several attributes, and by its label where asked; and the names."""
-    number, names = np.zeros(len(frame[LABEL]), int), ("",)
+    number, names = np.zeros(len(frame[LABEL]), int), tuple([""])
     for part in groups.split("_"):
         column, own = _GROUPS[dataset][part]
         value = np.asarray(frame[column]).astype(int)

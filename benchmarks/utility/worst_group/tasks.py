@@ -141,7 +141,7 @@ class Task:
 
 
 def load(dataset: str, groups: str, *, by_label: bool = False, least: int = 150,
-         small: str = "merge", data_dir: str | os.PathLike | None = None) -> Task:
+         small: str = "merge", data_dir: str | os.PathLike[str] | None = None) -> Task:
     """A task.
 
     Raises:

@@ -184,7 +184,7 @@ def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: ja
     norms = jax.tree.map(lambda x: norms_of(x) if isinstance(x, Factors) else x, g,
                          is_leaf=lambda x: isinstance(x, Factors))
     weight = how.weights(norms, mask)
-    count = how.within(weight)
+    count = how.num_unclipped(weight)
     kept = how.players(lambda clip, weight, *lists: [
         Kept(treatment, of_leaf, norm, weight, clip) for treatment, of_leaf, norm in zip(
             *lists, strict=True)], weight, plan.by_player(plan.treatments), g, norms)
@@ -208,6 +208,7 @@ def by_factors(how: Summation, plan: Plan, z: Saddle, examples: PyTree, mask: ja
         return Sums(SaddleOperator.oriented(both.floats), oriented(both.integers))
 
     if how.in_one_go(z, mask) and all(row.is_one_piece for rows in kept for row in rows or ()):
-        return materialise(pairs)._replace(within=count)
-    return how.both(floats, lambda grid: oriented(how.on_leaves(
-        lambda leaf, _, row: row.on_grid(leaf), grid, z, kept)), rounding)._replace(within=count)
+        return materialise(pairs)._replace(num_unclipped=count)
+    sums = how.both(floats, lambda grid: oriented(how.on_leaves(
+        lambda leaf, _, row: row.on_grid(leaf), grid, z, kept)), rounding)
+    return sums._replace(num_unclipped=count)

@@ -1,0 +1,376 @@
+"""Mistakes of structure end in words, before anything runs; and what `check` tells of a run."""
+
+import dataclasses
+import importlib
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxminimax as jmm
+from benchmarks.examples import demo_adversarial
+from jaxminimax import Saddle, checkup
+from jaxminimax.mechanism import Repeat
+from jaxminimax.problems import per_person
+
+N, DIM, DELTA = 64, 3, 1e-3
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, DIM)).astype(np.float32)
+Y = (np.arange(N) % 2).astype(np.float32)
+PROBLEM = jmm.problems.auc(jmm.problems.linear_scorer, prior=0.5, radius=Saddle(10.0, 5.0))
+START = jmm.problems.auc_start(jnp.zeros(DIM))
+
+
+def query(**changed):
+    return jmm.Query(**dict(clip=Saddle(1.0, 1.0), population=N,
+                            noise_multiplier=Saddle(1.0, 1.0)) | changed)
+
+
+def hyper(**changed):
+    return jmm.sgda.Hyper(**dict(query=query(), step=Saddle(0.1, 0.1), iterations=2) | changed)
+
+
+class Tensor:
+    """Stands in for those of libraries that are not installed."""
+
+    shape = (N,)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.zeros(N, dtype)
+
+    def __repr__(self):
+        return "3.14159"
+
+
+def of_library(name, kind):
+    return type(kind, (Tensor,), {"__module__": f"{name}.core"})()
+
+
+def loss(w, v, example):
+    return jnp.sum(w["theta"])
+
+
+def with_loss(function):
+    return PROBLEM._replace(operator=jmm.types.SaddleOperator(function))
+
+
+# what was given for an argument of `run`, and what the message names
+MISTAKES = {
+    "clip is one number": (dict(hyper=hyper(query=query(clip=1.0))), "clip must be a Saddle"),
+    "clip is a tuple": (dict(hyper=hyper(query=query(clip=(1.0, 1.0)))), "clip must be a Saddle"),
+    "noise is one number": (dict(hyper=hyper(query=query(noise_multiplier=1.0))),
+                            "noise_multiplier must be a Saddle"),
+    "sampling is a number": (dict(hyper=hyper(query=query(sampling=0.1))), "sampling must be Full"),
+    "step is one number": (dict(hyper=hyper(step=0.1)), "step must be a Saddle"),
+    "an optimiser that is made": (dict(hyper=hyper(optimiser=optax.adam(0.1))),
+                                  "optimiser must be a Saddle.*Saddle.optax.adam"),
+    "a pair of optimisers that are made": (
+        dict(hyper=hyper(optimiser=Saddle(optax.adam(0.1), optax.sgd))), "optimiser.w.*Hyper.step"),
+    "one factory": (dict(hyper=hyper(optimiser=optax.adam)), "optimiser must be a Saddle.*adam"),
+    "averaging by its name": (dict(hyper=hyper(averaging="tail")), "averaging must be.*'tail'"),
+    "iterations are a float": (dict(hyper=hyper(iterations=2.0)), "must be an integer.*2.0"),
+    "hyper is a class": (dict(hyper=jmm.sgda.Hyper), r"sgda\.Hyper\(query=.*class Hyper"),
+    "hyper is a query": (dict(hyper=query()), r"sgda\.Hyper\(query=.*Query"),
+    "hyper of another algorithm": (dict(algorithm=jmm.extragradient),
+                                   r"extragradient\.Hyper.*got sgda\.Hyper"),
+    "hyper is a dictionary": (dict(hyper={"step": 0.1}), "hyper must be.*dict"),
+    "z is a pair": (dict(z=(START.w, START.v)), "z must be a Saddle.*got tuple"),
+    "z is a dictionary": (dict(z={"w": START.w, "v": START.v}), "z must be a Saddle.*got dict"),
+    "integer parameters": (dict(z=jmm.problems.auc_start(jnp.zeros(DIM, int))),
+                           r"z.w\['a'\] has dtype int"),
+    "a tensor in z": (dict(z=Saddle({**START.w, "theta": of_library("torch", "Tensor")}, START.v)),
+                      r"z.w\['theta'\].*torch.Tensor.*numpy\(\)"),
+    "a loss for a problem": (dict(problem=loss), "problem must be a Problem.*saddle_operator"),
+    "an operator for a problem": (dict(problem=PROBLEM.operator),
+                                  "problem must be a Problem, got SaddleOperator"),
+    "a problem of groups": (dict(problem=jmm.problems.group_means(radius=1.0, record_bound=1.0)),
+                            "must be a Problem for this algorithm, got a GroupProblem"),
+    "a loss with more to say": (dict(problem=with_loss(lambda w, v, x: (loss(w, v, x), 1.0))),
+                                "one number, got tuple.*auxiliary"),
+    "a loss of several numbers": (dict(problem=with_loss(lambda w, v, x: w["theta"])),
+                                  r"one number, got shape \(3,\)"),
+    "an operator without arguments": (dict(problem=PROBLEM._replace(operator=lambda: START)),
+                                      r"problem.operator is called with \(z, example\)"),
+    "an operator's pair": (dict(problem=PROBLEM._replace(operator=lambda z, x: (z.w, z.v))),
+                           "operator's value must be a Saddle.*got tuple"),
+    "an operator unlike z": (dict(problem=PROBLEM._replace(
+        operator=lambda z, x: Saddle(z.w["theta"], z.v))), "operator's value for w must look like"),
+    "lists": (dict(data=(X.tolist(), Y.tolist())), r"data\[0\] must be an array.*list of float"),
+    "text": (dict(data=(X, np.array(["a"] * N))), r"data\[1\] has dtype <U1"),
+    "objects": (dict(data=(X, np.array([None] * N, object))), r"data\[1\] has dtype object"),
+    "a frame of pandas": (dict(data=(of_library("pandas", "DataFrame"), Y)),
+                          r"data\[0\].*pandas.DataFrame: give x.to_numpy"),
+    "a frame of polars": (dict(data=of_library("polars", "DataFrame")),
+                          "data must.*polars.DataFrame: give x.to_numpy"),
+    "tensors": (dict(data=(of_library("torch", "Tensor"), Y)), r"data\[0\].*torch.Tensor.*numpy"),
+    "an algorithm by its name": (dict(algorithm="sgda"), "algorithm must be a module.*'sgda'"),
+    "a function for an algorithm": (dict(algorithm=jmm.sgda.update), "algorithm must be a module"),
+    "a legacy key": (dict(key=jax.random.PRNGKey(0)), "typed key.*uint32.*wrap_key_data"),
+    "a number for a key": (dict(key=7), r"typed key.*secret_key\(\)"),
+}
+
+
+def arguments(changed):
+    known = dict(key=KEY, z=START, data=(X, Y), hyper=hyper(), algorithm=jmm.sgda, problem=PROBLEM)
+    return known | changed
+
+
+def run(key, z, data, hyper, algorithm, problem):
+    return jmm.run(key, z, data, hyper, algorithm, problem)
+
+
+def fit(key, z, data, hyper, algorithm, problem):
+    return jmm.fit(key, z, data, hyper, algorithm, problem, delta=DELTA, progress=False)
+
+
+def sweep(key, z, data, hyper, algorithm, problem):
+    keys = jax.random.split(key, (1, 1)) if isinstance(key, jax.Array) and key.ndim == 0 else key
+    return jmm.sweep(keys, z, data, jmm.stack([hyper]), algorithm, problem)
+
+
+def tune(key, z, data, hyper, algorithm, problem):
+    return jmm.tune(key, z, data, [hyper], algorithm, problem, score=lambda at, record: 0.0,
+                    score_range=(0.0, 1.0), epsilon=1.0, delta=DELTA, expected=2.0)
+
+
+def checked(key, z, data, hyper, algorithm, problem):
+    return jmm.check(problem, z, data, hyper, algorithm, measure=False)
+
+
+def released(key, z, data, hyper, algorithm, problem):
+    return jmm.release(key, jmm.sgda.mechanism(hyper), jnp.int32(0), problem, z, data)
+
+
+def started(key, z, data, hyper, algorithm, problem):
+    return jmm.sgda.init(z, hyper)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("function", [run, fit, sweep, tune])
+def test_what_is_wrong_is_named_before_anything_runs(function, name):
+    changed, message = MISTAKES[name]
+    with pytest.raises((ValueError, TypeError), match=f"(?s){message}|stack needs") as caught:
+        function(**arguments(changed))
+    assert "3.14159" not in str(caught.value)  # no number of the data
+    assert str(X[0, 0]) not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [x for x, (changed, _) in MISTAKES.items() if "key" not in changed
+                                  and "label" not in x and "unlike" not in x and "pair" not in x])
+def test_check_names_it_too(name):
+    changed, message = MISTAKES[name]
+    with pytest.raises((ValueError, TypeError), match=f"(?s){message}|must be|step"):
+        checked(**arguments(changed))
+
+
+@pytest.mark.parametrize(("function", "needed"), [
+    (released, {"z", "data", "problem", "key"}), (started, {"z", "hyper"})])
+def test_parts_of_a_run_name_it_too(function, needed):
+    tried = [x for x, (changed, _) in MISTAKES.items() if set(changed) <= needed
+             and x not in ("sampling is a number", "a problem of groups") and "label" not in x]
+    assert len(tried) > 10
+    for name in tried:
+        with pytest.raises((ValueError, TypeError)) as caught:
+            function(**arguments(MISTAKES[name][0]))
+        assert any(x in str(caught.value) for x in ("must", "has dtype", "called with")), name
+
+
+@pytest.mark.parametrize("ask", [
+    lambda algorithm, hyper: jmm.calibrate(algorithm, hyper, 1.0, DELTA),
+    lambda algorithm, hyper: jmm.accounting.calibrate_iterations(algorithm, hyper, 1.0, DELTA),
+    lambda algorithm, hyper: jmm.statement(algorithm, hyper, delta=DELTA),
+])
+@pytest.mark.parametrize("name", [
+    x for x, (changed, _) in MISTAKES.items() if set(changed) <= {"hyper", "algorithm"}
+    and x.split()[0] not in ("step", "averaging", "iterations") and "optimis" not in x
+    and x != "one factory"])  # the accountant reads none of these
+def test_the_accountant_names_what_it_reads(ask, name):
+    changed, message = MISTAKES[name]
+    made = arguments(changed)
+    with pytest.raises((ValueError, TypeError), match=message):
+        ask(made["algorithm"], made["hyper"])
+
+
+DESCRIBED = jmm.sgda.mechanism(hyper())
+
+
+@pytest.mark.parametrize("make", [
+    lambda kind: kind(parts=[DESCRIBED]), lambda kind: kind(parts=DESCRIBED),
+    lambda kind: kind(parts=None), lambda kind: kind(parts=(1.0,)),
+    lambda kind: kind(parts=10**400),
+])
+@pytest.mark.parametrize("kind", [jmm.Sequence, jmm.Parallel])
+def test_parts_that_are_no_tuple_of_mechanisms_are_refused(kind, make):
+    for ask in (lambda made: jmm.epsilon(made, DELTA), lambda made: made.releases(),
+                lambda made: jmm.accounting.calibrate_noise(made, 1.0, DELTA)):
+        with pytest.raises(ValueError, match=r"parts must be a tuple|mechanism is a Repeat"):
+            ask(make(kind))
+
+
+@pytest.mark.parametrize("sampling", [
+    jmm.Poisson(rate=Saddle(0.1, 0.1)), jmm.Poisson(rate=np.ones(2)), jmm.Poisson(rate=10**400),
+    jmm.FixedSize(batch=10**400), jmm.FixedSize(batch=10**400, replacement=True),
+    jmm.FixedSize(batch=Saddle(1, 1)), jmm.Disjoint(batch=2**70),
+])
+def test_samplings_of_odd_numbers_are_refused(sampling):
+    described = Repeat(query=query(sampling=sampling), times=2)
+    for ask in (lambda: jmm.epsilon(described, DELTA),
+                lambda: jmm.accounting.calibrate_noise(described, 1.0, DELTA)):
+        with pytest.raises(ValueError, match=r"rate|batch"):
+            ask()
+
+
+@pytest.mark.parametrize("made", [
+    jmm.Repeat(query=query(population=10**400), times=1), jmm.Repeat(query=query(), times=10**400),
+    jmm.GroupLosses(bound=1.0, sizes=(10**400,), times=1, noise_multiplier=1.0),
+    jmm.mechanism.RecordLosses(bound=10**400, noise_multiplier=1.0, times=4),
+])
+def test_integers_that_no_float_holds_are_refused(made):
+    with pytest.raises(ValueError, match="must be"):
+        jmm.epsilon(made, DELTA)
+    with pytest.raises(ValueError, match="people"):
+        jmm.epsilon(DESCRIBED, DELTA, people=10**400)
+    with pytest.raises(TypeError, match="alongside"):
+        jmm.calibrate(jmm.sgda, hyper(), 1.0, DELTA, alongside=DESCRIBED)
+
+
+def test_a_delta_that_protects_nobody_is_pointed_at():
+    for delta, words in ((1 / N, "at or above 1/n"), (0.5, "IS NO PRIVACY")):
+        with pytest.warns(UserWarning, match=words):
+            said = jmm.statement(jmm.sgda, hyper(), delta=delta)
+        assert any("would meet this statement too" in x for x in said.assumed)
+    assert not any("would meet" in x for x in jmm.statement(jmm.sgda, hyper(), delta=1e-6).assumed)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, file / "below", os.devnull):
+        with pytest.raises(ValueError, match="no folder that can be written to"):
+            jmm.fit(KEY, START, (X, Y), hyper(), jmm.sgda, PROBLEM, delta=DELTA, checkpoint=path)
+
+
+def test_what_is_missing_is_named_with_its_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'jaxminimax\[fit\]'"):
+        jmm.fit(KEY, START, (X, Y), hyper(), jmm.sgda, PROBLEM, delta=DELTA, checkpoint=tmp_path)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "jaxminimax.estimators", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'jaxminimax\[sklearn\]'"):
+        importlib.import_module("jaxminimax.estimators")
+
+
+# --- labels ---
+
+
+@pytest.mark.parametrize("call", [run, fit])
+def test_no_value_of_the_data_decides_whether_a_run_is_refused(call):
+    """Labels of another set, numbers that are none: a refusal would tell of them without noise."""
+    for data in ((X, Y + 1), (np.full_like(X, np.inf), np.full_like(Y, np.nan))):
+        done = call(**arguments(dict(data=data)))
+        assert np.all(np.isfinite(np.asarray(done.state.average.w["theta"])))
+
+
+def test_labels_of_persons_are_those_of_the_rows_that_are_there():
+    people = jmm.problems.by_person((X, np.where(Y > 0, 1, -1)), np.arange(N), 4)
+    shifts = per_person(demo_adversarial.adversarial(radius=Saddle(1.0, 0.1)))
+    assert shifts.labels.values == (-1, 1)
+    assert checkup.labels_outside(shifts.labels, people) == (0, N)
+    assert checkup.labels_outside(
+        shifts.labels, jmm.problems.by_person((X, Y), np.arange(N), 4)) == (N // 2, N)
+
+
+# --- the report ---
+
+
+def test_the_report_knows_no_number_of_the_data():
+    said = [jmm.check(PROBLEM, START, data, hyper(), delta=1e-6, measure=False).to_json()
+            for data in ((X, Y), (np.full_like(X, np.nan), Y + 5))]
+    assert said[0] == said[1]
+    assert said[0]["warnings"] == []
+    assert said[0]["records"]["number"] == N
+    assert said[0]["labels"] == [0, 1]
+    assert [said[0]["players"][p]["moves"].split()[0] for p in "wv"] == ["descends", "ascends"]
+    assert said[0]["players"]["w"]["numbers"] == DIM + 2
+
+
+def test_the_report_tells_what_to_change():
+    made = hyper(query=query(noise_multiplier=None, parameters=2))
+    words = str(jmm.check(PROBLEM, START, (X, Y), made, delta=0.5, measure=False))
+    for said in ("delta = 0.5 is at or above", "No noise is set", "below the 6 numbers",
+                 "must be among {0, 1}", "clip norm 1"):
+        assert said in words
+    with pytest.raises(ValueError, match="population must be"):
+        jmm.check(PROBLEM, START, (X[:9], Y[:9]), made)
+
+
+@pytest.mark.slow
+def test_the_report_reads_every_kind_of_release():
+    """A difference without noise, or with fewer parameters, behind an anchor that has both."""
+    bare = jmm.mechanism.Windows(anchor=query(), length=2, difference=jmm.mechanism.Difference(
+        lipschitz=1.0, population=N))
+    small = dataclasses.replace(bare, difference=dataclasses.replace(bare.difference, parameters=2))
+    given = dict(step=Saddle(0.1, 0.1), iterations=4)
+    report = jmm.check(PROBLEM, START, (X, Y), jmm.spider.Hyper(query=bare, **given), jmm.spider)
+    assert report.cost["seconds"] > 0
+    assert not report.privacy["noise is set"]
+    report = jmm.check(PROBLEM, START, (X, Y), jmm.spider.Hyper(query=small, **given), jmm.spider,
+                       measure=False)
+    assert "query.parameters = 2 is below the 6 numbers" in str(report)
+    counted = query(adaptive=jmm.AdaptiveClip(), parameters=6)  # two counts go beside six numbers
+    report = jmm.check(PROBLEM, START, (X, Y), jmm.sgda.Hyper(query=counted, **given),
+                       measure=False)
+    assert "below the 8 numbers" in str(report)
+
+
+def test_a_look_counts_what_is_wrong_and_says_that_it_is_not_private():
+    x, y = X.copy(), Y.copy()
+    x[:16, 0] = np.nan
+    x[16:48] *= 1e4
+    y[-4:] = 2.0
+    report = jmm.check(PROBLEM, START._replace(v=jnp.ones(())), (x, y), hyper(), look=True,
+                       measure=False)
+    assert "NOT PRIVATE" in str(report)
+    assert report.looked["w"]["not finite"] == 16 / N
+    assert report.looked["w"]["clipped"] >= 32 / 48
+    assert report.looked["labels outside of the set"] == 4 / N
+
+
+def test_a_round_is_measured_on_made_up_data():
+    made = hyper(query=query(noise_multiplier=None))
+    cost = jmm.check(PROBLEM, START, (X, Y), made).cost
+    assert 0 < cost["seconds"] < 60
+    assert cost["bytes"] > X.nbytes
+
+
+def test_groups_are_reported_too():
+    problem = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=1.0)
+    data, sizes = jmm.problems.by_group((X, 2 * Y - 1), np.arange(N) % 4)
+    described = jmm.GroupGradients(clip=1.0, sizes=sizes)
+    made = jmm.group_sgd.Hyper(
+        query=described, step=0.1, weight_step=0.1, iterations=4,
+        losses=jmm.GroupLosses(bound=1.0, sizes=sizes, times=4))
+    report = jmm.check(problem, Saddle(jnp.zeros(DIM), ()), data, made, jmm.group_sgd, look=True,
+                       measure=False)
+    assert report.records["number"] == N
+    assert report.looked["w"]["not finite"] == 0
+
+
+def test_noise_for_numbers_that_a_release_has_not_is_pointed_out():
+    def report(z, **kwargs):
+        loud = query(noise_multiplier=Saddle(z, z), **kwargs)
+        return jmm.check(PROBLEM, START, (X, Y), jmm.sgda.Hyper(
+            query=loud, step=Saddle(0.1, 0.1), iterations=4), measure=False)
+
+    found = str(report(1e4))
+    loud, exact = (query(noise_multiplier=Saddle(1e4, 1e4), **more)
+                   .effective_noise_multiplier("replace_one") for more in ({}, {"parameters": 6}))
+    assert f"parameters=6 needs {100 * (1 - loud / exact):.1f} % less noise" in found
+    assert 0.05 < 1 - loud / exact < 0.5
+    for none in (report(1e4, parameters=6), report(5.0)):
+        assert "less noise" not in str(none)
