@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from jaxminimax import accounting, options, plan_command
-from jaxminimax.accounting import answers, curve, filters, profiles, statements, stating
+from jaxminimax.accounting import answers, curve, profiles, statements, stating
 from jaxminimax.accounting.statements import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, own_files
@@ -118,7 +118,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     if args.command == "epsilon" and args.spent is not None:
         allowed = releases(made[0])
         if args.spent < allowed:
-            looking, _ = filters.odometer(lambda spent: _stopped(made, spent), allowed,
+            looking, _ = answers.odometer(lambda spent: _stopped(made, spent), allowed,
                                           args.spent, args.delta, *how)
         shorter = curve.dearest(_stopped(made, args.spent), args.delta, *how).epsilon
     return {

@@ -1,9 +1,7 @@
-"""The accountant's questions to a description: what it costs, and what a part of it costs.
+"""Delta and epsilon of a `Charge`: the curves that everything which is stated is read from.
 
-Descriptions answer them, see `mechanism.description`; how answers add up, and what they are
+Descriptions say what they cost, see `mechanism.description`; how charges add up, and what they are
 relative to, is in `mechanism.costs`.
-
-Delta and epsilon of a `Charge`: the curves that everything which is stated is read from.
 
 `delta_of` and `epsilon_of` are upper bounds for k records of one person, failures of sampler and
 noise included. Releases without sampling are one Gaussian, with its closed form; all else is
@@ -19,16 +17,13 @@ Its privacy loss distributions are not used, for their
 truncation and rounding are absolute, near 1e-15 a convolution: more than delta may be after 10^6
 releases.
 
-Divergences of a charge at several epsilons, both ways round, failures included.
-
-k records of one person: when a charge may be read for all of them, and the lemma elsewhere.
-
-Descriptions whose proof covers k records at once say so (`Description.supports_group_privacy`):
-then the pairs of a charge, taken for k records, dominate. A description that is Gaussian throughout
-needs no proof of its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each
-of them is (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the
-records may be in places of different cost, the largest failure and departure of any place are
-charged k times, as not all of the records need be where epsilon is largest.
+k records of one person have a sharper proof in some places, and a lemma in all. Descriptions whose
+proof covers k records at once say so (`Description.supports_group_privacy`): then the pairs of a
+charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
+its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
+Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be in
+places of different cost, the largest failure and departure of any place are charged k times, as not
+all of the records need be where epsilon is largest.
 
 In any case the curve of one record bounds that of k,
 

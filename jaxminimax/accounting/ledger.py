@@ -5,11 +5,11 @@ import copy
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jaxminimax.accounting import books, calibration
+from jaxminimax.accounting import books, calibration, roots
 from jaxminimax.accounting.answers import check_delta, warn_of
 from jaxminimax.accounting.books import Books, Entry, Remaining
 from jaxminimax.accounting.curve import charges, truncated
@@ -20,7 +20,6 @@ from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, releases, with_noise
 from jaxminimax.mechanism.description import check
 
-_TOLERANCE = 1e-4  # relative, of calibrated noise
 _NONE: Mapping[str, str] = MappingProxyType({})
 _STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
 
@@ -240,7 +239,7 @@ class Ledger:
             return self._rule.charge(algorithm.mechanism(scaled(factor)), "", self.delta,
                                      self.neighbours, self.people)[self._rule.main]
 
-        return scaled(_least(cost, aim))
+        return scaled(roots.least(cost, aim))
 
     # --- reading ---
 
@@ -369,7 +368,7 @@ class Ledger:
         part, charge = None, None
         if spent is not None:
             checks.count("spent", spent, low=0)
-            if self._rule.gives_back() and spent < releases(entry.mechanism):
+            if self._rule.gives_back and spent < releases(entry.mechanism):
                 part = truncated(entry.mechanism, spent)
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
@@ -377,7 +376,7 @@ class Ledger:
             found = books.named(content, entry.name)
             if found["closed"] is not None:
                 before, every = found["spent"], (None, found["releases"])
-                kept = before in every or not self._rule.gives_back()
+                kept = before in every or not self._rule.gives_back
                 if spent == before or (kept and spent in every):
                     return
                 raise ValueError(f"{entry.name!r} was closed with {before} releases: what "
@@ -386,24 +385,3 @@ class Ledger:
             if charge is not None:
                 found["charge"] = {name: min(x, found["charge"][name])
                                    for name, x in charge.items()}
-
-
-def _least(cost: Callable[[float], float], aim: float) -> float:
-    """The least factor on noise at which a falling cost is at most `aim`, from above.
-
-    Raises:
-      ValueError: if no noise up to 1e15 reaches it.
-    """
-    low = high = 1.0
-    while cost(high) > aim:
-        low, high = high, 2 * high
-        if high > 1e15:
-            raise ValueError("No noise multiplier reaches that share of what is left.")
-    while low == high or cost(low) <= aim:
-        low, high = low / 2, low
-        if low < 1e-15:
-            raise ValueError("The run costs next to nothing without noise: nothing to calibrate.")
-    while high / low > 1 + _TOLERANCE:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if cost(middle) <= aim else (middle, high)
-    return high

@@ -1,6 +1,6 @@
-"""Sentences of privacy statements: what is enforced and assumed, and who answers for the unit.
+"""Statements of a run and of a search: their numbers, what is enforced, and what is assumed.
 
-A statement in plain words, for whoever has to decide whether it is good enough.
+`in_plain_words` says the same for those who decide whether it is good enough.
 """
 
 import collections.abc
@@ -10,9 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import curve, tuning
-from jaxminimax.accounting.answers import LARGE, check_delta, limit_in_words, proven_up_to, warn_of
+from jaxminimax.accounting.answers import (
+    LARGE,
+    check_delta,
+    limit_in_words,
+    odometer,
+    proven_up_to,
+    warn_of,
+)
 from jaxminimax.accounting.curve import beside, charges, dearest, epsilon_of, of_run, truncated
-from jaxminimax.accounting.filters import odometer
 from jaxminimax.accounting.profiles import STATED, Profile, briefly
 from jaxminimax.accounting.statements import (
     LARGE_DELTA,

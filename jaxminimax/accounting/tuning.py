@@ -8,12 +8,10 @@ releases the best one has, with d the profile of one run, its score included,
 Each run draws its settings among the candidates, with public probabilities, and d is the largest of
 the candidates' profiles, so that it does not matter which ones.
 
-The noise at which a private search over settings meets its target.
-
-One profile must meet two points, (e1, d1) and (epsilon - (eta + 1) e1, delta / E[K]), see
-`_tuning`. The first candidate's noise is the least at which some e1 meets both; the others', and
-that of a score on other records, is the least that meets them at the same e1. So the largest of the
-profiles meets both, and the candidates are alike in privacy.
+For the least noise that meets a target, one profile must meet two points, (e1, d1) and (epsilon -
+(eta + 1) e1, delta / E[K]), see above. The first candidate's noise is the least at which some e1
+meets both; the others', and that of a score on other records, is the least that meets them at the
+same e1. So the largest of the profiles meets both, and the candidates are alike in privacy.
 """
 
 import dataclasses
@@ -24,9 +22,8 @@ from typing import Any, NamedTuple
 
 import scipy
 
-from jaxminimax.accounting import gaussian
+from jaxminimax.accounting import gaussian, roots
 from jaxminimax.accounting.answers import check_delta, check_epsilon
-from jaxminimax.accounting.calibration import check_met
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, leaves, with_noise
@@ -186,7 +183,6 @@ def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
     return math.exp(_root_of(lambda x: -gap(x), -21.0, math.log(50 + epsilon)))
 
 
-_TOLERANCE = 2e-4  # relative, on a noise multiplier; the private side is returned
 Points = tuple[tuple[float, float], ...]
 Describe = Callable[[float], Mechanism]
 
@@ -262,7 +258,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     costs = tuple(dict.fromkeys(
         cost for hyper in made
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
-    check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
+    roots.check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
               target.epsilon * (1 + 1e-9))
     return made, score
 
@@ -303,7 +299,7 @@ def least(run: Describe, target: Target) -> float:
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
 
-    return _reach(excess)
+    return roots.reach(excess)
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
@@ -326,34 +322,4 @@ def enough(run: Describe, target: Target, points: Points) -> float:
             found = max(found, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
         return found
 
-    return _reach(excess)
-
-
-def _reach(excess: Callable[[float], float]) -> float:
-    """The smallest scale, nearly, with excess(scale) <= 1; excess falls about like 1 / scale.
-
-    Raises:
-      ValueError: if no scale is enough.
-    """
-    low, high, scale = 0.0, math.inf, 1.0
-    last: tuple[float, float] | None = None
-    for tried in range(80):
-        here = excess(scale)
-        low, high = (low, scale) if here <= 1 else (scale, high)
-        if high <= low * (1 + _TOLERANCE) or 1 - _TOLERANCE / 2 <= here <= 1:
-            return high
-        slope = -1.0
-        if last is not None and here != last[1]:
-            slope = math.log(here / last[1]) / math.log(scale / last[0])
-        last = scale, here
-        new = scale * min(max(here ** (-1 / min(max(slope, -4.0), -0.25)), 0.05), 20.0)
-        new *= 1 + _TOLERANCE / 4  # a little to the private side
-        if high < math.inf:
-            new = min(new, high * (1 - _TOLERANCE / 2))
-        scale = max(new, low * (1 + _TOLERANCE / 2))
-        if low and high < math.inf and (scale >= high or tried > 8):
-            scale = math.sqrt(low * high)
-        if scale > 1e12:
-            break
-    raise ValueError("No noise makes the search as private as that: what samplers may depart from "
-                     "their law already takes more than delta over the expected number of runs.")
+    return roots.reach(excess)

@@ -1,7 +1,4 @@
-"""A lower bound on epsilon from statistics of runs on two data sets.
-
-Distances in units of noise that was measured, and what noise has in common, with bounds.
-"""
+"""Confidence bounds from runs on two data sets: on epsilon, on distances, and on shared noise."""
 
 import itertools
 import math

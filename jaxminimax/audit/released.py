@@ -1,16 +1,14 @@
-"""What whole runs released, read off their iterates, and the likelihood ratio of it.
+"""What whole runs released, and statistics of it that tell data sets, grids and shared noise apart.
 
-Statistics that see holes and grids in noise, such as floating-point samplers leave.
+Releases are read off a run's iterates. An adversary who knows all records but one subtracts either
+candidate's sum from what was released. Under the right candidate the rest is the sampler's own
+number, whatever it cannot be is never seen there; under the wrong one it is shifted. So every
+property of a sampler's numbers that a shift destroys tells the two apart, however little of the
+noise's law it is.
 
-Whoever knows all records but one subtracts either candidate's sum from what was released. Under the
-right candidate the rest is the sampler's own number, whatever it cannot be is never seen there;
-under the wrong one it is shifted. So every property of a sampler's numbers that a shift destroys
-tells the two apart, however little of the noise's law it is.
-
-Whether two releases of a run share noise, so that their difference has too little of it.
-
-The states of a run mix its releases, and later releases depend on earlier ones. The test therefore
-compares the releases themselves, for an operator that is 0 everywhere: each is its noise alone.
+Two releases that share noise have a difference with too little of it. The states of a run mix its
+releases, and later releases depend on earlier ones. The test therefore compares the releases
+themselves, for an operator that is 0 everywhere: each is its noise alone.
 """
 
 import dataclasses

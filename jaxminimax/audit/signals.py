@@ -5,7 +5,7 @@ a good part to be seen. What the accountant charges rests on two numbers that ca
 directly: how far a record moves what is released, and how much noise is on it. A few thousand runs
 tell their ratio to a few hundredths.
 
-How far a record moves the odds of a released index, against what is charged.
+The same is measured of a released index: how far a record moves its odds.
 """
 
 import dataclasses
