@@ -267,13 +267,13 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
       ValueError: as `charges`.
     """
     costs = charges(mechanism, neighbours)
-    found = [Limits(people * _largest(costs, delta, people),
-                    people * max(_floor(cost) for cost in costs))]
+    proven = [Limits(people * _largest(costs, delta, people),
+                     people * max(_floor(cost) for cost in costs))]
     if curve.together(mechanism, costs, people):
         places = curve.anywhere(costs)
-        found.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
-                            max(_floor(cost, people) for cost in places)))
-    return Limits(max(one.epsilon for one in found), min(one.delta for one in found))
+        proven.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
+                             max(_floor(cost, people) for cost in places)))
+    return Limits(max(one.epsilon for one in proven), min(one.delta for one in proven))
 
 
 def proven_up_to(mechanism: Description, delta: float, neighbours: str,
@@ -281,8 +281,8 @@ def proven_up_to(mechanism: Description, delta: float, neighbours: str,
     """The largest epsilon of `limits`, for a statement; None without noise, or without a limit."""
     if any(map(silent, charges(mechanism, neighbours))):
         return None
-    found = limits(mechanism, delta, neighbours, people).epsilon
-    return found if math.isfinite(found) else None
+    largest = limits(mechanism, delta, neighbours, people).epsilon
+    return largest if math.isfinite(largest) else None
 
 
 def limit_in_words(proven: float | None, delta: float) -> str:

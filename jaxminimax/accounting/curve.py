@@ -142,8 +142,8 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
     directions = _directions(cost.described(), neighbours, people)
     if rough:
         return composition.guess_epsilon(directions, paid) + r, "pld"
-    found = composition.epsilon_at(directions, paid)
-    return found.value + r, found.name
+    answer = composition.epsilon_at(directions, paid)
+    return answer.value + r, answer.name
 
 
 def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
@@ -227,8 +227,8 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
     def charged(described: np.ndarray) -> np.ndarray:
         return np.minimum(1.0, more * (described + below + o) + law)
 
-    found = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
-    return [(charged(one), charged(two)) for one, two in found]
+    ways = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
+    return [(charged(one), charged(two)) for one, two in ways]
 
 
 def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int) -> list[Ways]:
@@ -316,9 +316,9 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     check_people(mechanism, people)
 
     def one(share: float, k: int, of: tuple[Charge, ...] = costs) -> Dearest:
-        found = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
-                 for cost in of]
-        return max(found, key=lambda place: place.epsilon)
+        places = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
+                  for cost in of]
+        return max(places, key=lambda place: place.epsilon)
 
     def lemma() -> Dearest:
         return _by_lemma(lambda share: one(share, 1), delta, people)
@@ -332,7 +332,7 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     if math.isfinite(e) and (rough or factor(e, people) * max(
             delta_of(cost, e, neighbours) for cost in costs) > delta):
         return direct
-    return min(direct, lemma(), key=lambda found: found.epsilon)
+    return min(direct, lemma(), key=lambda places: places.epsilon)
 
 
 def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
@@ -364,9 +364,9 @@ def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dea
     for _ in range(40):
         if not math.isfinite(e):
             return none
-        found = at(e)
-        if found.epsilon <= e:
-            return found._replace(epsilon=people * e)
+        next_one = at(e)
+        if next_one.epsilon <= e:
+            return next_one._replace(epsilon=people * e)
         # a fixed point is approached from below: a little more than the next step
-        e = found.epsilon + 0.3 * (found.epsilon - e) + 1e-6 * found.epsilon
+        e = next_one.epsilon + 0.3 * (next_one.epsilon - e) + 1e-6 * next_one.epsilon
     return none

@@ -35,16 +35,16 @@ Amounts = dict[str, float]
 
 def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
     """The sums, exact and then rounded up."""
-    made = {}
+    sums = {}
     for name in names:
         each = [one.get(name, 0.0) for one in charged]
         if not all(map(math.isfinite, each)):
-            made[name] = math.inf
+            sums[name] = math.inf
             continue
         exact = sum(map(fractions.Fraction, each), fractions.Fraction(0))
         value = float(exact)
-        made[name] = math.nextafter(value, math.inf) if fractions.Fraction(value) < exact else value
-    return made
+        sums[name] = math.nextafter(value, math.inf) if fractions.Fraction(value) < exact else value
+    return sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +91,14 @@ class Filter(abc.ABC):
 
     @abc.abstractmethod
     def odometer(self, spent: Amounts) -> float:
-        """Epsilon of what was charged; see `in_words` for what it means."""
+        """Epsilon of what was charged; see `summary` for what it means."""
 
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
         """An (epsilon, delta) such that any further statement of it still fits."""
         return 0.0, 0.0
 
     @abc.abstractmethod
-    def in_words(self) -> tuple[str, str]:
+    def summary(self) -> tuple[str, str]:
         """By what theorem runs are added up, and what the odometer's number means."""
 
 
@@ -146,7 +146,7 @@ class Basic(Filter):
         """What is left of both."""
         return left["epsilon"], left["delta"]
 
-    def in_words(self) -> tuple[str, str]:
+    def summary(self) -> tuple[str, str]:
         """The theorem, and its sum."""
         return ("Runs are added up by basic composition: their epsilons and their deltas "
                 "(Rogers et al. 2016).",
@@ -183,8 +183,8 @@ class Plan(Filter):
             raise ValueError(f"The plan costs epsilon = {costs:.6g} at delta = {delta:g}, and the "
                              f"ledger has {epsilon:g}: give its runs more noise, calibrate(..., "
                              "alongside=...) finds how much.")
-        told = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
-        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": told})
+        costs_by_name = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
+        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": costs_by_name})
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
@@ -201,7 +201,7 @@ class Plan(Filter):
         """That of the plan, once anything of it was begun."""
         return self.details["epsilon"] if any(spent.values()) else 0.0
 
-    def in_words(self) -> tuple[str, str]:
+    def summary(self) -> tuple[str, str]:
         """The theorem, and its one number."""
         return ("Runs were all named when the ledger was opened, and are charged together by one "
                 f"composition of privacy losses: epsilon = {self.details['epsilon']:.4g}. Their "
@@ -264,7 +264,7 @@ class Renyi(Filter):
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
         """The divergence at the filter's order, and what is beside it, at its dearest place."""
-        made, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
+        most, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
         if not together(mechanism, costs, people):
             raise ValueError(f"There is no Renyi divergence of these releases for {people} records "
                              "of one person: open the ledger with filter='basic'.")
@@ -273,8 +273,8 @@ class Renyi(Filter):
                                                    1e-3 * self.limits["failure"], people)
             one = {"divergence": rho, "failure": failure + cost.failures(people),
                    "law": people * cost.departure(people), "ratio": people * cost.ratio}
-            made = {name: max(made[name], one[name]) for name in made}
-        return made
+            most = {name: max(most[name], one[name]) for name in most}
+        return most
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
         """Randomised response of that epsilon beside a failure of mass delta.
@@ -313,7 +313,7 @@ class Renyi(Filter):
             low, high = (middle, high) if fits else (low, middle)
         return low, left["failure"]
 
-    def in_words(self) -> tuple[str, str]:
+    def summary(self) -> tuple[str, str]:
         """The theorem with its order, and the milestones."""
         return ("Runs are added up by their Renyi divergences of order "
                 f"{self.details['order']:.4g}, which was fixed when the ledger was opened (Feldman "

@@ -53,11 +53,11 @@ def worst_case(query: Query | Resolvent) -> WorstCase:
     Raises:
       ValueError: where none is known.
     """
-    found = query.sampling.worst_case(query.population)
-    if found is None:
+    case = query.sampling.worst_case(query.population)
+    if case is None:
         raise ValueError(f"No pair is known to be the worst for {query.sampling!r}: give "
                          "problem=..., z=... and pair=(data, neighbour).")
-    return found
+    return case
 
 
 def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
