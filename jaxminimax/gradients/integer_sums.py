@@ -12,6 +12,8 @@ An integer of a short sum has one word of 32 bits. Long ones have two, high * 2^
 they wrap around, modulo 2^52, which loses the number and tells nothing.
 """
 
+import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -47,7 +49,10 @@ def is_words(x: Any) -> bool:
     return isinstance(x, Words)
 
 
-class Grid(NamedTuple):
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["scale", "dither"],
+                   meta_fields=["wide"])
+@dataclasses.dataclass(frozen=True)
+class Grid:
     """Where sums are rounded to.
 
     Attributes:

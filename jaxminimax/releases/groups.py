@@ -21,8 +21,7 @@ from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
 from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.mechanism.sampling import Sample
-from jaxminimax.placement.group_shards import one_group, sum_over_groups
-from jaxminimax.placement.shard_sums import sum_over_shards
+from jaxminimax.placement.shard_sums import one_group, sum_over_groups, sum_over_shards
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
 from jaxminimax.releases import noising, opening, operator_rng, record_isolation
 from jaxminimax.releases.reading import check_groups, sample_of_group, sampled_of_group
@@ -140,7 +139,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     bracket is multiplied by, are too, so that is post-processing. Of a problem that draws, a record
     holds the words of its key as well, functions of the run's key, group and row.
 
-    On a mesh the bracket's sum is made shard by shard (`placement.group_shards`): a record's share
+    On a mesh the bracket's sum is made shard by shard (`placement.shard_sums`): a record's share
     follows from its group wherever it is, and what is added to it is the same noise, once.
 
     Args:

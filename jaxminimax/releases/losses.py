@@ -19,7 +19,7 @@ from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.grid import MOST_BITS
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
-from jaxminimax.placement.group_shards import each_record
+from jaxminimax.placement.shard_sums import each_record
 from jaxminimax.placement.sharding import Sharded, arrays, check_key
 from jaxminimax.releases import noising, opening, operator_rng, record_isolation
 from jaxminimax.releases.reading import Place, check_groups, record_at
