@@ -163,7 +163,7 @@ def _refuse_leaf(where: str, leaf: Any, inside: str = "") -> None:
     raise TypeError(f"{where} must be an array of JAX or NumPy, got {name}: give {fix}.")
 
 
-def _list_above(tree: PyTree, path: tuple, name: str) -> str:
+def _list_above(tree: PyTree, path: tuple[Any, ...], name: str) -> str:
     """Where the outermost list is on the way to a leaf; "" if there is none."""
     for k, step in enumerate(path):
         if isinstance(tree, list):

@@ -185,7 +185,7 @@ def in_float64(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         with jax.enable_x64(True):
             return function(*args)
 
-    def rule(_: int, batched: list, *args: PyTree) -> tuple[PyTree, PyTree]:
+    def rule(_: int, batched: list[Any], *args: PyTree) -> tuple[PyTree, PyTree]:
         axes = jax.tree.map(lambda b: 0 if b else None, tuple(batched))
         out = in_float64(jax.vmap(function, axes))(*args)
         return out, jax.tree.map(lambda _: True, out)

@@ -158,7 +158,7 @@ class Summation:
     joint: bool
     counted: bool = False
 
-    def players(self, of: Callable, *trees: Saddle) -> Saddle:
+    def players(self, of: Callable[..., Any], *trees: Saddle) -> Saddle:
         """`of` applied to each player that has a clip norm, None for the others."""
         rows = zip(self.clip, *trees, strict=True)
         return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
@@ -189,9 +189,9 @@ class Summation:
         return Sums(zeros, None if rounding is None else self.on_leaves(
             lambda leaf, _: leaf.zeros(), rounding.grid, z), count)
 
-    def on_leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
+    def on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
         """`of` applied to how a leaf is added up and to its numbers in `lists`."""
-        def player(name: str, x: PyTree, *lists: list) -> PyTree:
+        def player(name: str, x: PyTree, *lists: list[Any]) -> PyTree:
             leaves = [of(leaf_of(grid, name, k), *row) for k, row in enumerate(
                 zip(jax.tree.leaves(x), *lists, strict=True))]
             return jax.tree.unflatten(jax.tree.structure(x), leaves)
@@ -210,7 +210,8 @@ class Summation:
         """Whether both sums are made together: of one block, the same numbers, and few of them."""
         return mask.shape[0] < BLOCK and sum(x.size for x in jax.tree.leaves(z)) <= _FEW
 
-    def twice_on_leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Sums:
+    def twice_on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle,
+                        *lists: Saddle) -> Sums:
         """`on_leaves` of what gives both sums at once."""
         found = self.on_leaves(lambda *x: Sums(*of(*x)), grid, z, *lists)
         return Sums(*(jax.tree.map(lambda x, k=k: x[k], found,
@@ -275,7 +276,7 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
 
     # Compensated: plainly added, many small terms on a large sum would be lost or not
     # depending on one record, and move the sum by far more than its clip norm.
-    def step(carry: tuple, slices: Any) -> tuple[tuple, None]:
+    def step(carry: tuple[Any, ...], slices: Any) -> tuple[tuple[Any, ...], None]:
         so_far, lost, integers, unclipped = carry
         found = total(*at(slices))
         more = jax.tree.map(jnp.add, found.floats, lost)

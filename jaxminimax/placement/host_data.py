@@ -125,7 +125,7 @@ def _check_kind(source: Any) -> None:
                          "__getitem__(int), not one that iterates in an order of its own.")
 
 
-def _spec(path: tuple, x: Any) -> jax.ShapeDtypeStruct:
+def _spec(path: tuple[Any, ...], x: Any) -> jax.ShapeDtypeStruct:
     where = f"record{jax.tree_util.keystr(path)}"
     listed = any(isinstance(step, jax.tree_util.SequenceKey) for step in path)
     if not isinstance(x, _NUMBERS):
@@ -356,7 +356,7 @@ class Window:
     marks: jax.Array = dataclasses.field(repr=False)
     first: jax.Array
     population: int = jax.tree.static()
-    described: tuple = jax.tree.static()
+    described: tuple[Any, ...] = jax.tree.static()
     mesh: Mesh | None = jax.tree.static(default=None)
     shards: int | None = jax.tree.static(default=None)
 

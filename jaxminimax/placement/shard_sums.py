@@ -278,7 +278,7 @@ def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
 
     Compensated, as in `clipped_sum`: of a large sum and small terms none may be lost.
     """
-    def step(k: jax.Array, carry: tuple) -> tuple:
+    def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         so_far, lost, integers, count, told = carry
         found, said = one(k)
         more = jax.tree.map(jnp.add, found.floats, lost)

@@ -225,7 +225,8 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
     blocks = -(-count // rows)
     rows = -(-count // blocks)
 
-    def exact(x: jax.Array, d: jax.Array, looked: tuple, numbers: tuple) -> PyTree:
+    def exact(x: jax.Array, d: jax.Array, looked: tuple[jax.Array, ...],
+              numbers: tuple[jax.Array, ...]) -> PyTree:
         total = jnp.einsum("ik,io->ko", x.reshape(-1, k).astype(jnp.float64),
                            d.reshape(-1, o).astype(jnp.float64), precision=EXACT)
         if looked:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jaxminimax.gradients.ghost.trace import Step
 
 # (kind, numbers, shape before); the numbers of a slice are starts, limits and strides
-View = tuple[tuple[str, tuple, tuple[int, ...]], ...]
+View = tuple[tuple[str, tuple[Any, ...], tuple[int, ...]], ...]
 
 
 def seen(view: View, x: Any) -> Any:
@@ -60,7 +60,7 @@ def is_partial(view: View) -> bool:
 
 def lifted(view: View, count: int) -> View:
     """The view of each of `count` parameters that are stacked along a new first axis."""
-    def more(kind: str, how: tuple) -> tuple:
+    def more(kind: str, how: tuple[Any, ...]) -> tuple[Any, ...]:
         if kind == "slice":
             return tuple((first, *rest) for first, rest in zip((0, count, 1), how, strict=True))
         return (count, *how) if kind == "reshape" else (0, *(i + 1 for i in how))
