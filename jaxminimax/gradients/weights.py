@@ -62,8 +62,8 @@ def weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
     small a weight, would be subnormal and vanish one by one, and what they cancel would stay.
     """
     margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
-    known = present & (ratio >= 0) & (ratio < _longest(ratio.dtype))  # not for a NaN clip norm
-    return jnp.where(known, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
+    counts = present & (ratio >= 0) & (ratio < _longest(ratio.dtype))  # not for a NaN clip norm
+    return jnp.where(counts, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
 
 
 def silenced(g: PyTree, weight: jax.Array) -> list[tuple[jax.Array, jax.Array]]:

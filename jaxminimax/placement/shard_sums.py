@@ -61,10 +61,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.tree import materialise, two_sum_error
+from jaxminimax.base.tree import materialise
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import summation
-from jaxminimax.gradients.integer_sums import across, is_words, plus
+from jaxminimax.gradients.integer_sums import across, is_words
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.distinct import CROWDED, places
@@ -279,19 +279,13 @@ def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
     Compensated, as in `clipped_sum`: of a large sum and small terms none may be lost.
     """
     def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        so_far, lost, integers, count, told = carry
-        found, said = one(k)
-        more = jax.tree.map(jnp.add, found.floats, lost)
-        new = jax.tree.map(jnp.add, so_far, more)
-        lost = jax.tree.map(two_sum_error, so_far, more, new)
-        return (new, lost, jax.tree.map(plus, integers, found.integers, is_leaf=is_words),
-                jax.tree.map(jnp.add, count, found.num_unclipped), told + said)
+        sums, lost, told = carry
+        more, more_told = one(k)
+        return *sums.plus(lost, more), told + more_told
 
-    sums, told = begun
-    none = jax.tree.map(jnp.zeros_like, sums.floats)
-    floats, lost, *rest, told = jax.lax.fori_loop(
-        first, stop, step, (sums.floats, none, *sums[1:], told))
-    return Sums(jax.tree.map(jnp.add, floats, lost), *rest), told
+    none = jax.tree.map(jnp.zeros_like, begun[0].floats)
+    sums, lost, told = jax.lax.fori_loop(first, stop, step, (begun[0], none, begun[1]))
+    return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost)), told
 
 
 def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple[Sums, jax.Array]:

@@ -32,12 +32,12 @@ import jax.numpy as jnp
 
 from jaxminimax.base.tree import (
     EXACT,
+    add_compensated,
     at_least_float32,
     in_any_lane,
     in_float64,
     squared,
     sum_rows,
-    two_sum_error,
     unit,
 )
 from jaxminimax.base.types import PyTree
@@ -162,15 +162,12 @@ def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
     count = x.shape[0]
     rows = min(count, _ROWS)
 
-    # compensated: small terms on a large sum would be lost or not as one record decides
     def step(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         total, lost = carry
         first = jnp.minimum(k * rows, count - rows)  # the last block begins early, to be whole
         x_k, d_k = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
         fresh = (first + jnp.arange(rows) >= k * rows)[:, None, None]
-        more = _product(_normal(x_k), jnp.where(fresh, d_k, 0)) + lost
-        new = total + more
-        return new, two_sum_error(total, more, new)
+        return add_compensated(total, lost, _product(_normal(x_k), jnp.where(fresh, d_k, 0)))
 
     zeros = jnp.zeros((x.shape[2], d.shape[2]), x.dtype)
     return sum(jax.lax.fori_loop(0, -(-count // rows), step, (zeros, zeros)))

@@ -82,20 +82,20 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
     def some(rows: jax.Array, left: jax.Array) -> PyTree:
         zeros = jnp.zeros((count, d.shape[-1]), jnp.int32)
         # word by word: lower ones have 20 bits, so that sums of 1024 cannot wrap around
-        found = jax.tree.map(lambda a: zeros.at[rows].add(a, mode="drop"), of(rounded(left, rows)))
-        return plus(found, of(zeros))
+        words = jax.tree.map(lambda a: zeros.at[rows].add(a, mode="drop"), of(rounded(left, rows)))
+        return plus(words, of(zeros))
 
     parts = [some(rows[i: i + _ROWS], left[i: i + _ROWS]) for i in range(0, rows.shape[0], _ROWS)
              ] if rows.shape[0] <= _UNROLLED * _ROWS else None
     if parts is not None:
         return functools.reduce(plus, parts)
-    whole = rows.shape[0] // _ROWS * _ROWS
+    in_blocks = rows.shape[0] // _ROWS * _ROWS
 
     def step(total: PyTree, these: Any) -> tuple[PyTree, None]:
         return plus(total, some(*these)), None
 
-    slices = tuple(a[:whole].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, left))
-    total = some(rows[whole:], left[whole:])
+    slices = tuple(a[:in_blocks].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, left))
+    total = some(rows[in_blocks:], left[in_blocks:])
     return jax.lax.scan(step, total, slices)[0]
 
 

@@ -86,10 +86,10 @@ def placed(parts: Sequence[tuple[View, jax.Array]], shape: tuple[int, ...]) -> j
     """The array `shape` of which different parts are seen through different views, 0 elsewhere."""
     if len(parts) == 1 and not is_partial(parts[0][0]):
         return unseen(*parts[0])
-    made = jnp.zeros(shape, jnp.result_type(*(x for _, x in parts)))
+    array = jnp.zeros(shape, jnp.result_type(*(x for _, x in parts)))
     for view, x in parts:
-        made = _put(view, made, x.astype(made.dtype))
-    return made
+        array = _put(view, array, x.astype(array.dtype))
+    return array
 
 
 def entries(view: View, shape: tuple[int, ...]) -> np.ndarray:
