@@ -1,10 +1,24 @@
-"""Convolutions as the CPU compiler runs them fast, and the pixels that each output pixel reads.
+"""A convolution in a loss: which pixels each output pixel reads, and how it is run fast.
 
-The derivative by the input is a convolution with the kernel's two feature axes exchanged. XLA's CPU
-compiler has a fast convolution for one order of these axes, and plain loops for the other; the
-exchange is made beforehand here, behind a barrier so that it is not folded back. The numbers are
-the same. That is a rule for the backward pass: clipped sums with a convolution have no forward-mode
-derivative.
+Orders of dimensions. `dimension_numbers` of JAX says where the axes of the three arrays are:
+
+    input  (batch, features, *space)   kernel  (out, in, *space)   output  (batch, features, *space)
+
+Here input and output are first brought into the order `[n, *space, features]`. Then
+
+    patches   [n, *out pixels, *window, in]   what each output pixel reads, the last axes flat
+    x         [t, k]    t = n times output pixels, k = pixels of a window times input features
+    d         [t, o]    the derivative by the output pixels
+    kernel    [k, o]    its axes in the order (*window, in, out), the first ones flat
+
+so the gradient by the kernel is sum_t x_t d_t^T, and its norm is that of factors. A convolution in
+G groups is G such matrices, of which each reads its own input features and makes its own outputs.
+
+How it is run: the derivative by the input is a convolution with the kernel's two feature axes
+exchanged. XLA's CPU compiler has a fast convolution for one order of these axes, and plain loops
+for the other; the exchange is made beforehand here, behind a barrier so that it is not folded back.
+The numbers are the same. That is a rule for the backward pass: clipped sums with a convolution have
+no forward-mode derivative.
 """
 
 import itertools
@@ -25,7 +39,7 @@ _SLICES = 64  # pixels of a window, above which patches come from a convolution
 
 def understood(how: dict[str, Any]) -> bool:
     """Whether the parameters of a convolution are those of one without groups."""
-    return how["feature_group_count"] == 1 and how["batch_group_count"] == 1
+    return bool(how["feature_group_count"] == 1 and how["batch_group_count"] == 1)
 
 
 def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -40,7 +54,7 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
             precision=how["precision"], preferred_element_type=how["preferred_element_type"])
 
     @jax.custom_vjp
-    def made(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    def fast(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return plain(x, kernel)
 
     def back(met: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -50,8 +64,8 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
         (d_kernel,) = jax.linear_transpose(lambda a: plain(x, a), kernel)(d)
         return d_x, d_kernel
 
-    made.defvjp(lambda x, kernel: (plain(x, kernel), (x, kernel)), back)
-    return made(x, kernel)
+    fast.defvjp(lambda x, kernel: (plain(x, kernel), (x, kernel)), back)
+    return fast(x, kernel)
 
 
 def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.Array:
@@ -66,20 +80,23 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
         read = jax.lax.conv_general_dilated_patches(
             jnp.moveaxis(x, -1, 1), window, how["window_strides"], how["padding"],
             how["lhs_dilation"], how["rhs_dilation"], precision=jax.lax.Precision.HIGHEST)
+        # that has features before pixels of a window: [n, features * window, *out]
         read = jnp.moveaxis(read, 1, -1)
         read = jnp.swapaxes(read.reshape(*read.shape[:-1], x.shape[-1], -1), -1, -2)
         return read.reshape(*read.shape[:-2], -1)
-    steps = list(zip(window, how["window_strides"], how["rhs_dilation"], strict=True))
+    # pad, and put zeros between pixels where the input is dilated
     edges = [(low, high, dilation - 1)
              for (low, high), dilation in zip(how["padding"], how["lhs_dilation"], strict=True)]
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
+    strides, dilations = how["window_strides"], how["rhs_dilation"]
 
     def seen(offset: tuple[int, ...]) -> jax.Array:
-        first = [o * dilation for o, (_, _, dilation) in zip(offset, steps, strict=True)]
-        last = [size - (width - 1 - o) * dilation for size, o, (width, _, dilation)
-                in zip(x.shape[1:-1], offset, steps, strict=True)]
+        """The pixel at this offset of every window: output pixel p reads p * stride + offset."""
+        first = [o * dilation for o, dilation in zip(offset, dilations, strict=True)]
+        last = [size - (width - 1) * dilation + low for size, width, dilation, low
+                in zip(x.shape[1:-1], window, dilations, first, strict=True)]
         return jax.lax.slice(x, (0, *first, 0), (x.shape[0], *last, x.shape[-1]),
-                             (1, *(stride for _, stride, _ in steps), 1))
+                             (1, *strides, 1))
 
     return jnp.concatenate([seen(o) for o in itertools.product(*map(range, window))], -1)
 
@@ -95,29 +112,27 @@ def use(at: Path, step: "Step", me: int, view: View) -> Use | str:
         return "a convolution with groups of the batch"
     groups = how["feature_group_count"]
     x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
-    p = step.avals[1]
-    window = tuple(p.shape[i] for i in space)
-    k, o = p.shape[into] * math.prod(window), p.shape[out] // groups
+    kernel = step.avals[1]
+    window, features = tuple([kernel.shape[i] for i in space]), kernel.shape[into]
+    k, o = features * math.prod(window), kernel.shape[out] // groups
     t = math.prod(step.out.shape) // max(o * groups, 1)
     if not t:
         return "a convolution of nothing"
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x, d = (a.transpose((n, *pixels, features))
-                for a, (n, features, *pixels) in ((met[0], x_axes), (d, d_axes)))
+        x, d = (a.transpose((n, *pixels, last))
+                for a, (n, last, *pixels) in ((met[0], x_axes), (d, d_axes)))
         x = patches(how, x, window)
         if groups == 1:
             return x.reshape(t, k), d.reshape(t, o)
         # the features of a group lie side by side, within each pixel of a window
-        x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, p.shape[into]), 2, 0)
+        x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, features), 2, 0)
         return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
 
     if groups == 1:
-        view = as_matrices(view, p, (*space, into, out), (k, o))
-    else:
-        turned = (groups, o, *window, p.shape[into])
-        order = (0, *range(2, len(turned)), 1)
-        view = (*as_matrices(view, p, (out, *space, into), turned),
-                ("transpose", order, turned),
-                ("reshape", (groups, k, o), tuple(turned[i] for i in order)))
+        view = as_matrices(view, kernel.shape, (*space, into, out), (k, o))
+    else:  # [groups, o, *window, features] first, whose second axis becomes the last
+        turned = (groups, o, *window, features)
+        view = as_matrices(view, kernel.shape, (out, *space, into), turned)
+        view = as_matrices(view, turned, (0, *range(2, len(turned)), 1), (groups, k, o))
     return Use(at, ((at, 0),), "convolution", view, groups, t, (k, o), factors)

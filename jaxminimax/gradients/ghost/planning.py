@@ -11,7 +11,7 @@ from jaxminimax.base import programs
 from jaxminimax.base.tree import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import summation
-from jaxminimax.gradients.ghost.search import derived, find, pulled_back
+from jaxminimax.gradients.ghost.search import Place, derived, pulled_back, search
 from jaxminimax.gradients.ghost.trace import Flat, Path, flatten, moved, run, tap
 from jaxminimax.gradients.ghost.treatment import Factors, Treatment, gathered, treatment_of
 from jaxminimax.gradients.ghost.uses import Use
@@ -152,7 +152,8 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
     sizes = Saddle(*(len(jax.tree.leaves(x)) for x in z))
     named: Sequence[Any] = jax.tree_util.tree_flatten_with_path(z)[0]
     players = [wanted.w] * sizes.w + [wanted.v] * sizes.v
-    found = find(flat, {k for k, want in enumerate(players) if want}, len(players))
+    found = search(flat, {flat.inputs[k]: [Place(k)] for k, want in enumerate(players) if want},
+                   set(flat.inputs[: len(players)]))
     made = {k: treatment_of(found[k], named[k][1]) for k in found}
     made |= derived(flat, {k: named[k][1] for k, t in made.items() if t.kind == "vmap"},
                     len(players))

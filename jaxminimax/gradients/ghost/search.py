@@ -27,6 +27,7 @@ and its part of the sum are read off the same numbers, whatever h is.
 One array of the size of each W_j is made for each example, on the way; `budget.of_plan` counts it.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ from jaxminimax.gradients.ghost.uses import (
 
 KINDS = {"dot_general": product, "conv_general_dilated": convolution.use, "gather": lookup,
          "dynamic_slice": lookup}
-Found = dict[Any, list[Use] | str]
+Uses = list[Use] | str  # all of them, or why they are not known
 Scales = tuple[tuple[Operand, bool], ...]  # scalars, and whether they divide
 
 
@@ -66,25 +67,15 @@ class Place(NamedTuple):
     """
 
     name: Hashable
-    view: View
-    scales: Scales
-
-
-class _Fold(NamedTuple):
-    """A product of a parameter with what depends on no record."""
-
-    name: Hashable
-    of: Place
-    at: Path
-    step: Step
-    me: int
+    view: View = ()
+    scales: Scales = ()
 
 
 def _rearranged(step: Step, view: View) -> View | None:
     """The view of the result, where a step only rearranges, cuts or casts the parameter."""
     before, after, how = step.avals[0].shape, step.out.shape, step.params
     if step.name in ("convert_element_type", "copy", "copy_p"):
-        floats = (jnp.issubdtype(x.dtype, jnp.floating) for x in (step.avals[0], step.out))
+        floats = [jnp.issubdtype(x.dtype, jnp.floating) for x in (step.avals[0], step.out)]
         return view if all(floats) else None
     if step.name == "transpose":
         return (*view, ("transpose", tuple(how["permutation"]), before))
@@ -98,27 +89,15 @@ def _rearranged(step: Step, view: View) -> View | None:
 
 def _pieces(step: Step, view: View) -> list[View]:
     """The view of each result that is read, where a step cuts the parameter in pieces."""
-    before, axis, sizes = step.avals[0].shape, step.params["axis"], step.params["sizes"]
-    ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    before, axis = step.avals[0].shape, step.params["axis"]
+    ends = [0, *itertools.accumulate(step.params["sizes"])]
 
-    def cut(i: int) -> tuple[tuple[int, ...], ...]:
-        first, last = (tuple(end if j == axis else n for j, n in enumerate(others)) for end, others
-                       in ((ends[i], (0,) * len(before)), (ends[i + 1], before)))
-        return first, last, (1,) * len(before)
+    def piece(i: int) -> View:
+        first, last = [0] * len(before), list(before)
+        first[axis], last[axis] = ends[i], ends[i + 1]
+        return (*view, ("slice", (tuple(first), tuple(last), (1,) * len(before)), before))
 
-    return [(*view, ("slice", cut(i), before)) for i in step.read]
-
-
-def _scaled_by(at: Path, step: Step, me: int) -> Scales | None:
-    """The scalar that a step multiplies or divides the parameter by, None for any other step.
-
-    A parameter that is a scalar itself is not followed.
-    """
-    if step.name != "mul" and (step.name, me) != ("div", 0):
-        return None
-    if step.avals[1 - me].ndim or not step.avals[me].ndim:
-        return None
-    return (((at, 1 - me), step.name == "div"),)
+    return [piece(i) for i in step.read]
 
 
 def _with_scales(use: Use, scales: Scales) -> Use:
@@ -134,10 +113,10 @@ def _with_scales(use: Use, scales: Scales) -> Use:
             d = d / a.astype(d.dtype) if divides else d * a.astype(d.dtype)
         return x, d
 
-    return use._replace(operands=(*use.operands, *(at for at, _ in scales)), factors=factors)
+    return use._replace(operands=(*use.operands, *[at for at, _ in scales]), factors=factors)
 
 
-def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Use | str:
+def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Use:
     """The use of a parameter that a use of the loop's operand is.
 
     Args:
@@ -148,8 +127,7 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
       view: of the operand.
     """
     length, inner, t, (k, o) = loop.how["length"], use.groups, use.rows, use.shape
-    if use.kind == "lookup" and (scanned or view):
-        return PICKED
+    # a slice an iteration: more matrices; one for all of them: more rows of each
     groups, rows = (length * inner, t) if scanned else (inner, length * t)
     if scanned:
         apart = (length, *grouped(inner, k, o))
@@ -167,59 +145,54 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
         return together(x), together(d)
 
     return use._replace(
-        step=(number, *use.step), operands=tuple(((number, *at), k) for at, k in use.operands),
+        step=(number, *use.step), operands=tuple([((number, *at), k) for at, k in use.operands]),
         view=view, groups=groups, rows=rows, factors=factors)
 
 
 def _looked_into(number: int, step: Step, loop: Loop, places: dict[int, list[Place]],
-                 free: set[int]) -> list[tuple[Hashable, list[Use] | str]]:
+                 free: set[int]) -> list[tuple[Hashable, Uses]]:
     """The uses of what is seen in `places` by the operands of a loop, name by name."""
-    found: list[tuple[Hashable, list[Use] | str]] = []
+    in_loop: list[tuple[Hashable, Uses]] = []
     inside: dict[int, list[Place]] = {}
+    free_inside: set[int] = set()
     last = loop.constants + loop.carry
-    within = {slot for me, (slot, outer) in enumerate(zip(
-        loop.body.inputs, step.operands, strict=True))
-        if outer in free and not loop.constants <= me < last}
-    for me, slot in enumerate(step.operands):
-        if slot in places and loop.constants <= me < last:
-            found += [(place.name, "carried through a loop") for place in places[slot]]
-        elif slot in places:
-            inside[loop.body.inputs[me]] = [Place(me, (), ())]
-    for me, uses in search(loop.body, inside, within, "handed out of a loop").items():
+    for me, (slot, inner) in enumerate(zip(step.operands, loop.body.inputs, strict=True)):
+        if loop.constants <= me < last:
+            in_loop += [(place.name, "carried through a loop") for place in places.get(slot, ())]
+            continue
+        if slot in free:
+            free_inside.add(inner)
+        if slot in places:
+            inside[inner] = [Place(me)]
+    for me, uses in search(loop.body, inside, free_inside, "handed out of a loop").items():
+        scanned = me >= last
+        looked_up = not isinstance(uses, str) and "lookup" in [use.kind for use in uses]
         for name, view, scales in places[step.operands[me]]:
-            more = uses if isinstance(uses, str) else [
-                _in_loop(use, number, loop, me >= last, view) for use in uses]
-            unknown = more if isinstance(more, str) else next(
-                (use for use in more if isinstance(use, str)), None)
-            found.append((name, unknown if unknown is not None else [
-                _with_scales(use, scales) for use in more if isinstance(use, Use)]))
-    return found
+            outside = PICKED if looked_up and (scanned or view) else uses
+            in_loop.append((name, outside if isinstance(outside, str) else [_with_scales(
+                _in_loop(use, number, loop, scanned, view), scales) for use in outside]))
+    return in_loop
 
 
-def _added(step: Step, me: int, free: set[int]) -> bool:
-    """Whether a step adds to the parameter, entry by entry, what depends on no record."""
-    return (step.name in ("add", "add_any", "sub") and (step.name, me) != ("sub", 1)
-            and step.operands[1 - me] in free and step.avals[0].shape == step.avals[1].shape)
-
-
-def search(flat: Flat, places: dict[int, list[Place]], free: set[int], leaving: str) -> Found:
+def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
+           leaving: str = "the loss itself") -> dict[Any, Uses]:
     """The uses of what is seen in the slots `places`, or why they are not known.
 
     Args:
       flat: the steps.
       places: of the inputs.
-      free: inputs that depend on no record.
+      free: slots that depend on no record.
       leaving: why what is given out is not known.
     """
-    found: Found = {place.name: [] for these in places.values() for place in these}
-    places = {slot: list(these) for slot, these in places.items()}
+    uses_of: dict[Any, Uses] = {place.name: [] for here in places.values() for place in here}
+    places = {slot: list(here) for slot, here in places.items()}
     free = free | set(flat.constants)
-    folds: list[_Fold] = []
+    folds: list[tuple[Hashable, Place, Path, Step, int]] = []  # products that are followed
 
-    def add(name: Hashable, more: list[Use] | str) -> None:
-        uses = found[name]
+    def add(name: Hashable, more: Uses) -> None:
+        uses = uses_of[name]
         if not isinstance(uses, str):
-            found[name] = more if isinstance(more, str) else [*uses, *more]
+            uses_of[name] = more if isinstance(more, str) else [*uses, *more]
 
     def used(place: Place, at: Path, step: Step, me: int) -> None:
         use = KINDS[step.name](at, step, me, place.view)
@@ -230,17 +203,22 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int], leaving: 
         if step.name == "split":
             return [place._replace(view=view) for view in _pieces(step, place.view)]
         further = _rearranged(step, place.view) if me == 0 else None
-        scale = _scaled_by(at, step, me)
         if further is not None:
             return [place._replace(view=further)]
-        if scale is not None:
-            return [place._replace(scales=(*place.scales, *scale))]
-        if _added(step, me, free):
-            return [place]
-        if step.name == "dot_general" and step.operands[1 - me] in free:
-            folds.append(_Fold(("fold", at, len(folds)), place, at, step, me))
-            found[folds[-1].name] = []
-            return [Place(folds[-1].name, (), ())]
+        operator, other = (step.name, me), step.avals[1 - me] if len(step.avals) == 2 else None
+        if other is not None and step.avals[me].ndim and not other.ndim and (
+                step.name == "mul" or operator == ("div", 0)):  # by a scalar
+            scale = ((at, 1 - me), step.name == "div")
+            return [place._replace(scales=(*place.scales, scale))]
+        if other is not None and step.operands[1 - me] in free:
+            if step.name in ("add", "add_any", "sub") and operator != ("sub", 1) and (
+                    other.shape == step.avals[me].shape):
+                return [place]
+            if step.name == "dot_general":
+                name = ("fold", at, len(folds))
+                folds.append((name, place, at, step, me))
+                uses_of[name] = []
+                return [Place(name)]
         if step.name in KINDS:
             used(place, at, step, me)
         elif step.name != "stop_gradient":
@@ -258,34 +236,22 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int], leaving: 
             continue
         for me, slot in enumerate(step.operands):
             for place in places.get(slot, ()):
-                if not isinstance(found[place.name], str):
+                if not isinstance(uses_of[place.name], str):
                     onwards = follow(place, (number,), step, me)
                     for result, seen in zip(step.results, onwards, strict=False):
                         places.setdefault(result, []).append(seen)
     for slot in flat.outputs:
         for place in places.get(slot, ()):
             add(place.name, leaving)
-    for fold in reversed(folds):
-        uses, place = found.pop(fold.name), fold.of
-        of_it = [None] if isinstance(uses, str) else [
-            folded(use, fold.at, fold.step, fold.me, place.view) for use in uses]
-        if None in of_it:
-            used(place, fold.at, fold.step, fold.me)
+    for name, place, at, step, me in reversed(folds):
+        uses = uses_of.pop(name)
+        of_factor = [None] if isinstance(uses, str) else [
+            folded(use, at, step, me, place.view) for use in uses]
+        if None in of_factor:
+            used(place, at, step, me)
         else:
-            add(place.name, [_with_scales(use, place.scales) for use in of_it if use is not None])
-    return found
-
-
-def find(flat: Flat, wanted: set[int], parameters: int) -> dict[int, list[Use] | str]:
-    """The uses of each wanted input, or why they are not known.
-
-    Args:
-      flat: the steps of the loss.
-      wanted: numbers of the inputs to look for.
-      parameters: how many inputs are parameters; the others are the record's.
-    """
-    return search(flat, {flat.inputs[leaf]: [Place(leaf, (), ())] for leaf in wanted},
-                   set(flat.inputs[:parameters]), "the loss itself")
+            add(place.name, [_with_scales(use, place.scales) for use in of_factor if use])
+    return uses_of
 
 
 class _Split(NamedTuple):
@@ -306,23 +272,21 @@ class _Split(NamedTuple):
 
 
 def _split(flat: Flat, leaves: set[int], parameters: int) -> _Split:
-    free = set(flat.inputs[:parameters]) | set(flat.constants)
-    made: dict[int, frozenset[int]] = {flat.inputs[k]: frozenset({k}) for k in leaves}
-    before, after = [], []
-    edge: dict[int, tuple[frozenset[int], Any]] = {}
+    split = _Split([], [], {*flat.inputs[:parameters], *flat.constants}, {})
+    of = {flat.inputs[k]: frozenset({k}) for k in leaves}  # the leaves that a slot is made of
     for step in flat.steps:
-        if free.issuperset(step.operands):
-            free.update(step.results)
-            of = frozenset[int]().union(*[made.get(slot, ()) for slot in step.operands])
-            made.update({slot: of for slot in step.results if of})
-            before.append(step)
-            after.append(step._replace(results=[], loop=None))
+        if split.free.issuperset(step.operands):
+            split.free.update(step.results)
+            union = frozenset[int]().union(*[of.get(slot, ()) for slot in step.operands])
+            of.update({slot: union for slot in step.results if union})
+            split.before.append(step)
+            split.after.append(step._replace(results=[], loop=None))
             continue
-        after.append(step)
-        edge.update({slot: (made[slot], aval) for slot, aval in zip(
-            step.operands, step.avals, strict=True) if slot in made})
-    edge.update({slot: (made[slot], None) for slot in flat.outputs if slot in made})
-    return _Split(before, after, free, edge)
+        split.after.append(step)
+        split.edge.update({slot: (of[slot], aval) for slot, aval in zip(
+            step.operands, step.avals, strict=True) if slot in of})
+    split.edge.update({slot: (of[slot], None) for slot in flat.outputs if slot in of})
+    return split
 
 
 def derived(flat: Flat, leaves: Mapping[int, Any], parameters: int) -> dict[int, Treatment]:
@@ -335,17 +299,16 @@ def derived(flat: Flat, leaves: Mapping[int, Any], parameters: int) -> dict[int,
     """
     split = _split(flat, set(leaves), parameters)
     uses = search(flat._replace(steps=split.after), {
-        slot: [Place(slot, (), ())] for slot in split.edge}, split.free, "the loss itself")
-    found = {}
+        slot: [Place(slot)] for slot in split.edge}, split.free)
+    treatments = {}
     for k, leaf in leaves.items():
-        edge = [(slot, aval) for slot, (of, aval) in split.edge.items() if k in of and (
-            aval is None or jnp.issubdtype(aval.dtype, jnp.inexact))]
         through = [(slot, treatment_of(uses[slot], leaf if aval is None else aval))
-                   for slot, aval in edge]
-        if through and all(t.kind != "vmap" for _, t in through):
-            found[k] = Treatment("function", (), "", leaf.shape, leaf.dtype, tuple(
-                (slot, t._replace(kind="matrix") if t.parts else t) for slot, t in through))
-    return found
+                   for slot, (of, aval) in split.edge.items() if k in of and (
+                       aval is None or jnp.issubdtype(aval.dtype, jnp.inexact))]
+        if through and "vmap" not in [t.kind for _, t in through]:
+            treatments[k] = Treatment("function", leaf.shape, leaf.dtype, through=tuple([
+                (slot, t._replace(kind="matrix") if t.parts else t) for slot, t in through]))
+    return treatments
 
 
 def pulled_back(flat: Flat, treatments: Mapping[int, Treatment], parameters: Sequence[jax.Array],
@@ -368,6 +331,7 @@ def pulled_back(flat: Flat, treatments: Mapping[int, Treatment], parameters: Seq
         return run(before, [leaves.get(k, x) for k, x in enumerate(parameters)], {}, {})[0]
 
     values, back = jax.vjp(h, {k: parameters[k] for k in treatments})
-    (found,) = back([gathered(t, factors).astype(value.dtype)
-                     for t, value in zip(through.values(), values, strict=True)])
-    return found
+    # (dh_j/dP)^T of the matrix of each W_j
+    (gradients,) = back([gathered(t, factors).astype(value.dtype)
+                         for t, value in zip(through.values(), values, strict=True)])
+    return gradients

@@ -1,5 +1,6 @@
 """How the gradient of one parameter is kept: as it is, or as factors, and which."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,37 +19,28 @@ class Part(NamedTuple):
     """Entries of a parameter that are used together, as G matrices; no two parts share an entry.
 
     Attributes:
+      view: from the parameter to the matrices.
+      groups: number of matrices.
+      shape: of a matrix.
       uses: all of them see the same entries.
       turned: for each use, whether its x and d change places.
     """
 
+    view: View
+    groups: int
+    shape: tuple[int, int]
     uses: tuple[Use, ...]
     turned: tuple[bool, ...]
 
     @property
-    def view(self) -> View:
-        """From the parameter to the matrices."""
-        return self.uses[0].view
-
-    @property
-    def groups(self) -> int:
-        """Number of matrices."""
-        return self.uses[0].groups
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Of a matrix."""
-        return self.uses[0].shape
-
-    @property
     def rows(self) -> int:
         """Of factors that each matrix's gradient is the sum of."""
-        return sum(use.rows for use in self.uses)
+        return sum([use.rows for use in self.uses])
 
     @property
     def multiplies(self) -> bool:
         """Whether it is used in a product or a convolution, and not looked up only."""
-        return any(use.kind != "lookup" for use in self.uses)
+        return {"lookup"} != {use.kind for use in self.uses}
 
     @property
     def numbers(self) -> int:
@@ -74,25 +66,25 @@ class Treatment(NamedTuple):
 
     Attributes:
       kind: "unused", "rank one", "Gram", "rows", "tied", "matrix", "function" or "vmap".
-      parts: of the parameter; empty for "vmap" and "function".
-      reason: why "vmap".
       shape: of the parameter.
       dtype: of the parameter.
+      parts: of the parameter; empty for "vmap" and "function".
+      reason: why "vmap".
       through: slots of functions of it, and how their gradients are kept: "matrix" or "unused".
     """
 
     kind: str
-    parts: tuple[Part, ...]
-    reason: str
     shape: tuple[int, ...]
     dtype: Any
+    parts: tuple[Part, ...] = ()
+    reason: str = ""
     through: tuple[tuple[int, "Treatment"], ...] = ()
 
     @property
     def uses(self) -> tuple[Use, ...]:
         """Of all parts, and of functions of it."""
-        return (*(use for part in self.parts for use in part.uses),
-                *(use for _, t in self.through for use in t.uses))
+        return (*[use for part in self.parts for use in part.uses],
+                *[use for _, t in self.through for use in t.uses])
 
     @property
     def numbers(self) -> int:
@@ -105,13 +97,13 @@ class Treatment(NamedTuple):
             # t rows of products [n] and [o], s lookups [o] with their numbers, and Gram products
             (t, s), (n, o) = self.pieces, self.parts[0].shape
             return t * (n + o) + s * (1 + o) + 2 * (t + s) ** 2
-        return sum(part.numbers for part in self.parts)
+        return sum([part.numbers for part in self.parts])
 
     @property
     def pieces(self) -> tuple[int, int]:
         """Rows of products, and of lookups."""
-        looked = sum(use.rows for use in self.uses if use.kind == "lookup")
-        return sum(use.rows for use in self.uses) - looked, looked
+        looked = sum([use.rows for use in self.uses if use.kind == "lookup"])
+        return sum([use.rows for use in self.uses]) - looked, looked
 
     @property
     def bytes(self) -> int:
@@ -124,8 +116,8 @@ class Treatment(NamedTuple):
         return len(self.parts) == 1 and not is_partial(self.parts[0].view)
 
     def __str__(self) -> str:
-        rows, groups = (max((getattr(part, name) for part in self.parts), default=0)
-                        for name in ("rows", "groups"))
+        rows = max([part.rows for part in self.parts], default=0)
+        groups = max([part.groups for part in self.parts], default=0)
         rows_each = f"{rows} rows" + f" for each of {groups} matrices" * (groups > 1)
         words = {
             "unused": "not used or not differentiated, so its gradient is 0",
@@ -170,58 +162,58 @@ def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | st
     of two parts next to each other.
     """
     if len({(use.view, use.groups, use.shape) for use in uses}) == 1:
-        return (Part(tuple(uses), (False,) * len(uses)),)
-    owner = np.full(math.prod(shape), -1, np.int32)
-    made: list[tuple[np.ndarray, Part]] = []
+        return (Part(uses[0].view, uses[0].groups, uses[0].shape, tuple(uses),
+                     (False,) * len(uses)),)
+    owner = np.full(math.prod(shape), -1, np.int32)  # the number of the part of each entry
+    parts: list[Part] = []
+    seen: list[np.ndarray] = []  # the entries of each part
     for use in uses:
         mine = entries(use.view, shape)
         owners = np.unique(owner[mine])
         if not mine.size:
             continue
         if len(owners) == 1 and owners[0] < 0:
-            owner[mine] = len(made)
-            made.append((mine, Part((use,), (False,))))
+            owner[mine] = len(parts)
+            seen.append(mine)
+            parts.append(Part(use.view, use.groups, use.shape, (use,), (False,)))
             continue
-        first, part = made[owners[-1]]
+        first, part = seen[owners[-1]], parts[owners[-1]]
         if len(owners) > 1 or mine.size != first.size:
             return "used in parts that overlap"
         same = np.array_equal(first, mine)
         if not same and not np.array_equal(first, np.swapaxes(mine, -1, -2)):
             return "used as matrices of different rows"
-        made[owners[-1]] = first, Part((*part.uses, use), (*part.turned, not same))
-    return tuple(part for _, part in made)
+        parts[owners[-1]] = part._replace(uses=(*part.uses, use), turned=(*part.turned, not same))
+    return tuple(parts)
 
 
-def treatment_of(found: list[Use] | str, leaf: jax.Array) -> Treatment:
+def treatment_of(uses: list[Use] | str, leaf: Any) -> Treatment:
     """What is done about a parameter of these uses, by shapes alone."""
-    shape, dtype = leaf.shape, leaf.dtype
-
-    def fall_back(reason: str) -> Treatment:
-        return Treatment("vmap", (), reason, shape, dtype)
-
-    if isinstance(found, str):
-        return fall_back(found)
-    if not found or not math.prod(shape):
-        return Treatment("unused", (), "", shape, dtype)
-    kinds = {use.kind == "lookup" for use in found}
-    parts = _parts(sorted(found, key=lambda use: use.kind != "lookup"), shape)
+    treated = functools.partial(Treatment, shape=leaf.shape, dtype=leaf.dtype)
+    if isinstance(uses, str):
+        return treated("vmap", reason=uses)
+    size = math.prod(leaf.shape)
+    # those that are looked up first
+    parts = _parts(sorted(uses, key=lambda use: use.kind != "lookup"), leaf.shape) if (
+        uses and size) else ()
     if isinstance(parts, str):
-        return fall_back(parts)
-    if not parts:  # slices without a single entry
-        return Treatment("unused", (), "", shape, dtype)
-    if len(kinds) > 1 and len(parts) > 1:
-        return fall_back("looked up, and multiplied in parts")
-    if kinds == {True}:
+        return treated("vmap", reason=parts)
+    if not parts:  # or of slices without a single entry
+        return treated("unused")
+    looked_up = {use.kind == "lookup" for use in uses}
+    if looked_up == {True, False} and len(parts) > 1:
+        return treated("vmap", reason="looked up, and multiplied in parts")
+    if looked_up == {True}:
         (table,) = parts
-        if table.rows >= table.shape[0]:
-            return fall_back(f"{table.rows} lookups of {table.shape[0]} "
-                             + ("matrices picked by number" if len(shape) > 2 else "rows"))
-        return Treatment("rows", parts, "", shape, dtype)
-    few, one = (Treatment(kind, parts, "", shape, dtype) for kind in (
-        "tied" if len(kinds) > 1 else "Gram", "rank one"))
-    if len(kinds) == 1 and all(part.rows == 1 for part in parts):
-        return one
-    pays = few.numbers * len(kinds) < math.prod(shape)
+        if table.rows < table.shape[0]:
+            return treated("rows", parts=parts)
+        return treated("vmap", reason=f"{table.rows} lookups of {table.shape[0]} " + (
+            "matrices picked by number" if len(leaf.shape) > 2 else "rows"))
+    if looked_up == {False} and {part.rows for part in parts} == {1}:
+        return treated("rank one", parts=parts)
+    few = treated("tied" if True in looked_up else "Gram", parts=parts)
+    # Gram products are worth it if they are fewer than the entries; of tied tables than half
+    pays = few.numbers * len(looked_up) < size
     return few if pays else few._replace(kind="matrix")
 
 
@@ -255,10 +247,9 @@ def gathered(treatment: Treatment,
         x = jax.lax.optimization_barrier(jnp.swapaxes(x.astype(dtype), -1, -2))
         return jnp.einsum("...kt,...to->...ko", x, d.astype(dtype), precision=EXACT)
 
-    made = [matrix(x, d) for x, d in pairs]
-    if looked and not made:
-        made = [jnp.zeros(treatment.parts[0].shape, c.dtype)]
+    matrices = [matrix(x, d) for x, d in pairs]
     if looked:
-        made[0] = made[0].at[rows].add(c.astype(made[0].dtype), mode="drop")
-    return placed([(part.view, a) for part, a in zip(treatment.parts, made, strict=True)],
+        first = matrices[0] if matrices else jnp.zeros(treatment.parts[0].shape, c.dtype)
+        matrices[:1] = [first.at[rows].add(c.astype(first.dtype), mode="drop")]
+    return placed([(part.view, a) for part, a in zip(treatment.parts, matrices, strict=True)],
                   treatment.shape)

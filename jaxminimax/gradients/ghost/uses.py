@@ -133,10 +133,11 @@ def grouped(groups: int, *shape: int) -> tuple[int, ...]:
     return shape if groups == 1 else (groups, *shape)
 
 
-def as_matrices(view: View, aval: Any, order: tuple[int, ...], shape: tuple[int, ...]) -> View:
+def as_matrices(view: View, before: tuple[int, ...], order: tuple[int, ...],
+                shape: tuple[int, ...]) -> View:
     """The view of an array with its axes in another order and then another shape."""
-    turned = tuple(aval.shape[i] for i in order)
-    return (*view, ("transpose", order, aval.shape), ("reshape", shape, turned))
+    turned = tuple([before[i] for i in order])
+    return (*view, ("transpose", order, before), ("reshape", shape, turned))
 
 
 def is_complex(step: "Step") -> bool:
@@ -164,7 +165,7 @@ def product(at: Path, step: "Step", me: int, view: View) -> Use | str:
             return x, d.reshape(grouped(groups, t, o))
         return x, jnp.swapaxes(d.reshape(grouped(groups, o, t)), -1, -2)
 
-    view = as_matrices(view, p, (*batch[me], *mine, *free), grouped(groups, k, o))
+    view = as_matrices(view, p.shape, (*batch[me], *mine, *free), grouped(groups, k, o))
     return Use(at, ((at, 1 - me),), "product", view, groups, t, (k, o), factors)
 
 
@@ -246,4 +247,4 @@ def folded(use: Use, at: Path, step: "Step", me: int, view: View) -> Use | None:
 
     order, shape = ((*free, *mine), (k, r)) if along else ((*mine, *free), (r, k))
     return use._replace(operands=(*use.operands, (at, 1 - me)), shape=shape, factors=factors,
-                        view=as_matrices(view, p, order, shape), folded=True)
+                        view=as_matrices(view, p.shape, order, shape), folded=True)
