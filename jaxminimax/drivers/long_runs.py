@@ -330,8 +330,7 @@ class Booking:
     have been made by what records contain.
 
     Raises:
-      ValueError: if the ledger refuses it, or is for another unit, other neighbours or people;
-        where several processes run.
+      ValueError: if the ledger refuses it, or is for other units; where several processes run.
     """
 
     def __init__(self, ledger: Ledger | None, key: jax.Array, described: Mechanism,
@@ -354,7 +353,8 @@ class Booking:
             run=fingerprint.mark(self._own, b"a run in a ledger", json.dumps(promise).encode()),
             resumable=resumable)
         below = ledger.filter == "basic" and delta < ledger.delta
-        self._entry = ledger.reserve(described, name=name, run=marks, delta=delta if below else None)
+        self._entry = ledger.reserve(described, name=name, run=marks,
+                                     delta=delta if below else None)
 
     def bind(self, z: PyTree, marks: dict[str, str], problem: AnyProblem,
              mesh: Mesh | None = None) -> None:
