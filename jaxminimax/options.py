@@ -16,24 +16,21 @@ from jaxminimax.mechanism import (
     PARAMETERS,
     CorrelatedSums,
     Difference,
-    Disjoint,
-    FixedSize,
-    Full,
     GroupGradients,
     GroupLosses,
     GroupSolution,
-    Poisson,
     Query,
     Resolvent,
+    Sampling,
     TreeSums,
     Windows,
     budget_split,
 )
 from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.mechanism.resolvent import ASSUMES
+from jaxminimax.mechanism.sampling import choices
 
 WHOLE = ("gda", "recursive", "recursive_sgda")  # these read all records of a part by default
-SAMPLINGS = ("full", "poisson", "fixed", "with_replacement", "disjoint")
 
 _SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multiplier",
             "losses_noise")
@@ -138,7 +135,7 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
         add("--bands", type=int, metavar="P",
             help="correlated noise by P bands of the inverse square root: for disjoint batches, "
                  "and instead of a tree for ftrl and group_oco")
-        add("--sampling", choices=SAMPLINGS,
+        add("--sampling", choices=tuple(choices()),
             help="default: full for gda and groups, poisson for the others")
         add("--parameters", type=int, default=PARAMETERS, metavar="D",
             help="most numbers of a release, which the grid is charged for "
@@ -295,25 +292,23 @@ _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
     TreeSums: _sums, Windows: _windows}
 
 
-def _sampling(args: argparse.Namespace, records: int) -> Full | Poisson | FixedSize | Disjoint:
+def _sampling(args: argparse.Namespace, records: int) -> Sampling:
+    """What its class makes of `--sampling` and `--batch`."""
     whole = args.group_sizes is not None or args.algorithm in WHOLE
     name = args.sampling or ("full" if whole else "poisson")
-    if name == "full":
+    choice = choices()[name]
+    if choice.batch is None:
         if args.batch is not None:
-            raise ValueError("--batch goes with every --sampling but full; a full batch is all "
+            raise ValueError(f"--batch goes with every --sampling but {name}; a full batch is all "
                              "records.")
-        return Full()
+        return choice.make(None, records)
     if args.batch is None:
-        expected = ", the expected batch size" if name == "poisson" else ""
+        expected = ", the expected batch size" if choice.batch is float else ""
         raise ValueError(f"--sampling {name} needs --batch{expected}.")
     checks.number("--batch", args.batch, low=0.0, high=records, closed=True)
-    if name == "poisson":
-        return Poisson(rate=args.batch / records)
-    if args.batch != int(args.batch):
+    if choice.batch is int and args.batch != int(args.batch):
         raise ValueError(f"--batch must be an integer for --sampling {name}, got {args.batch!r}.")
-    if name == "disjoint":
-        return Disjoint(batch=int(args.batch))
-    return FixedSize(batch=int(args.batch), replacement=name == "with_replacement")
+    return choice.make(choice.batch(args.batch), records)
 
 
 def losses_beside(args: argparse.Namespace, laplace: float | None) -> GroupLosses:

@@ -17,6 +17,7 @@ find files that are half written.
 import functools
 import gc
 import os
+import pathlib
 
 import jax
 import pytest
@@ -31,11 +32,18 @@ QUICK = {
                               "constant_folding,reshape-mover,simplify-conditional"}
 
 
+HERE = pathlib.Path(__file__).parent
 # started first, and by one worker: processes of their own, which all tests of the file wait for
-FIRST = ("test_mesh",)
+FIRST = ("placement/test_sharding",)
 # sums, norms, samples and noise: what the arithmetic of another device could break
-DEVICE = ("test_arrays", "test_ghost", "test_gradients", "test_integer_noise", "test_integer_sums",
-          "test_noise", "test_release", "test_release_groups", "test_sampling")
+DEVICE = ("base/test_arguments", "gradients/test_clipping", "gradients/test_ghost",
+          "gradients/test_integer_sums", "mechanism/test_sampling", "noise/test_floats",
+          "noise/test_sampler", "releases/test_groups", "releases/test_sums")
+
+
+def place(item) -> str:
+    """The file of a test below this folder, without its ending."""
+    return item.path.relative_to(HERE).with_suffix("").as_posix()
 
 
 def optimised(item) -> bool:
@@ -101,9 +109,9 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Tests that are compiled as for users come last: what was compiled is forgotten once."""
     for item in items:
-        if item.path.stem in DEVICE:
+        if place(item) in DEVICE:
             item.add_marker("gpu")
-    items.sort(key=lambda item: (optimised(item), item.path.stem not in FIRST))
+    items.sort(key=lambda item: (optimised(item), place(item) not in FIRST))
 
 
 def pytest_collection_finish():

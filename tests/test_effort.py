@@ -3,11 +3,12 @@
 import pathlib
 import types
 
-import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from tests import conftest
 
 
 class Item:
@@ -27,10 +28,12 @@ def test_a_mark_holds_for_the_parameters_that_it_names_or_for_all():
     assert not conftest.optimised(Item("test_ghost[full-microbatch]", "ghost", "vmap"))
 
 
-@pytest.mark.parametrize("name", ["gradients", "ghost", "integer_noise", "joint", "noise",
-                                  "release", "release_groups", "sampling"])
+@pytest.mark.parametrize("name", [
+    "gradients/test_clipping", "gradients/test_ghost", "mechanism/test_joint",
+    "mechanism/test_sampling", "noise/test_floats", "noise/test_sampler", "releases/test_groups",
+    "releases/test_sums"])
 def test_the_door_and_what_it_rests_on_are_compiled_as_for_users_too(name):
-    text = (pathlib.Path(__file__).parent / f"test_{name}.py").read_text()
+    text = (pathlib.Path(__file__).parent / f"{name}.py").read_text()
     assert "@pytest.mark.optimised" in text
 
 

@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
-import golden
 import jax
 import pytest
+
+from tests import golden
 
 
 @pytest.mark.parametrize("name", golden.QUICK)

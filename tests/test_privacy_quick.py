@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from test_doors import DOORS, ROWS, SIZES, Door, N, W
 
 import jaxminimax as jmm
 from benchmarks.privacy.mutants import detectors, subtle
@@ -31,6 +30,7 @@ from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
+from tests.releases.test_opening import DOORS, ROWS, SIZES, Door, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
 SIGMAS = 4.5
@@ -159,7 +159,7 @@ def test_samples_have_the_described_rate_and_are_independent():
     @jax.jit
     @jax.vmap
     def members(spent):
-        sample = reading.sample_of_release(KEYS[0], made, spent)[1]
+        sample = reading.sample_of_release(KEYS[0], made, spent)
         return jnp.zeros(n, bool).at[sample.rows].max(sample.valid)
 
     inside = np.asarray(members(jnp.arange(count)))

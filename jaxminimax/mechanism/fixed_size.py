@@ -30,6 +30,7 @@ from jaxminimax.mechanism import sampling, sentences
 from jaxminimax.mechanism.costs import NEIGHBOURS, REPLACE_ONE, Charge, PrivacyLoss, gaussian
 from jaxminimax.mechanism.distinct import CROWDED, arrangement, lost, room_for, scaled, tied
 from jaxminimax.mechanism.sampling import (
+    Choice,
     InGroups,
     Sample,
     SampleKeys,
@@ -51,6 +52,7 @@ class Full(Sampling):
         1000.0
     """
 
+    choices = {"full": Choice(lambda batch, records: Full(), batch=None)}  # noqa: RUF012
     ordered = True
     secret = False
     compares_absent = False
@@ -128,6 +130,8 @@ class Disjoint(Sampling):
 
     batch: int = jax.tree.static()
 
+    choices = {  # noqa: RUF012
+        "disjoint": Choice(lambda batch, records: Disjoint(batch=batch))}
     ordered = True
     secret = False
     compares_absent = False
@@ -220,6 +224,10 @@ class FixedSize(Sampling):
     batch: int = jax.tree.static()
     replacement: bool = jax.tree.static(default=False)
 
+    choices = {  # noqa: RUF012
+        "fixed": Choice(lambda batch, records: FixedSize(batch=batch)),
+        "with_replacement": Choice(lambda batch, records: FixedSize(batch=batch,
+                                                                    replacement=True))}
     ordered = False
     secret = True
     compares_absent = False

@@ -35,7 +35,7 @@ from jaxminimax.mechanism.distinct import (
     some,
     tied,
 )
-from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, Sampling, WorstCase
+from jaxminimax.mechanism.sampling import Choice, InGroups, Sample, SampleKeys, Sampling, WorstCase
 from jaxminimax.mechanism.size_law import WORDS, charged_law, rows_error, thresholds
 
 __all__ = ["Poisson"]
@@ -69,6 +69,8 @@ class Poisson(Sampling):
     rate: float = jax.tree.static()
     capacity: int | None = jax.tree.static(default=None)
 
+    choices = {  # noqa: RUF012
+        "poisson": Choice(lambda batch, records: Poisson(rate=batch / records), batch=float)}
     ordered = False
     secret = True
     compares_absent = True  # the worst pair of a replaced record is with and without it

@@ -15,7 +15,7 @@ the rows themselves, in the order of the sample, and use both words for its mark
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +118,18 @@ class WorstCase(NamedTuple):
     every: int = 1
 
 
+class Choice(NamedTuple):
+    """What `--sampling` of the command line makes of a batch size.
+
+    Attributes:
+      make: `(batch, records) -> Sampling`.
+      batch: int, or float where it is the expected number; None where the sampling has none.
+    """
+
+    make: Callable[[Any, int], "Sampling"]
+    batch: type | None = int
+
+
 class Sampling(abc.ABC):
     """Which records a release reads, of n in all; every question must be answered.
 
@@ -129,6 +141,8 @@ class Sampling(abc.ABC):
         >>> isinstance(sampling, jmm.mechanism.Sampling), sampling.secret
         (True, True)
     """
+
+    choices: ClassVar[dict[str, Choice]] = {}  # names on the command line, if it has any
 
     @property
     @abc.abstractmethod
@@ -249,6 +263,17 @@ class Sampling(abc.ABC):
     @abc.abstractmethod
     def worst_case(self, population: int) -> WorstCase | None:
         """What audits attack; None where no pair is known to be the worst."""
+
+
+def choices() -> dict[str, Choice]:
+    """What `--sampling` offers: the names that the classes below `Sampling` have for it."""
+    def below(of: Any) -> dict[str, Choice]:
+        found = dict(of.__dict__.get("choices", {}))
+        for each in of.__subclasses__():
+            found |= below(each)
+        return found
+
+    return dict(sorted(below(Sampling).items()))
 
 
 def known_sampling(sampling: Any) -> Sampling:

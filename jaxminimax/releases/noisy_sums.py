@@ -1,0 +1,263 @@
+"""A release's sum plus noise over its batch size: exactly, on a grid, or in floating point.
+
+    (I + X) g / m,    g = sigma / 2^L,    X = floor(2^L G),    sigma = clip norm * noise multiplier
+
+for every number of a release, with one step g for each player (`mechanism.grid`). I and X are
+integers and their sum is exact; whatever rounding follows is post-processing. The standard
+deviation is the one product of the numbers that the accountant reads, a part in four million larger
+for what float32 descriptions lose: the noise multiplier, the product, its own product with
+`ROUNDING_MARGIN` and 1 / g are four roundings of 2^-24.
+
+`noisy_sum` is the only way that a sum of records leaves.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base.tree import at_least_float32
+from jaxminimax.base.types import PyTree, Saddle
+from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
+from jaxminimax.gradients.summation import Rounding, Sums
+from jaxminimax.mechanism import PARAMETERS
+from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
+from jaxminimax.noise import floored_laplace, floored_normal
+from jaxminimax.noise.floats import (
+    ROUNDING_MARGIN,
+    gaussian,
+    standard_laplace,
+    standard_normal,
+)
+from jaxminimax.releases.opening import Opened, nan_if_refused
+from jaxminimax.releases.reading import Rows
+
+_NOISE, _DITHER = 0, 1  # what the key of a release's noise is folded with
+
+
+class GridNoise(NamedTuple):
+    """The grid that a player's numbers are rounded to, and the noise that is added to them.
+
+    Attributes:
+      stddev: sigma, `[]`, at least float32; 0: no noise.
+      log2_steps: L, int32 `[]`: a standard deviation has 2^L steps of the grid.
+    """
+
+    stddev: jax.Array
+    log2_steps: jax.Array
+
+    @property
+    def step(self) -> jax.Array:
+        """G = sigma / 2^L; 1 where there is no noise, and nothing is rounded."""
+        # the power by its bits: XLA's exp2 is off by up to nine parts in 2^24, and the margin for
+        # rounding has four
+        power = jax.lax.bitcast_convert_type((127 - self.log2_steps) << 23, jnp.float32)
+        return jnp.where(self.stddev == 0, 1.0, self.stddev * power.astype(self.stddev.dtype))
+
+
+def std(clip: jax.typing.ArrayLike, noise_multiplier: jax.typing.ArrayLike) -> jax.Array:
+    """The standard deviation of the noise on a sum, at least float32."""
+    # an infinite clip norm without noise is no noise; every other doubtful product stays NaN
+    clip, noise_multiplier = (jnp.asarray(x, at_least_float32(jnp.asarray(x).dtype))
+                              for x in (clip, noise_multiplier))
+    return jnp.where(noise_multiplier == 0, 0.0, clip * noise_multiplier) * ROUNDING_MARGIN
+
+
+def scales(clip: Saddle, noise_multiplier: Saddle, parameters: int) -> Saddle:
+    """A `GridNoise` for each player with a clip norm, None for the other."""
+    return Saddle(*(None if c is None else GridNoise(std(c, z), jnp.asarray(
+        grid_bits(z, parameters), jnp.int32)) for c, z in zip(clip, noise_multiplier, strict=True)))
+
+
+def finest(scale: Saddle) -> jax.Array:
+    """The largest L of both players."""
+    return jnp.max(jnp.stack([s.log2_steps for s in scale if s is not None]))
+
+
+def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
+             parameters: int) -> Rounding:
+    """The grid of a release, and which sums it needs.
+
+    Args:
+      key: of the release's noise.
+      scale: of `scales`.
+      like: arrays, or their shapes, of both players; None for one that is not released.
+      rows: the most that a sum has.
+      parameters: of the description, as for `scales`.
+    """
+    quiet = [s.stddev == 0 for s in scale if s is not None]
+    grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
+                dither(fold_in(key, _DITHER), like), wide=rows > SHORT >> finer_bits(parameters))
+    return Rounding(grid, floats=jnp.any(jnp.stack(quiet)),
+                    integers=~jnp.all(jnp.stack(quiet)))
+
+
+class Noisy(NamedTuple):
+    """What a release of a sum answers, and what clip norms follow.
+
+    Attributes:
+      value: like the point; NaN where the release is refused or the sample does not fit.
+      num_unclipped: records within the clip norms less longer ones, by player; not released.
+      answered: whether anything was released, bool `[]`.
+    """
+
+    value: Saddle
+    num_unclipped: Saddle | None
+    answered: jax.Array
+
+
+Noise = Callable[[Saddle, Saddle], Saddle]  # of arrays like the sum, and the `GridNoise` of each
+
+
+def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
+              noise: Noise | None = None) -> Noisy:
+    """(sum + noise) / size of an opened release.
+
+    Args:
+      opened: the release.
+      rows: the records that it reads.
+      size: m, public: the expected batch size.
+      noise: that is correlated with that of other releases; None: independent noise.
+    """
+    clipped, query, key = opened.clipped, opened.query, opened.keys.noise
+    assert clipped is not None
+    assert opened.noise_multiplier is not None
+    scale = scales(clipped.clip, opened.noise_multiplier, query.parameters)
+    total, fits = rows.added(clipped.sums, rounding(key, scale, opened.like, rows.most,
+                                                    query.parameters))
+    # (I + X) g / m; a player without a clip norm releases nothing
+    g = (add_noise_and_normalise(key, total, scale, size, query.exact) if noise is None else
+         added(total, noise(total.floats, scale), scale, query.exact, size))
+    g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
+                 for norm, x, a in zip(clipped.clip, opened.point, g, strict=True)))
+    answered = opened.answered & fits
+    return Noisy(nan_if_refused(answered, g), total.num_unclipped, answered)
+
+
+def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax.typing.ArrayLike,
+                            exact: bool) -> Saddle:
+    """(sum + noise) / size; the plain sum over size for a player without noise.
+
+    Args:
+      key: that of `rounding`.
+      sums: rounded to the grid of `rounding`.
+      scale: that of `rounding`.
+      size: m.
+      exact: whether the noise is made of integers, and added to them.
+    """
+    noise = (integer_noise if exact else float_noise)(fold_in(key, _NOISE), sums.floats, scale)
+    return added(sums, noise, scale, exact, size)
+
+
+def added(sums: Sums, noise: Saddle, scale: Saddle, exact: bool,
+          size: jax.typing.ArrayLike) -> Saddle:
+    """`add_noise_and_normalise` with noise drawn before, in units of the grid if `exact`."""
+    assert sums.integers is not None
+
+    def leaf(total: Words, plain: jax.Array, noise: jax.Array, s: GridNoise) -> jax.Array:
+        unit = s.step.astype(plain.dtype)
+        if exact:
+            loud = as_float(total, noise, plain.dtype) * unit
+        else:  # the noise meets what is small of the sum first
+            high, low = (x * unit for x in parts(total, plain.dtype))
+            loud = high + (low + noise)
+        return jnp.where(s.stddev == 0, plain, loud) / jnp.asarray(size, plain.dtype)
+
+    return Saddle(*(None if s is None else jax.tree.map(
+        lambda plain, total, e, s=s: leaf(total, plain, e, s), *x)
+        for s, *x in zip(scale, sums.floats, sums.integers, noise, strict=True)))
+
+
+def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
+    """floor(2^L G) for every number, each player with its own L: floors of floors nest."""
+    known = [s for s in scale if s is not None]
+    leaves, treedef = jax.tree.flatten(like)
+    most = finest(scale)
+    drawn = floored_normal(key, sum(x.size for x in leaves), most,
+                           jnp.any(jnp.stack([s.stddev != 0 for s in known])))
+    shifts = jax.tree.leaves(Saddle(*(None if s is None else jax.tree.map(
+        lambda _, s=s: most - s.log2_steps, x) for s, x in zip(scale, like, strict=True))))
+    noise, first = [], 0
+    for x, shift in zip(leaves, shifts, strict=True):
+        noise.append((drawn[first: first + x.size] >> shift).reshape(x.shape))
+        first += x.size
+    return jax.tree.unflatten(treedef, noise)
+
+
+def float_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
+    """N(0, sigma^2) for every number."""
+    return gaussian(key, like, Saddle(*(None if s is None else s.stddev for s in scale)))
+
+
+# --- points and losses, in float64 ---
+
+
+def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.Array,
+                       parameters: int,
+                       exact: bool) -> PyTree:
+    """Point + noise, float64, of a solution that is one block; to be called with 64-bit types.
+
+    Integers below 2^52 are float64 numbers, and their sums are exact.
+
+    Args:
+      key: of the noise.
+      point: float64 arrays.
+      length: half of what replacing a record may do, float64 `[]`.
+      z: noise multiplier, sigma over that; 0: the point as it is.
+      parameters: of the description.
+      exact: as in `add_noise_and_normalise`.
+    """
+    leaves, treedef = jax.tree.flatten(point)
+    if not leaves:
+        return point
+    std = length * z * ROUNDING_MARGIN
+    noise_key = fold_in(key, _NOISE)
+    if not exact:
+        noise = gaussian(noise_key, point, std)
+        return jax.tree.map(jnp.add, point, noise)
+    scale = GridNoise(std, jnp.asarray(grid_bits(z, parameters), jnp.int32))
+    drawn = floored_normal(noise_key, sum(x.size for x in leaves), scale.log2_steps, std != 0)
+    rows, first = jax.tree.leaves(dither(fold_in(key, _DITHER), point)), 0
+    blurry = []
+    for x, u in zip(leaves, rows, strict=True):
+        a = jnp.clip(x / scale.step, -(2.0**50), 2.0**50)
+        whole = jnp.floor(a)
+        up = a - whole > (u.astype(x.dtype) + 0.5) * 2.0**-8
+        noise = drawn[first: first + x.size].reshape(x.shape).astype(x.dtype)
+        loud = (whole + up + noise + 0.5) * scale.step
+        blurry.append(jnp.where(std == 0, x, loud))
+        first += x.size
+    return jax.tree.unflatten(treedef, blurry)
+
+
+def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: jax.Array,
+                        exact: bool, gaussian: bool = False) -> jax.Array:
+    """Sums along the last axis of losses in [0, B], plus noise of scale B z, float64.
+
+    To be called with 64-bit types. Each loss is rounded to a multiple of g = B z / 2^L; integers
+    below 2^52 are float64 numbers, and their sums are exact.
+
+    Args:
+      key: of the noise.
+      losses: in [0, B], float64 `[..., n]`; 0 where there is no record.
+      bound: B, float64 `[]`.
+      z: noise multiplier, float64 `[]`; 0: the plain sum.
+      exact: whether the noise is made of integers.
+      gaussian: whether it is Gaussian, of standard deviation B z, instead of Laplace.
+    """
+    width, shape = bound * z * ROUNDING_MARGIN, losses.shape[:-1]
+    if not exact:
+        drawn = (standard_normal if gaussian else standard_laplace)(key, shape, losses.dtype)
+        return jnp.sum(losses, -1) + width * drawn
+    bits = jnp.asarray(grid_bits(z, PARAMETERS), jnp.int32)
+    unit = GridNoise(width, bits).step
+    total = jnp.sum(jnp.round(jnp.minimum(losses / unit, 2.0**20)), -1)
+    if gaussian:
+        noise = floored_normal(key, math.prod(shape), bits, width != 0).reshape(shape)
+    else:
+        noise = floored_laplace(key, shape) >> (MOST_BITS - bits)
+    loud = (total + noise + 0.5) * unit
+    return jnp.where(width == 0, jnp.sum(losses, -1), loud)

@@ -1,0 +1,305 @@
+"""Drivers: one compilation for many runs, and runs that survive being killed."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from tests.conftest import QUICK
+
+N, D = 200, 4
+PROBLEM = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+START = Saddle(jnp.zeros(D), jnp.zeros(D))
+
+
+def dataset():
+    k = jax.random.split(jax.random.key(1))
+    return tuple(jax.random.normal(x, (N, D)) for x in k)
+
+
+def hyper(epsilon=1.0, iterations=40, sampling=None):
+    """On public batches, quick to compile and to account for, where the sampling is no matter."""
+    query = jmm.Query(clip=Saddle(2.0, 1.0), population=N,
+                      sampling=sampling or jmm.Disjoint(batch=20))
+    out = jmm.sgda.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=iterations)
+    return jmm.calibrate(jmm.sgda, out, epsilon, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.1), jmm.Disjoint(batch=20)])
+def test_a_sweep_compiles_once_and_equals_the_single_runs(sampling):
+    data = dataset()
+    plain = hyper(sampling=jmm.Disjoint(batch=20))
+    hypers = [dataclasses.replace(plain, query=dataclasses.replace(
+        plain.query, sampling=sampling, noise_multiplier=Saddle(z, z))) for z in (9.0, 2.0, 0.5)]
+    keys = jax.random.split(jax.random.key(0), (3, 4))
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def swept(keys, data, hypers):
+        return jmm.sweep(keys, START, data, hypers, jmm.sgda, PROBLEM)[0]
+
+    states = swept(keys, data, jmm.stack(hypers))
+    swept(jax.random.split(jax.random.key(9), (3, 4)), data, jmm.stack(hypers[::-1]))
+    assert states.z.w.shape == (3, 4, D)
+    single = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))
+    for i in (0, 1, 2):
+        for j in (0, 3):
+            alone, _ = single(keys[i, j], START, data, hypers[i], jmm.sgda, PROBLEM)
+            chex.assert_trees_all_close(jax.tree.map(lambda x, i=i, j=j: x[i, j], states), alone,
+                                        rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_keys_shared_between_budgets_are_refused():
+    """Their difference would cancel the noise."""
+    with pytest.raises(ValueError, match="budgets, seeds"):
+        jmm.sweep(jax.random.split(jax.random.key(0), 8), START, dataset(),
+                  jmm.stack([hyper(1.0), hyper(2.0)]), jmm.sgda, PROBLEM)
+
+
+def test_stacking_different_programs_is_refused():
+    with pytest.raises(ValueError, match="sampling"):
+        jmm.stack([hyper(), hyper(sampling=jmm.Full())])
+
+
+ALIKE = (10, 4, 7)  # iterations of three budgets
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Three budgets of different lengths, and every run of theirs on its own."""
+    tail = jmm.averaging.Averaging(skip=0.5)
+    hypers = [dataclasses.replace(hyper(e, t), averaging=tail)
+              for e, t in zip((0.3, 1.0, 3.0), ALIKE, strict=True)]
+    keys, data = jax.random.split(jax.random.key(0), (3, 2)), dataset()
+    single = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
+    alone = [[single(keys[i, j], START, data, hypers[i], jmm.sgda, PROBLEM, path)
+              for j in range(2)] for i in range(3)]
+    return hypers, keys, data, alone
+
+
+def path(state):
+    return {"w": state.z.w, "spent": state.spent}
+
+
+sweep = jax.jit(jmm.sweep, static_argnames=("algorithm", "problem", "observe", "at_once",
+                                            "progress"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [None, 1, 4])
+def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
+    """Four at once: budgets share a place, and one place is filled up."""
+    hypers, keys, data, alone = uneven
+    states, seen = sweep(keys, START, data, jmm.stack(hypers), jmm.sgda, PROBLEM, path,
+                         at_once=at_once)
+    assert seen["w"].shape == (3, 2, 10, D)
+    for i, length in enumerate(ALIKE):
+        for j in range(2):
+            here = jax.tree.map(lambda x, i=i, j=j: x[i, j], (states, seen))
+            last, trace = alone[i][j]
+            chex.assert_trees_all_close(here[0], last, rtol=1e-9, atol=1e-12)
+            chex.assert_trees_all_close(jax.tree.map(lambda x, k=length: x[:k], here[1]), trace,
+                                        rtol=1e-9, atol=1e-12)
+            chex.assert_trees_all_equal(  # what is over repeats itself
+                jax.tree.map(lambda x, k=length: x[k:], here[1]),
+                jax.tree.map(lambda x, k=length: jnp.repeat(x[k - 1:k], 10 - k, axis=0), here[1]))
+            assert int(here[0].spent) == length
+            told = jmm.statement(jmm.sgda, hypers[i], here[0], delta=1e-5)
+            assert (told.spent, told.allowed) == (length, length)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_releases_a_round_ends_where_it_should():
+    query = dataclasses.replace(hyper().query, noise_multiplier=Saddle(2.0, 2.0))
+    hypers = [jmm.extragradient.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=t)
+              for t in (3, 5)]
+    keys = jax.random.split(jax.random.key(0), (2, 1))
+    states, _ = sweep(keys, START, dataset(), jmm.stack(hypers), jmm.extragradient, PROBLEM)
+    assert states.spent.tolist() == [[6], [10]]
+    assert bool(jnp.all(jnp.isfinite(states.z.w)))
+    over = jax.jit(jmm.extragradient.update, static_argnames="problem")(
+        keys[0, 0], jax.tree.map(lambda x: x[0, 0], states), dataset(), hypers[0], PROBLEM)
+    assert bool(jnp.all(jnp.isnan(over.z.w)))  # its own releases are spent, not the longest run's
+
+
+@pytest.mark.slow
+def test_fewer_runs_at_once_need_less_memory_and_end_the_same():
+    keys = jax.random.split(jax.random.key(0), (2, 8))
+    stacked = jmm.stack([hyper(e, 3, jmm.Full()) for e in (1.0, 2.0)])
+    made = {k: sweep.lower(keys, START, dataset(), stacked, jmm.sgda, PROBLEM,
+                           at_once=k).compile() for k in (None, 3)}
+    few, every = (made[k].memory_analysis().temp_size_in_bytes for k in (3, None))
+    assert few < 0.4 * every
+    one, other = (made[k](keys, START, dataset(), stacked)[0] for k in (3, None))
+    chex.assert_trees_all_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_lengths_that_shape_the_program_are_refused():
+    keys = jax.random.split(jax.random.key(0), (2, 1))
+    query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(1.0, 1.0), population=20)
+
+    class Twice:
+        """Says that it does two things."""
+
+        init, update = jmm.sgda.init, jmm.sgda.update
+
+        @staticmethod
+        def mechanism(hyper):
+            return jmm.Sequence(parts=(jmm.sgda.mechanism(hyper),) * 2)
+
+    hypers = jmm.stack([jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=t)
+                        for t in (3, 5)])
+    with pytest.raises(ValueError, match="repeats one query"):
+        jmm.sweep(keys, START, dataset(), hypers, Twice, PROBLEM)
+    with pytest.raises(ValueError, match="times"):
+        jmm.run(keys[0, 0], START, dataset(), hypers, jmm.sgda, PROBLEM)
+    with pytest.raises(ValueError, match="at_once"):
+        jmm.sweep(keys, START, dataset(), hypers, jmm.sgda, PROBLEM, at_once=0)
+
+
+@pytest.mark.slow
+def test_a_bar_counts_the_runs_and_changes_nothing(uneven, capsys):
+    hypers, keys, data, _ = uneven
+    stacked = jmm.stack(hypers)
+    plain = sweep(keys, START, data, stacked, jmm.sgda, PROBLEM, path, at_once=4)
+    for _ in range(2):  # one program, two bars
+        shown = sweep(keys, START, data, stacked, jmm.sgda, PROBLEM, path, at_once=4,
+                      progress=True)
+        jax.effects_barrier()
+        chex.assert_trees_all_equal(shown, plain)
+        assert "6/6" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_observations_come_back_a_round_each():
+    state, trace = jmm.run(jax.random.key(0), START, dataset(), hyper(), jmm.sgda, PROBLEM,
+                           observe=lambda s: s.spent)
+    np.testing.assert_array_equal(trace, np.arange(1, 41))
+    assert int(state.spent) == 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 7, 40, 1000])
+def test_fit_is_run_in_pieces(every):
+    one, _ = jax.jit(jmm.run, static_argnames=("algorithm", "problem"))(
+        jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM)
+    seen = []
+    done = jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5,
+                   every=every, progress=False, callback=lambda s: seen.append(int(s.spent)))
+    chex.assert_trees_all_close(done.state, one, rtol=1e-12, atol=1e-12)
+    assert seen == sorted({*range(every, 41, every), 40})
+    assert done.statement.spent == 40
+    assert 0.99 < done.statement.epsilon <= 1.0
+    assert bool(jnp.all(START.w == 0))  # the caller's point was not donated away
+
+
+@pytest.mark.slow
+def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
+    def go(folder, callback=None):
+        return jmm.fit(jax.random.key(3), START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5,
+                       every=8, checkpoint=folder, progress=False, callback=callback)
+
+    def crash(state):
+        if state.spent == 24:
+            raise KeyboardInterrupt
+
+    whole = go(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "broken", crash)
+    seen = []
+    resumed = go(tmp_path / "broken", lambda s: seen.append(int(s.spent)))
+    assert seen == [32, 40]  # it went on, and did not start over
+    chex.assert_trees_all_equal(resumed.state, whole.state)
+    again = go(tmp_path / "broken")  # nothing is left to do, and nothing is spent twice
+    chex.assert_trees_all_equal(again.state, whole.state)
+    assert again.statement == whole.statement
+
+
+SCRIPT = textwrap.dedent("""
+    import os, signal, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import jaxminimax as jmm
+    from jaxminimax import Saddle
+
+    kill_at = int(sys.argv[1])
+    data = tuple(jax.random.normal(k, (200, 4)) for k in jax.random.split(jax.random.key(1)))
+    problem = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
+    query = jmm.Query(clip=Saddle(2.0, 1.0), noise_multiplier=Saddle(2.0, 2.0), population=200,
+                      sampling=jmm.Poisson(rate=0.1))
+    hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.2, 0.2), iterations=40)
+
+    def kill(state):
+        if int(state.spent) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for folder in sys.argv[2:]:
+        done = jmm.fit(jax.random.key(3), Saddle(jnp.zeros(4), jnp.zeros(4)), data, hyper, jmm.sgda,
+                       problem, delta=1e-5, every=8, checkpoint=folder, progress=False,
+                       callback=kill)
+        np.savez(folder + ".npz", w=done.state.z.w, v=done.state.average.v, spent=done.state.spent)
+""")
+
+
+@pytest.mark.slow
+def test_a_killed_process_resumes_bit_for_bit_in_float32(tmp_path):
+    def go(kill_at, *folders):
+        command = [sys.executable, "-c", SCRIPT, str(kill_at)]
+        flags = " ".join(f"--{name}={str(value).lower()}" for name, value in QUICK.items())
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        return subprocess.run(command + [str(tmp_path / x) for x in folders], env=environment,
+                              check=False, capture_output=True, text=True)
+
+    assert go(16, "killed").returncode == -signal.SIGKILL
+    assert not (tmp_path / "killed.npz").exists()
+    done = go(-1, "killed", "whole")  # one goes on, one starts afresh
+    assert done.returncode == 0, done.stderr
+    one, other = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "killed.npz")
+    assert one["w"].dtype == np.float32
+    for name in ("w", "v", "spent"):
+        np.testing.assert_array_equal(one[name], other[name])
+    assert other["spent"] == 40
+
+
+@pytest.mark.slow
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    def go(seed=3, epsilon=1.0, algorithm=jmm.sgda):
+        return jmm.fit(jax.random.key(seed), START, dataset(), hyper(epsilon), algorithm, PROBLEM,
+                       delta=1e-5, checkpoint=tmp_path / "a", every=20, progress=False)
+
+    go()
+    with pytest.raises(ValueError, match="another key"):
+        go(seed=4)  # other noise for rounds that were released: a budget spent twice
+    with pytest.raises(ValueError, match="another mechanism"):
+        go(epsilon=2.0)
+
+
+def test_a_folder_never_holds_the_key(tmp_path):
+    key = jax.random.wrap_key_data(jnp.array([0xDEADBEEF, 0xFEEDFACE], jnp.uint32))
+    jmm.fit(key, START, dataset(), hyper(), jmm.sgda, PROBLEM, delta=1e-5, every=20,
+            checkpoint=tmp_path / "a", progress=False)
+    words = [b"\xef\xbe\xad\xde", b"\xde\xad\xbe\xef", b"3735928559", b"4277009102"]
+    for path in (tmp_path / "a").rglob("*"):
+        if path.is_file():
+            assert not any(word in path.read_bytes() for word in words)
+
+
+def test_a_bad_description_is_refused_before_data_are_touched():
+    query = jmm.Query(clip=Saddle(0.0, 1.0), noise_multiplier=Saddle(1.0, 1.0), population=N)
+    bad = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=3)
+    with pytest.raises(ValueError, match=r"clip\.w"):
+        jmm.run(jax.random.key(0), START, None, bad, jmm.sgda, PROBLEM)
+    with pytest.raises(ValueError, match=r"clip\.w"):
+        jmm.fit(jax.random.key(0), START, None, bad, jmm.sgda, PROBLEM, delta=1e-5)

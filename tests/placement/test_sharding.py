@@ -1,0 +1,354 @@
+"""On any number of devices and processes: the same run, the same epsilon, and one noise.
+
+A process has one number of devices, so the work is done in `mesh_worker`, started once as four
+processes, the last of which is killed, once as two processes of 2 devices, and once as one process
+of 8 forced devices.
+"""
+
+import json
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+WORKER = pathlib.Path(__file__).parents[1] / "helpers/mesh_worker.py"
+ROUNDING = 1e-14  # float64 numbers near 1
+GRID = 1e-5  # blocks are made of other rows, and each is rounded to the grid
+
+pytestmark = pytest.mark.slow  # its workers run for two minutes
+SAMPLINGS = ("full", "poisson", "fixed", "narrow", "replacement", "disjoint")
+DEVICES = (1, 2, 4, 8)
+
+
+def start(*arguments):
+    return subprocess.Popen([sys.executable, "-W", "error", str(WORKER), *map(str, arguments)],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def results(workers):
+    """What the workers found; none may fail."""
+    try:
+        said = [worker.communicate(timeout=900)[0] for worker, _ in workers]
+    finally:
+        for worker, _ in workers:
+            worker.kill()
+    for (worker, _), words in zip(workers, said, strict=True):
+        assert worker.returncode == 0, words[-3000:]
+    return [json.loads(out.read_text()) for _, out in workers]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory):
+    """What four processes found until the last was killed, and the folder of what they saved."""
+    folder, port = tmp_path_factory.mktemp("four"), free_port()
+    outs = [folder / f"{number}.json" for number in range(4)]
+    workers = [start("process", out, number, port, 4) for number, out in enumerate(outs)]
+    try:
+        said = workers[3].communicate(timeout=900)[0]
+        assert workers[3].returncode == -signal.SIGKILL, said[-3000:]
+    finally:
+        for worker in workers:  # which wait for the one that is gone
+            worker.kill()
+            worker.communicate()
+    return folder, [json.loads(out.read_text()) for out in outs]
+
+
+@pytest.fixture(scope="module")
+def processes(lost, tmp_path_factory):
+    folder, port = tmp_path_factory.mktemp("processes"), free_port()
+    shutil.copytree(lost[0] / "killed", folder / "killed")
+    outs = [folder / f"{number}.json" for number in range(2)]
+    return results([(start("process", out, number, port, 2), out)
+                    for number, out in enumerate(outs)])
+
+
+@pytest.fixture(scope="module")
+def found(lost, processes, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("devices")
+    shutil.copytree(lost[0] / "killed", folder / "killed")
+    shutil.copytree(tmp_path_factory.getbasetemp() / "processes0" / "half", folder / "half")
+    return results([(start("devices", folder / "found.json"), folder / "found.json")])[0]
+
+
+@pytest.mark.parametrize("count", DEVICES)
+def test_a_run_is_the_same_on_any_number_of_devices_and_costs_the_same(found, count):
+    assert found[f"run {count}"] < GRID
+    assert found[f"statement {count}"]
+    one, many = found[f"epsilon {count}"]
+    assert one == many > 0
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_run_without_noise_is_the_same_to_the_last_digits(found, count):
+    assert found[f"silent run {count}"] < ROUNDING
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_every_sampling_reads_the_same_rows(found, name):
+    """With noise, and without, where nothing but the sample decides."""
+    assert found[f"equal {name}"] < GRID
+    assert found[f"silent {name}"] < ROUNDING
+    # what one device refuses, eight do: a sample that does not fit, one release too many
+    refused = found[f"refused {name}"]
+    assert refused[-1]
+    assert any(refused[:-1]) == (name == "narrow")
+    assert not all(refused)
+
+
+def test_a_shard_takes_as_many_passes_as_its_sample_needs(found):
+    assert found["passes poisson"] < GRID
+    assert found["bug one pass"] > 0.01
+
+
+def test_a_saved_state_goes_on_on_other_devices(found):
+    assert found["resumed"] < GRID
+    assert found["resumed statement"]
+    assert found["scanned"] < GRID
+
+
+@pytest.mark.parametrize("name", ["extragradient", "recursive_sgda"])
+def test_algorithms_of_several_releases_or_parts_are_the_same(found, name):
+    assert found[f"algorithm {name}"] < GRID
+    assert found[f"algorithm statement {name}"]
+
+
+def test_an_operator_that_draws_has_the_keys_of_its_rows_on_every_mesh(found):
+    assert max(found[f"drawn {how}"] for how in ("full", "in passes")) < GRID
+    assert found["bug keys of places"] > 1e-3
+
+
+def test_every_shard_puts_its_rows_into_slots_in_an_order_of_its_own(found):
+    """In one order for all, where the others lie would tell whether a record is before them."""
+    np.testing.assert_array_equal(found["slots"], np.tile(np.arange(1, 27), (7, 1)))
+    assert found["same slots"] < 0.4
+
+
+@pytest.mark.parametrize("how", ["everywhere", "backwards"])
+def test_rows_that_are_on_the_devices_already_count_once_each(found, how):
+    assert found[f"placed {how}"] < GRID
+
+
+def test_rows_have_the_same_fingerprint_wherever_they_are(found, processes):
+    assert [here["marks"] for here in (found, *processes)] == [1, 1, 1]
+
+
+def test_a_second_axis_holds_copies_or_parameters(found):
+    assert found["two axes"] < GRID
+    assert found["parameters spread"] < GRID
+    assert found["still spread"]
+    assert "axis 'data'" in found["refused parameters over data"]
+
+
+def test_a_record_is_clipped_once_in_whatever_shard_it_is(found):
+    """203 equal records add up to 203 clip norms, and swapping one moves that by two."""
+    np.testing.assert_allclose(found["all"], 203, rtol=1e-12)
+    np.testing.assert_allclose(found["moved"], 2, rtol=1e-9)
+    assert found["moved unclipped"] > 1e3
+
+
+def test_the_noise_is_the_described_one_and_not_every_devices(found):
+    assert max(abs(x - 1) for x in found["noise scale"]) < 0.04  # 3000 numbers: 3 deviations
+    assert found["bug half of the noise"] > 0.4
+    assert found["bug noise of every device"] > 1
+
+
+@pytest.mark.parametrize("bug", ["no sum", "sum of sums", "padding counts", "a shard twice"])
+def test_what_goes_wrong_in_the_sum_shows(found, bug):
+    assert found["cut"] < ROUNDING
+    assert found[f"bug {bug}"] > 1e-3
+
+
+def test_what_does_not_run_on_a_mesh_is_refused(found):
+    assert "give the arrays themselves" in found["hosts"]
+    for words, said in found["refused"].items():
+        assert words in said
+
+
+def test_a_release_moves_the_parameters_once_and_nothing_else(found):
+    """And the arithmetic of a device falls with its rows."""
+    for made, size in zip(found["collectives"], found["size"], strict=True):
+        assert {kind for kind, _ in made} == {"all-reduce"}
+        # integers of 32 bits, where the point is float64; float sums in a branch without noise
+        assert sum(moved for _, moved in made) == size // 2
+    flops, rows = found["share"]
+    assert 0.6 * rows < flops < 1.02 * rows  # every device draws the sample and the noise
+    assert rows > 2  # not 4: each has room for a sample that falls unevenly
+
+
+# --- data on the hosts ---
+
+
+def test_data_on_the_host_make_the_run_of_the_mesh_in_memory_bit_for_bit(found):
+    assert found["host poisson"] == found["host disjoint"] == 0
+    assert found["host run"] == 0
+    assert found["host statement"]
+    assert found["host passes"] < ROUNDING
+    assert found["host resumed"] < GRID
+
+
+def test_a_shard_that_was_sent_other_rows_makes_nan_of_the_release(found):
+    assert found["host sound"] == [False, False, False, True]  # the last is one too many
+    assert found["host wrong row"] == [False, True, False, True]
+    assert all(found["host swapped shards"])
+    assert all(found["host other releases"])
+    assert found["bug one mark"] == [True, False, False, True]  # release 0 was not sent
+    assert "another description" in found["host refused"]
+
+
+# --- groups, certified solutions, single records ---
+
+
+def test_releases_of_groups_are_the_same_on_any_number_of_devices(found):
+    """Of all groups, of one, of a sample of it, and of losses; with noise, and without."""
+    for name in ("all 2", "all 8", "full", "poisson", "losses"):
+        assert found[f"groups {name} 1.0"] < GRID
+        assert found[f"groups {name} 0.0"] < ROUNDING
+    for name in ("full", "poisson"):
+        assert found[f"groups refused {name}"] == [False, False, False, True]
+
+
+def test_a_record_of_a_group_is_clipped_once_in_whatever_shard_it_is(found):
+    """9 equal records add up to 9 clip norms; swapping one moves that by two, and losses by two."""
+    np.testing.assert_allclose(found["groups all clips"], 9, rtol=1e-12)
+    np.testing.assert_allclose(found["groups moved"], 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bug", ["group's mask", "shards' mask"])
+def test_rows_that_are_no_records_show_if_they_count(found, bug):
+    assert found[f"groups bug {bug}"] > 0.1
+
+
+def test_the_noise_on_groups_is_the_described_one_and_not_every_devices(found):
+    assert abs(found["groups noise scale"] - 1) < 0.04  # 3000 numbers: 3 deviations
+    assert found["groups bug noise of every device"] > 1
+
+
+def test_solutions_on_a_mesh_are_certified_and_those_of_one_device(found):
+    assert found["certified"]
+    assert found["silent points"] < ROUNDING
+    assert found["points"] < GRID
+    assert found["unsolved"] == 0  # all NaN: what is not certified is not released
+
+
+@pytest.mark.parametrize("bug", ["sum of one shard", "other rows", "padding counts"])
+def test_what_goes_wrong_with_the_rows_of_a_solution_shows(found, bug):
+    assert found[f"points bug {bug}"] > 1e-3
+
+
+def test_single_records_are_those_of_one_device_bit_for_bit(found):
+    assert found["singly"] < GRID  # what is released of them
+    assert found["records"] == 0
+    assert found["bits"]  # -0 and all, of every kind of number
+    assert found["beyond"] == [False, False, False]
+
+
+def test_a_run_over_groups_goes_on_on_other_devices_and_costs_the_same(found):
+    assert found["groups run"] < GRID
+    assert found["groups statement"]
+    assert found["groups marks"] == 1
+    assert "by_group" in found["groups ungrouped"]
+
+
+def test_two_processes_feed_their_own_rows_of_every_group(found, processes):
+    one, other = processes
+    assert one["groups bytes"] == other["groups bytes"]
+    for mine in processes:
+        assert mine["groups epsilon"] == found["groups epsilon"] > 0
+        assert mine["groups mark"]
+        for name in ("groups state", "phase"):
+            np.testing.assert_allclose(np.hstack(mine[name]), np.hstack(found[name]), atol=GRID)
+
+
+# --- two processes ---
+
+
+def test_two_processes_feed_their_own_rows_and_end_alike(processes):
+    one, other = processes
+    assert sorted(one["rows"] + other["rows"]) == list(range(203))
+    assert not set(one["rows"]) & set(other["rows"])
+    assert one["bytes"] == other["bytes"]  # different noise would give the sum away
+    for mine in processes:
+        assert mine["equal"] < GRID
+        assert mine["equal handed"] < GRID
+        assert mine["statement"]
+        assert mine["saved"] == 0
+    assert one["epsilon"] == other["epsilon"]
+    assert one["secret"] == other["secret"]
+
+
+def test_two_processes_send_their_own_rows_from_their_hosts(processes):
+    for mine in processes:
+        assert mine["host equal"] == 0
+        assert mine["host statement"]
+        assert mine["host mark"]
+        assert mine["host wrong row"]
+        assert len(mine["host refused"]) == 5
+        for words, said in mine["host refused"].items():
+            assert words in said
+
+
+def test_processes_that_do_not_agree_are_refused(processes):
+    for mine in processes:
+        assert len(mine["refused"]) == 10
+        for words, said in mine["refused"].items():
+            assert words in said
+
+
+# --- shards, parameters and copies of rows in several processes ---
+
+
+def test_eight_shards_are_the_same_to_the_last_bit_on_any_devices_and_processes(
+        found, processes, lost):
+    one = [found["bits 1"], found["epsilon 1"][0]]
+    assert all(found[f"bits {count}"] == one[0] for count in DEVICES)
+    assert [[mine["bytes"], mine["epsilon"]] for mine in processes] == [one] * 2
+    assert [mine["shards"] for mine in lost[1]] == [one] * 4
+
+
+def test_a_run_of_which_a_process_was_killed_goes_on_on_fewer_to_the_same_last_bit(
+        found, processes):
+    """The state that it died in was written by all and has no name, so the one before is valid."""
+    unfinished = [name for name in found["saved of killed"] if name not in ("1", "2")]
+    assert {"1", "2"} <= set(found["saved of killed"])
+    assert unfinished
+    assert all(name.startswith("3.") for name in unfinished)
+    for goes_on in (found, *processes):
+        assert goes_on["resumed shards"] == found["bits 1"]
+    for said in found["refused shards"]:
+        assert "another number of shards" in said
+
+
+def test_parameters_and_copies_of_rows_may_lie_in_several_processes(found, processes):
+    for mine in processes:
+        assert mine["across"] < GRID
+        assert mine["statement across"]
+        assert mine["held"] == [[2], [2]]  # of 4, so that no process could save them all
+        assert mine["resumed across"] == 0
+        assert mine["seen"] == [4]
+        assert len(set(mine["marks across"])) == 1
+        assert len(mine["refused across"]) == 2
+        for words, said in mine["refused across"].items():
+            assert words in said
+    assert found["resumed parameters"] < GRID
+
+
+def test_copies_of_rows_that_differ_in_one_bit_are_not_released(processes):
+    for mine in processes:
+        assert "Copies of the rows differ" in mine["copies"]
+        assert mine["sound"] == [False, False, False, True]
+        assert True in mine["read"][:3]
+        assert False in mine["read"][:3]
+        assert mine["wrong"] == mine["read"]
+        assert mine["bug no comparison"] == mine["sound"]
+        assert mine["bug copies"] == "no refusal"

@@ -1,0 +1,260 @@
+"""What all doors share: when they are shut, what they refuse, and that no two uses share a key."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxminimax as jmm
+from jaxminimax import Saddle
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.releases import opening, reading
+from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
+from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
+from jaxminimax.releases.solutions import release_group_solution, release_resolvent
+from jaxminimax.releases.stream import next_pair, release_leaf
+from jaxminimax.releases.sums import noisy_operator, release
+
+KEY, ZERO = jax.random.key(3), jnp.int32(0)
+N, SIZES = 8, (4, 6)
+ROWS = jnp.linspace(-1.0, 1.0, 2 * N).reshape(N, 2)
+GROUPS = jnp.linspace(-1.0, 1.0, 24).reshape(2, 6, 2)
+W = jnp.full(2, 0.1)
+Z = Saddle(W, ())
+
+
+def loss(w, x):
+    return 0.5 * jnp.square(w @ x)
+
+
+SINGLE = jmm.Problem(jmm.saddle_operator(lambda w, v, x: loss(w, x)))
+GROUPED = jmm.problems.worst_group(loss, jmm.problems.ball(1.0), lipschitz=4.0, bound=2.0,
+                                   smooth=2.0, convex=True)
+
+
+class Door(NamedTuple):
+    """A door and a description that it answers.
+
+    Attributes:
+      opened: the released, of (key, mechanism, spent, data).
+      mechanism: allows `limit` releases.
+      limit: of releases.
+      data: as described.
+      refused: what the message says of other rows.
+    """
+
+    opened: Callable[[Any, Any, Any, Any], Any]
+    mechanism: Any
+    limit: int
+    data: Any
+    refused: str
+
+
+def doors():
+    query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
+    half = dataclasses.replace(query, population=N // 2)
+    point = jmm.proximal.certified(jmm.mechanism.Resolvent(
+        bound=4.0, prox=8.0, lipschitz=4.0, diameter=10.0, population=N, noise_multiplier=1.0,
+        assumes="lipschitz"))
+    gradients = jmm.GroupGradients(clip=1.0, noise_multiplier=1.0, sizes=SIZES)
+    losses = jmm.GroupLosses(bound=1.0, noise_multiplier=1.0, sizes=SIZES, times=3)
+    solution = jmm.phased_erm.certified(jmm.mechanism.GroupSolution(
+        lipschitz=4.0, bound=2.0, smooth=2.0, diameter=2.0, reg_w=2.0, reg_lam=1.0, slack=0.1,
+        noise_multiplier=1.0, sizes=SIZES, phases=2))
+    tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=3)
+    one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=1.0, times=3)
+    groups = dict(data=GROUPS, refused=r"2 groups of up to 6 records: use problems\.by_group")
+    return {
+        "sum": Door(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
+                    jmm.Repeat(query=query, times=3), 3, ROWS, f"population={N}"),
+        "sum of a part": Door(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
+                              jmm.Repeat(query=half, times=2, parts=2), 4, ROWS,
+                              f"2 parts of {N // 2} records"),
+        "proximal point": Door(lambda key, m, k, x: release_resolvent(key, m, k, SINGLE, Z, x).w,
+                               jmm.Repeat(query=point, times=2), 2, ROWS, f"population={N}"),
+        "group gradient": Door(
+            lambda key, m, k, x: release_group_gradient(key, m, k, GROUPED, W, x, jnp.int32(1)),
+            jmm.Repeat(query=gradients, times=3), 3, **groups),
+        "all groups' gradient": Door(
+            lambda key, m, k, x: release_weighted_gradient(key, m, k, GROUPED, W, x,
+                                                      jnp.array([0.9, 0.1])),
+            jmm.Repeat(query=dataclasses.replace(gradients, groups="all"), times=3), 3, **groups),
+        "group losses": Door(lambda key, m, k, x: release_group_losses(key, m, k, GROUPED, W, x),
+                             losses, 3, **groups),
+        "Gaussian losses": Door(lambda key, m, k, x: release_group_losses(key, m, k, GROUPED, W, x),
+                                dataclasses.replace(losses, noise="gaussian"), 3, **groups),
+        "largest loss": Door(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
+                             dataclasses.replace(losses, only_argmax=True), 3, **groups),
+        "selection": Door(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
+                          jmm.mechanism.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES,
+                                                  times=3), 3,
+                          **groups),
+        "solution": Door(lambda key, m, k, x: release_group_solution(key, m, k, GROUPED, W, x),
+                         solution, 2, **groups),
+        "leaf": Door(lambda key, m, k, x: release_leaf(key, m, k, SINGLE, Z, x, (ZERO,)).w,
+                     tree, 3, ROWS, "the same for every array"),
+        "loss": Door(lambda key, m, k, x: release_loss(key, m, k, GROUPED, W, x, (ZERO, ZERO)),
+                     one, 3, GROUPS, "the same for every array"),
+    }
+
+
+DOORS = doors()
+every_door = pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+
+
+# --- when a door is shut ---
+
+
+@every_door
+def test_a_release_is_answered_as_often_as_described_and_then_no_more(door):
+    opened = jax.jit(lambda k: door.opened(KEY, door.mechanism, k, door.data))
+    answers = set()
+    for spent in (-1, 0, door.limit - 1, door.limit, 2**31 - 1, -2**31):
+        found = np.asarray(opened(jnp.int32(spent)))
+        if 0 <= spent < door.limit:
+            assert np.all(found >= 0 if found.dtype == np.int32 else np.isfinite(found))
+            np.testing.assert_array_equal(found, opened(jnp.int32(spent)))
+            answers.add(found.tobytes())
+        else:
+            assert np.all(found == -1 if found.dtype == np.int32 else np.isnan(found))
+    assert len(answers) == 2 or found.dtype == np.int32  # each has its own noise
+
+
+@every_door
+@pytest.mark.parametrize(("spent", "said"), [
+    (jnp.float32(1), "spent must be an integer, got float32"),
+    (0.0, "spent must be an integer, got float"),
+    (True, "spent must be an integer, got bool"),
+    (jnp.zeros(2, jnp.int32), r"spent must be one number, got shape \(2,\)"),
+])
+def test_what_was_spent_is_one_integer(door, spent, said):
+    with pytest.raises(ValueError, match=said):
+        jax.eval_shape(lambda x: door.opened(KEY, door.mechanism, spent, x), door.data)
+
+
+@every_door
+def test_noise_that_was_never_set_is_no_noise_of_zero(door):
+    def without(mechanism):
+        if isinstance(mechanism, jmm.Repeat):
+            return dataclasses.replace(mechanism, query=without(mechanism.query))
+        return dataclasses.replace(mechanism, noise_multiplier=None)
+
+    with pytest.raises(ValueError, match=r"noise_multiplier is not set: calibrate\("):
+        jax.eval_shape(lambda x: door.opened(KEY, without(door.mechanism), ZERO, x), door.data)
+
+
+@every_door
+def test_other_rows_than_described_are_refused(door):
+    """Fewer of them, or arrays that disagree."""
+    unlike = (door.data, door.data[..., :-1, :])
+    fewer = (door.data[..., :-1, :],) * 2
+    alone = door in (DOORS["leaf"], DOORS["loss"])  # of which no number of rows is described
+    for data in (unlike,) if alone else (unlike, fewer):
+        with pytest.raises(ValueError, match=f"data has leading axes .*{door.refused}"):
+            jax.eval_shape(lambda x: door.opened(KEY, door.mechanism, ZERO, x), data)
+
+
+def test_a_place_has_a_number_for_each_axis_that_there_is():
+    with pytest.raises(ValueError, match="named by 2"):
+        reading.record_at(jnp.zeros(5), (ZERO, ZERO))
+    with pytest.raises(ValueError, match="groups of up to"):
+        next_pair(jnp.zeros(2, jnp.int32), ZERO, SIZES, ROWS)
+
+
+# --- keys ---
+
+
+def streams_of(function, *args):
+    """What all keys of releases that a function makes are folded with."""
+    found = []
+
+    def noted(key, stream, number):
+        found.append(stream)
+        return made(key, stream, number)
+
+    made = opening._of_release
+    with mock.patch.object(opening, "_of_release", noted):
+        jax.eval_shape(function, *args)
+    return found
+
+
+@every_door
+@pytest.mark.parametrize("place", [0, 3])
+def test_all_keys_of_a_release_are_of_its_place(door, place):
+    described = dataclasses.replace(door.mechanism, place=place)
+    found = streams_of(lambda x: door.opened(KEY, described, ZERO, x), door.data)
+    assert found
+    assert {stream // 256 for stream in found} == {place}
+
+
+def test_what_operators_and_public_terms_draw_is_of_a_place_too():
+    problem = jmm.Problem(lambda z, x, key: Saddle(x * jax.random.normal(key, (2,)), ()),
+                          random=True, public=lambda z, key: z)
+    described = dataclasses.replace(DOORS["sum"].mechanism, place=3)
+    found = streams_of(lambda x: noisy_operator(KEY, described, ZERO, problem, Z, x), ROWS)
+    assert len(found) == 3
+    assert {stream // 256 for stream in found} == {3}
+
+
+def test_correlated_noise_is_of_a_place_too():
+    both = Saddle(1.0, None)
+    banded = jmm.Query(clip=both, noise_multiplier=both, population=N, bands=2,
+                       sampling=jmm.Disjoint(batch=2))
+    sums = jmm.mechanism.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=2)
+    for opened, described in ((DOORS["sum"].opened, jmm.Repeat(query=banded, times=4)),
+                              (DOORS["leaf"].opened, sums)):
+        placed = dataclasses.replace(described, place=3)
+        found = streams_of(lambda x, f=opened, m=placed: f(KEY, m, ZERO, x), ROWS)
+        assert {stream // 256 for stream in found} == {3}
+        assert len(set(found)) == 2
+
+
+def words(keys):
+    return [tuple(np.asarray(row).tolist()) for row in np.asarray(jax.random.key_data(keys))]
+
+
+def nodes(most):
+    """The numbers of a tree's nodes, level by level."""
+    return [(2 * j - 1) << level for level in range(most.bit_length())
+            for j in range(1, (most >> level) + 1)]
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_no_two_uses_of_a_runs_key_have_the_same_key(generator):
+    """Kinds, numbers, sample and noise, what these are folded with, and what users make."""
+    key = jax.random.key(7, impl=generator)
+    numbers = jnp.asarray([*range(130), 2**16, 2**31 - 2, 2**31 - 1], jnp.uint32)
+    made = words(jax.random.split(key, 300))
+    made += words(jax.vmap(lambda i: jax.random.fold_in(key, i))(
+        jnp.asarray([*range(300, 400), 0x6D6763, 0x647261, 2**31 - 1], jnp.uint32)))
+    for kind in opening.Kind:
+        keys = jax.vmap(lambda k, kind=kind: opening.keys_of_release(key, kind, k))(numbers)
+        of_release = jax.vmap(lambda k, kind=kind: fold_in(
+            key, k + jnp.uint32(2**31), kind))(numbers)
+        made += words(of_release) + words(keys.sample) + words(keys.noise)
+        for i in range(4):
+            made += words(jax.vmap(lambda k, i=i: fold_in(k, i))(keys.noise))
+    assert len(set(made)) == len(made) > 5000
+
+
+def test_a_release_of_the_first_kind_has_the_keys_that_fold_in_makes():
+    """So that saved runs go on as they began."""
+    for number, generator in itertools.product((0, 5, 2**31 - 1), ("threefry2x32", "rbg")):
+        key = jax.random.key(7, impl=generator)
+        own = jax.random.fold_in(key, jnp.uint32(2**31 + number))
+        found = opening.keys_of_release(key, opening.Kind.MEAN, jnp.int32(number))
+        assert words(jnp.stack(list(found))) == words(
+            jnp.stack([jax.random.fold_in(own, i) for i in (0, 1)]))
+
+
+def test_nodes_of_a_tree_have_different_numbers_and_no_more_bits_than_there_are():
+    assert len(set(nodes(1000))) == len(nodes(1000)) > 1990
+    level = np.arange(31)
+    last = (2 * ((2**31 - 1) >> level) - 1) << level
+    assert last.max() < 2**32

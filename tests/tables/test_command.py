@@ -1,0 +1,338 @@
+"""Tables from the command line: what must be told, what is charged, and runs that go on."""
+
+import decimal
+import json
+import math
+import stat
+
+import jax
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import jaxminimax as jmm
+from jaxminimax import __main__ as main
+from jaxminimax.estimators import PrivateAUCClassifier
+from jaxminimax.tables import (
+    Category,
+    Charged,
+    Number,
+    Schema,
+    columns,
+    command,
+    defaults,
+    files,
+    report,
+    rule,
+    scorer,
+    statistics,
+    train,
+    unfinished,
+)
+
+SCHEMA = Schema({"a": Charged(), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1)
+
+
+def made(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"a": rng.normal(40, 10, n), "b": rng.uniform(0, 1, n),
+                          "c": rng.choice(["u", "v"], n)})
+    table["y"] = (rng.uniform(size=n) < 1 / (1 + np.exp(-(table.a - 40) / 5))).astype(int)
+    return table
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize("text", [
+    "a,b,y\n1,u,yes\n2,v,no\n", "\ufeffa;b;y\r\n1;u;yes\r\n2;v;no\r\n",
+    "a\tb\ty\n1\tu\tyes\n2\tv\tno",
+    '\n"a", "b", y\n1, "u", yes\n2, v, no\n', "a|b|y\r1|u|yes\r2|v|no\r"])
+def test_separators_marks_and_line_ends_are_read_off_the_header(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8", newline="")
+    frame = files.read(path)
+    assert frame.to_dict("list") == {"a": ["1", "2"], "b": ["u", "v"], "y": ["yes", "no"]}
+
+
+def test_quoted_names_and_cells_may_hold_separators(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('"a;b";"c\nd"\n"1;2";"x,y"\n', encoding="utf-8")
+    assert files.read(path).to_dict("list") == {"a;b": ["1;2"], "c\nd": ["x,y"]}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("a,a,y\n1,2,3\n", "several columns are named 'a'"), ("", "no header line"),
+    ("a,y\n1,2\n1,2,3\n", "line 3"), ("a,y\n1,2\n1\r,2\n", "line 3 has a carriage return"),
+    ("a,y\r1,2\r1\n,2\r", "line 1 has a carriage return")])
+def test_a_file_that_is_no_table_is_refused(tmp_path, text, message):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        files.read(path)
+
+
+def test_bytes_that_are_no_text_spoil_their_cell_alone(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,b\n\xe9,1\nu,2\n")
+    assert files.read(path).to_dict("list") == {"a": ["\udce9", "u"], "b": ["1", "2"]}
+
+
+def test_parquet_and_polars_are_the_same_table(tmp_path):
+    table = made(30)
+    table.to_parquet(tmp_path / "t.parquet")
+    schema = Schema({"a": Number(0, 80), "c": Category(("u", "v"))}, "y", 1)
+    for other in (files.read(tmp_path / "t.parquet"), pl.DataFrame(table.to_dict("list")),
+                  pyarrow.table(table.to_dict("list"))):
+        assert np.array_equal(schema.features(other), schema.features(table))
+        assert np.array_equal(schema.labels(other), schema.labels(table))
+
+
+def test_estimators_take_polars_frames():
+    frame = pl.DataFrame(made(30).drop(columns="y").to_dict("list"))
+    y = np.arange(30) % 2
+    kinds = {"a": Number(0, 80), "b": Number(0, 1)}
+    told, _ = PrivateAUCClassifier(schema=kinds)._table(frame, y)
+    assert np.array_equal(Schema(kinds, "y", 1).features(told)[:, 1],
+                          Schema(kinds, "y", 1).features(made(30))[:, 1])
+    numbers, _ = PrivateAUCClassifier(bounds=(0, 1))._table(frame.select("a", "b"), y)
+    assert np.allclose(numbers["x0"], frame["a"].to_numpy())
+
+
+@pytest.mark.parametrize("read", [columns.as_numbers, columns.as_words])
+def test_a_cell_reads_alike_in_any_company(read):
+    cells = [1, True, 1.0, "1", "1.0", " 1 ", b"1", decimal.Decimal("1.50"), 1.5, "1.50", None,
+             "TRUE", "true", False, 0, float("nan"), "", np.float32(1.5), [1], pd.NaT]
+    company = np.empty(len(cells), object)
+    company[:] = cells
+    whole = read(company)
+    for cell, one in zip(cells, whole, strict=True):
+        alone = np.empty(1, object)
+        alone[0] = cell
+        assert read(alone)[0] == one or (one != one and read(alone)[0] != read(alone)[0])
+
+
+def test_two_columns_of_one_name_and_of_two_lengths_are_refused():
+    schema = Schema({"a": Number(0, 80), "b": Number(0, 1)}, "y", 1)
+    twice = pd.concat([made(5), made(5)[["a"]]], axis=1)
+    with pytest.raises(ValueError, match="2 columns 'a'"):
+        schema.features(twice)
+    with pytest.raises(ValueError, match="one length"):
+        schema.features({"a": [1, 2], "b": [1], "y": [0, 1]})
+
+
+# --- what must be told ---
+
+
+def told(*given):
+    base = ["train", "t.csv", "--epsilon", "1", "--delta", "1e-6"]
+    from jaxminimax import options as parsers
+    return parsers.parser("", command.add).parse_args([*base, *given])
+
+
+def test_options_stand_for_a_schema():
+    args = told("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
+                "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
+    assert command.schema_of(args, ["a", "b", "c", "y", "who"], 400) == Schema(
+        SCHEMA.columns, "y", 1, "who", 3)
+    assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ((), r"(?s)--label NAME.*of age, job.*userId: by its name it says who.*epsilon = 0\.\d+"),
+    (("--label", "y", "--positive", "1", "--numeric", "age"), r"no range.*--ranges charged"),
+    (("--label", "y", "--positive", "1", "--numeric", "age=1-2"), "two numbers"),
+    (("--label", "y", "--positive", "1", "--categorical", "job"), "codebook"),
+    (("--schema", "s.toml", "--label", "y"), "exclude each other"),
+])
+def test_what_is_missing_is_said(given, message):
+    with pytest.raises(ValueError, match=message):
+        command.schema_of(told(*given), ["userId", "age", "job", "y"], 1000)
+
+
+@pytest.mark.parametrize(("name", "noted"), [
+    ("id", True), ("customer_id", True), ("userId", True), ("Unnamed: 0", True), ("e-mail", True),
+    ("birthdate", True), ("age", False), ("paid", False), ("monkey", False), ("valid", False)])
+def test_names_that_say_who_or_when_are_noted(name, noted):
+    assert (command.doubt(name) is not None) == noted
+
+
+def test_constants_and_categories_with_too_many_values_are_noted():
+    schema = Schema({"a": Number(0, 1), "b": Number(0, 1), "c": Category(range(20))}, "y", 1)
+    assert any(note.startswith("c: 20 values") for note in command.doubts(schema, 500))
+    assert not command.doubts(schema, 5000)
+    by = statistics.Moments(np.array([0.2, 0.2, *[0.05] * 20]),
+                            np.array([0.0401, 0.4, *[0.05] * 20]),
+                         0.5)
+    for floor, names in ((0.0025, ["a"]), (0.1, []), (None, [])):
+        one = scorer.Scorer(schema, np.zeros(23), by, floor, None)
+        assert [note.partition(":")[0] for note in command.constant(one)] == names
+
+
+def test_settings_are_said_in_words():
+    said = defaults(5000, SCHEMA, epsilon=1.0, delta=1e-6).explain()
+    for word in ("Features", "Sampler", "batch", "Clip norm", "Noise", "Rounds", "Optimiser",
+                 "momentum", "Averaging"):
+        assert word in said
+
+
+def test_a_delta_near_one_over_n_is_told_at_smaller_ones():
+    n = 5092
+    chosen = defaults(n, SCHEMA, epsilon=1.0, delta=n**-1.1)
+    found = rule.other_deltas(chosen.mechanism(), n, chosen.delta)
+    assert list(found.values()) == [jmm.epsilon(chosen.mechanism(), x) for x in (1e-6, n**-2.0)]
+    assert 1 < found["1e-06"] < list(found.values())[1]
+    assert "near 1/n" in chosen.notes()[-1]
+    assert not any("near 1/n" in x for x in defaults(n, SCHEMA, epsilon=1, delta=1e-6).notes())
+
+
+# --- standard errors ---
+
+
+def test_areas_and_their_errors_have_their_law():
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(400):
+        y = np.arange(90) < 30
+        scores = np.round(rng.normal(y * 0.8, 1.0), 1)  # with ties
+        found.append(report.area(scores, y))
+    auc, error = np.array(found, float).T
+    assert auc[-1] == pytest.approx(roc_auc_score(y, scores))
+    assert np.mean(error**2) == pytest.approx(np.var(auc), rel=0.15)
+    assert report.area([0.0, 1.0], [0, 1]) == (1.0, None)
+
+
+# --- charged ranges, and runs that go on ---
+
+
+def test_charged_ranges_are_paid_from_the_same_epsilon():
+    paid = statistics.ranges_query(4000, SCHEMA, 1.0, 1e-6)
+    chosen = defaults(4000, SCHEMA, epsilon=1.0, delta=1e-6, alongside=paid)
+    assert len(paid) == 1
+    assert paid[0] in chosen.mechanism().parts
+    assert 0.9999 < jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
+    assert statistics.ranges_query(4000, SCHEMA.without_charged(), 1.0, 1e-6) == ()
+    with pytest.raises(ValueError, match="declare"):
+        statistics.ranges_query(10**8, SCHEMA, 1.0, 1e-6)
+    with pytest.raises(ValueError, match="released by train"):
+        SCHEMA.features(made(5))
+
+
+class StoppedError(Exception):
+    """Ends a run on the way."""
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, monkeypatch):
+    table, folder = made(), tmp_path / "run"
+    monkeypatch.setattr(unfinished, "LONG", 0)
+    target = {"epsilon": 2.0, "delta": 1e-6}
+
+    def stop(state):
+        if int(state.spent) >= 30:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train(table, SCHEMA, folder=folder, callback=stop, **target)
+    assert stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
+    with unfinished.Unfinished(folder) as job:
+        key = job.key
+
+    def again(*_, **__):
+        raise AssertionError("released twice")
+
+    seen = []
+    with monkeypatch.context() as patched:
+        patched.setattr(statistics, "_release", again)
+        one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
+                    **target)
+    assert seen[0] > 30
+    whole = train(table, SCHEMA, key=key, **target)
+    assert np.array_equal(one.weights, whole.weights)
+    assert one.schema == whole.schema
+    assert not one.schema.charged
+    assert one.statement == whole.statement
+    assert 0.9999 * 2 < one.statement.epsilon <= 2
+    assert len(one.statement.sampling) == 3
+    for other, message in ((made(seed=1), "table"), (table[::-1], "table")):
+        with pytest.raises(ValueError, match=f"another {message}"):
+            train(other, SCHEMA, folder=folder, **target)
+    with pytest.raises(ValueError, match="another epsilon"):
+        train(table, SCHEMA, folder=folder, epsilon=1.0, delta=1e-6)
+    with pytest.raises(ValueError, match="another seed or key"):
+        train(table, SCHEMA, folder=folder, key=jax.random.key(0), **target)
+    with monkeypatch.context() as patched:  # a later version that chooses other settings
+        patched.setattr(rule, "SHARE", 0.2)
+        with pytest.raises(ValueError, match="another setting"):
+            train(table, SCHEMA, folder=folder, **target)
+    with pytest.raises(ValueError, match="another setting"):  # rounds otherwise
+        train(table, SCHEMA, folder=folder, mesh=jax.make_mesh((1,), ("data",)), **target)
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypatch, capsys):
+    made().to_csv(tmp_path / "t.csv", index=False)
+    given = ["train", str(tmp_path / "t.csv"), "--label", "y", "--positive", "1", "--numeric",
+             "a=0:80", "b=0:1", "--epsilon", "2", "--delta", "1e-6", "--test-fraction", "0.25",
+             "--out", str(tmp_path / "m"), "--json", "--curve", "1"]
+    killed = []
+
+    def kill(self, path):
+        killed.append(self)
+        raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scorer.Scorer, "save", kill)
+        with pytest.raises(StoppedError):
+            main.main(given)
+    assert (tmp_path / "m" / "unfinished" / "0" / "key").exists()
+    assert main.main(given) == 0
+    said = json.loads(capsys.readouterr().out)
+    one = scorer.Scorer.load(tmp_path / "m" / "model.json")
+    assert np.array_equal(one.weights, killed[0].weights)
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [
+        "model.json", "report.html", "report.json"]
+    # the model alone is within its target, the curve adds to it
+    assert said["epsilon"] <= 2 < said["epsilon_with_curve"] < 3
+    assert [x["epsilon"] <= 1 for x in said["curve"]] == [True]
+    assert 0 < said["auc_standard_error"] < 0.1
+    page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
+    for part in ("What is assumed, and who must see to it", "Settings", "Who wrote the schema",
+                 "DeLong", f"{said['epsilon_with_curve']:.4g}"):
+        assert part in page
+
+
+def test_everything_that_is_assumed_is_somebodys():
+    from jaxminimax.accounting.stating import ASSUMED
+    assert all(report._who(sentence) != report._REST for sentence in ASSUMED)
+
+
+def test_a_delta_that_is_too_large_is_noted_on_the_page():
+    query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
+                      population=100)
+    hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
+    by = statistics.Moments(np.zeros(4), np.zeros(4), 0.5)
+    for delta, noted in ((0.02, 1), (1e-6, 0)):
+        said = jmm.statement(jmm.sgda, hyper, delta=delta)
+        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, said), {})
+        head, _ = page.split("What is released")
+        assert head.count("Delta is too large") == noted
+        assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
+
+
+def test_noise_in_an_empty_cell_stretches_no_range():
+    described = statistics.one_release(2000, math.sqrt(3), 10.0)
+    deviation = described.query.clip.w * 10 / 2000
+    drawn = np.random.default_rng(0).normal(0, deviation, (200, 3 * statistics.CELLS))
+    assert np.mean((drawn > statistics.least_share(described)).any(1)) < 0.05
+
+
+def test_a_positive_value_that_is_nowhere_is_noted():
+    for prior, count in ((0.02, 1), (0.3, 0), (0.98, 1)):
+        one = scorer.Scorer(SCHEMA, np.zeros(5), statistics.Moments(np.zeros(4), np.zeros(4),
+                                                                    prior),
+                            None, None)
+        assert len(command.rare_label(one)) == count
