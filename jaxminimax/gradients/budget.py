@@ -48,7 +48,9 @@ class Need(NamedTuple):
 
     def rows(self, size: int, budget: int) -> int:
         """How many of `size` examples are held at a time; 0 if not one fits into the budget."""
+        # rows record + sums <= budget
         fits = (budget - self.sums) // max(self.record, 1)
+        # larger slices than these gain no speed once the gradients leave the cache
         slices = max(_ROWS, max(_SLICE, _PASSES * self.sums) // max(self.record, 1))
         if size * self.record > (_HELD if self.whole and slices >= BLOCK else _LARGE):
             fits = min(fits, slices)

@@ -175,6 +175,7 @@ class Summation:
         norm = self.players(lambda _, x: weights.norm(x), g)
         for x in jax.tree.leaves(norm):
             mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
+        # ||g_p|| / C_p
         ratio = self.players(lambda clip, x: x / jnp.asarray(clip, x.dtype), norm)
         if self.joint:
             ratio, g = weights.joint_ratio(ratio), Saddle(g, g)
@@ -268,6 +269,7 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
     count = mask.shape[0]
     reshaped = not count % size and not isinstance(examples, Part)
     if reshaped:
+        # copied once as they are, without an index a slice
         slices = jax.tree.map(lambda x: x.reshape(count // size, size, *x.shape[1:]),
                               (examples, mask))
     else:  # the last slice begins early, to be whole

@@ -65,12 +65,14 @@ class Plan(NamedTuple):
             (value,), met = run(self.flat, [*w_and_v, *jax.tree.leaves(example)], taps, watched)
             return value, met
 
+        # zeros: the derivative by a tap is that by the step's result, at the same point
         taps = {use.step: tap(self.flat, use.step) for t in known.values() for use in t.uses}
         (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct)
 
         def factors(use: Use) -> tuple[jax.Array, jax.Array]:
             return use.factors([met[at] for at in use.operands], d[use.step])
 
+        # by way of W = h(P): the derivative by W, pulled back to P
         functions = {k: t for k, t in known.items() if t.kind == "function"}
         g |= pulled_back(self.flat, functions, parameters, factors) if functions else {}
 
