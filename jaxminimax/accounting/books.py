@@ -20,7 +20,7 @@ from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, b
 from jaxminimax.base import checks, own_files
 from jaxminimax.base.types import unit_of
 from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
 
 WHAT, VERSION = "jaxminimax ledger", 1
 

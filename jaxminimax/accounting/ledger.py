@@ -19,8 +19,8 @@ from jaxminimax.accounting.statements import LedgerStatement, Statement
 from jaxminimax.accounting.stating import ENDS, assumed_by, claims, enforced_by
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, releases, with_noise
+from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check
 
 
 class Remaining(NamedTuple):

@@ -33,8 +33,7 @@ from jaxminimax.base.types import (
 )
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.mechanism import Full, Query, Repeat
-from jaxminimax.mechanism.composed import with_noise_of_all
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check, with_noise_of_all
 from jaxminimax.mechanism.repetitions import BITS, Repetitions
 from jaxminimax.placement.sharding import Sharded, arrays
 from jaxminimax.releases.sums import release
