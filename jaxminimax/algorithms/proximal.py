@@ -50,7 +50,7 @@ from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
 from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.resolvent import inner_steps
-from jaxminimax.releases.proximal import release_resolvent
+from jaxminimax.releases.solutions import release_resolvent
 
 
 @pytree_dataclass

@@ -1,10 +1,14 @@
 """Random words from a key, as fast as its generator gives them."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxminimax.base.tree import in_float64
+from jaxminimax.base.types import PyTree
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -113,3 +117,22 @@ def _of_the_device(data: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return jax.random.bits(key, shape, jnp.uint32)
 
     return draw(data)
+
+
+def threefry_key(key_data: jax.Array) -> jax.Array:
+    """The key that a user's function draws from, of threefry whatever the run's generator.
+
+    Under a vmap, rbg would give every record numbers that depend on its row in a batch.
+    """
+    return jax.random.wrap_key_data(key_data, impl="threefry2x32")
+
+
+def with_key_in_float64(function: Callable[..., PyTree], key: jax.Array, *args: PyTree) -> PyTree:
+    """`function(key, *args)` as by `in_float64`, which a key passes as its words."""
+    generator = jax.random.key_impl(key)
+
+    @in_float64
+    def wide(words: jax.Array, *args: PyTree) -> PyTree:
+        return function(jax.random.wrap_key_data(words, impl=generator), *args)
+
+    return wide(jax.random.key_data(key), *jax.tree.map(jnp.asarray, args))

@@ -192,3 +192,8 @@ def in_float64(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
     wide.def_vmap(rule)
     return wide
+
+
+def widened(numbers: PyTree) -> PyTree:
+    """Numbers in float64; to be called with 64-bit types."""
+    return jax.tree.map(lambda x: x.astype(jnp.float64), numbers)

@@ -1,32 +1,21 @@
-"""The doors that noisy gradients leave by: one group's mean, or all groups' weighted sum.
+"""Noisy gradients of groups of records: one group's mean, or all groups' weighted sum.
 
 As in `sums`, sample and noise follow from the description that the accountant reads, and from the
 key and the number of the release alone.
 """
 
-import dataclasses
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxminimax.base import checks, tree
-from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import weights
-from jaxminimax.gradients.clipping import clipped_sum
-from jaxminimax.gradients.summation import Part, Rounding, Sums
 from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
 from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.groups import in_group
-from jaxminimax.mechanism.sampling import Sample
-from jaxminimax.placement.group_shards import one_group, sum_over_groups
-from jaxminimax.placement.shard_sums import sum_over_shards
-from jaxminimax.placement.sharding import Sharded, arrays, check_key
-from jaxminimax.releases import noising, opening, operator_rng, record_isolation
-from jaxminimax.releases.reading import check_groups, sample_of_group, sampled_of_group
-from jaxminimax.releases.sums import SLOTS, release
+from jaxminimax.releases import opening, operator_rng, reading
+from jaxminimax.releases.noisy_sums import noisy_sum
+from jaxminimax.releases.opening import Kind, Opened
 from jaxminimax.releases.watch import watched
 
 
@@ -59,62 +48,15 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         a mesh with a key that is not threefry's.
     """
     query = _described(mechanism, "release_group_gradient", "one")
-    z = check_noise(query)
-    checks.scalars(clip=query.clip, noise_multiplier=z, group=group)
+    checks.scalars(group=group)
     if not jnp.issubdtype(jnp.result_type(group), jnp.integer):
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
-    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
-    check_groups(data, query.sizes)
-    record_isolation.check_operator(problem, Saddle(w, ()), data, 2, sum(query.sizes))
-    noising.check_size(w, query.parameters)
+    opened = _opened(key, Kind.GROUP_GRADIENT, mechanism, spent, problem, w, data)
     p = len(query.sizes)
-    allowed = opening.within_budget(spent, mechanism.times) & (group >= 0) & (group < p)
+    opened = opened.only_if((group >= 0) & (group < p))
     group = jnp.clip(group, 0, p - 1)
-    stream = opening.stream(opening.Kind.GROUP_GRADIENT, mechanism)
-    keys = opening.keys_of_release(key, stream, spent)
-    scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
-    sums = clipped_sum(operator_rng.operator_of(problem), Saddle(query.clip, None)).sums
-    words = opening.operator_key_data(key, stream, spent) if problem.random else None
-    if isinstance(data, Sharded):
-        check_key(key)
-        sample = sample_of_group(keys, key, query, group)
-        count = max(query.sizes) if sample.rows is None else sample.rows.shape[0]
-        rounding = noising.rounding(keys.noise, scale, Saddle(w, None), count, query.parameters)
-        total = _of_group(sums, w, data, query, group, sample, rounding, keys.noise, words)
-    else:
-        sample, records = sampled_of_group(keys, key, query, group, data)
-        count = (records.count if isinstance(records, Part)
-                 else jax.tree.leaves(records)[0].shape[0])
-        if words is not None:
-            if isinstance(records, Part):
-                records = records.read(0, count)
-            rows = jnp.arange(count) if sample.rows is None else sample.rows
-            records = operator_rng.with_key_data(records, rows, words, group)
-        rounding = noising.rounding(keys.noise, scale, Saddle(w, None), count, query.parameters)
-        total = sums(Saddle(w, ()), records, sample.valid, rounding)
-    # (I + X) g / m_i
     size = jnp.asarray(group_batch_sizes(query))[group]
-    g = noising.add_noise_and_normalise(keys.noise, total, scale, size, query.exact).w
-    return opening.nan_if_refused(allowed & sample.fits, g)
-
-
-def _of_group(sums: Callable, w: PyTree, data: Sharded, query: GroupGradients, group: jax.Array,
-              sample: Sample, rounding: Rounding, noise: jax.Array,
-              words: jax.Array | None) -> Sums:
-    """The clipped sum over a sample of one group's rows on a mesh, its sample drawn already."""
-    if sample.rows is None:
-        return sum_over_groups(sums, Saddle(w, ()), data, query.sizes, rounding,
-                               operator_rng.with_key_data_if_any, words, group)
-
-    def attach(examples: PyTree, rows: jax.Array, extra: tuple[jax.Array, jax.Array]) -> PyTree:
-        words, group = extra
-        return operator_rng.with_key_data(examples, rows, words, group)
-
-    # of whatever group it is, its part in a shard has as many slots as that of any group needs
-    each = tuple(in_group(query, size) for size in sorted(set(query.sizes)))
-    return sum_over_shards(sums, Saddle(w, ()), one_group(data, group), each, sample.rows,
-                           sample.valid, rounding, fold_in(noise, SLOTS), attach,
-                           None if words is None else (words, group))[0]
+    return noisy_sum(opened, reading.of_group(opened, group), size).value.w
 
 
 @watched
@@ -162,54 +104,38 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         for each group, or for data on a mesh with a key that is not threefry's.
     """
     query = _described(mechanism, "release_weighted_gradient", "all")
-    z = check_noise(query)
-    checks.scalars(clip=query.clip, noise_multiplier=z)
     p, n = len(query.sizes), sum(query.sizes)
     if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
-    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
-    check_groups(data, query.sizes)
-    record_isolation.check_operator(problem, Saddle(w, ()), data, 2, n)
+    opened = _opened(key, Kind.MEAN, mechanism, spent, problem, w, data)
     operator = operator_rng.operator_of(problem)
-    stream = opening.stream(opening.Kind.MEAN, mechanism)
-    words = opening.operator_key_data(key, stream, spent) if problem.random else None
-    s, r = shares(jnp.asarray(v, tree.float_dtype(w)), query.sizes)
+    s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
 
     def weighted(z: Saddle, record: tuple[PyTree, jax.Array]) -> Saddle:
+        # (w; x, r) -> r clip(grad loss(w, x), C)
         x, share = record
         g = operator(z, x).w
         scale = share * _own_clip(g, query.clip)
         return Saddle(jax.tree.map(lambda a: a * scale.astype(tree.at_least_float32(a.dtype)), g),
                       ())
 
-    whole = dataclasses.replace(mechanism, query=in_group(query, n), parts=1)
-    if isinstance(data, Sharded):
-        check_key(key)
-        whole.query.check_own()
-        noising.check_size(w, query.parameters)
-        noise = opening.keys_of_release(key, stream, spent).noise
-        scale = noising.scales(Saddle(query.clip, None), Saddle(z, None), query.parameters)
-        rounding = noising.rounding(noise, scale, Saddle(w, None), n, query.parameters)
-
-        def attach(x: PyTree, group: jax.Array, row: jax.Array, extra: tuple) -> tuple:
-            words, r = extra
-            x = operator_rng.with_key_data_if_any(x, group, row, words)
-            return x, jnp.broadcast_to(r[group], row.shape)
-
-        total = sum_over_groups(clipped_sum(weighted, Saddle(query.clip, None)).sums,
-                                Saddle(w, ()), data, query.sizes, rounding, attach, (words, r))
-        mean = noising.add_noise_and_normalise(noise, total, scale, n, query.exact).w
-        mean = opening.nan_if_refused(opening.within_budget(spent, mechanism.times), mean)
-        return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
-
-    if words is not None:
-        data = operator_rng.with_key_data_of_groups(data, words)
-    of_record = r[np.repeat(np.arange(p), query.sizes)]  # [N]
-    rows = jax.tree.map(lambda x: jnp.concatenate(
-        [x[i, :size] for i, size in enumerate(query.sizes)]), data)
-    mean = release(key, whole, spent, Problem(weighted), Saddle(w, ()), (rows, of_record)).w
+    opened = opened.summing(weighted)
+    mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
+
+
+def _opened(key: jax.Array, kind: Kind, mechanism: Repeat, spent: jax.Array,
+            problem: GroupProblem, w: PyTree, data: PyTree) -> Opened:
+    query = mechanism.query
+    assert isinstance(query, GroupGradients)
+    z = check_noise(query)
+    checks.scalars(clip=query.clip, noise_multiplier=z)
+    in_group(query, max(query.sizes)).check_own()
+    reading.check_groups(data, query.sizes)
+    return opening.open_sum(key, kind, mechanism, spent, problem, Saddle(w, ()), data,
+                            clip=Saddle(query.clip, None), noise_multiplier=Saddle(z, None),
+                            axes=2, records=sum(query.sizes))
 
 
 def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -225,16 +151,16 @@ def _own_clip(g: PyTree, clip: jax.typing.ArrayLike) -> jax.Array:
     return weights.weight(norm / jnp.asarray(clip, norm.dtype), jnp.isfinite(norm))
 
 
-def _described(mechanism: Repeat, door: str, groups: str) -> GroupGradients:
+def _described(mechanism: Repeat, release: str, groups: str) -> GroupGradients:
     """What is repeated.
 
     Raises:
-      ValueError: for another description than the door's.
+      ValueError: for another description than it answers.
     """
     query = mechanism.query
     if not isinstance(query, GroupGradients):
-        raise ValueError(f"{door} answers GroupGradients, got {type(query).__name__}.")
+        raise ValueError(f"{release} answers GroupGradients, got {type(query).__name__}.")
     if query.groups != groups:
-        raise ValueError(f"{door} answers GroupGradients(groups={groups!r}), got "
+        raise ValueError(f"{release} answers GroupGradients(groups={groups!r}), got "
                          f"groups={query.groups!r}.")
     return query

@@ -1,17 +1,18 @@
-"""The doors that losses leave by: every group's mean, the largest one's index, or one record's.
+"""Noisy losses: every group's mean, the largest one's index, or one record's.
 
-Losses are clipped to [0, B] and added, and noise is added to the sum, all in integers (`noising`);
-or the index is drawn from integers (`noise.chosen`).
+Losses are clipped to [0, B] and added, and noise is added to the sum, all in integers
+(`noisy_sums.add_noise_to_losses`); or the index is drawn from integers (`noise.chosen`).
 """
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
-from jaxminimax.base.tree import at_least_float32, float_dtype, refuse_complex
+from jaxminimax.base.random_bits import with_key_in_float64
+from jaxminimax.base.tree import at_least_float32, float_dtype, in_float64, refuse_complex, widened
 from jaxminimax.base.types import GroupProblem, PyTree
 from jaxminimax.gradients import summation
 from jaxminimax.mechanism import GroupLosses, RecordLosses, Selection
@@ -20,9 +21,10 @@ from jaxminimax.mechanism.grid import MOST_BITS
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.group_shards import each_record
-from jaxminimax.placement.sharding import Sharded, arrays, check_key
-from jaxminimax.releases import noising, opening, operator_rng, record_isolation
-from jaxminimax.releases.reading import Place, check_groups, record_at
+from jaxminimax.placement.sharding import Sharded
+from jaxminimax.releases import noisy_sums, opening, operator_rng, reading
+from jaxminimax.releases.opening import Kind, Opened
+from jaxminimax.releases.reading import Place
 from jaxminimax.releases.watch import watched
 
 _LOSS_BITS = 20  # of a loss in a sum that scores are made of; 2^31 of them are below 2^52
@@ -60,15 +62,12 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     if not isinstance(mechanism, GroupLosses):
         raise ValueError(f"release_group_losses answers GroupLosses, got "
                          f"{type(mechanism).__name__}.")
-    allowed = opening.within_budget(spent, mechanism.times)
-    stream = opening.stream(opening.Kind.GROUP_LOSSES, mechanism)
-    each = _losses(key, stream, spent, mechanism, problem, w, data)
-    keys = opening.keys_of_release(key, stream, spent)
-    dtype = float_dtype(jax.tree.map(jnp.asarray, w))
-    noisy = _noisy_means(keys.noise, mechanism, each, mechanism.sizes, dtype)
+    opened = _opened(key, Kind.GROUP_LOSSES, mechanism, spent, problem, w, data)
+    each = _losses(opened, problem)
+    noisy = _noisy_means(opened, each, mechanism.sizes, float_dtype(opened.point))
     if mechanism.only_argmax:
-        return jnp.where(allowed, jnp.argmax(noisy), -1).astype(jnp.int32)
-    return opening.nan_if_refused(allowed, noisy)
+        return jnp.where(opened.answered, jnp.argmax(noisy), -1).astype(jnp.int32)
+    return opening.nan_if_refused(opened.answered, noisy)
 
 
 @watched
@@ -109,17 +108,14 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     if not isinstance(mechanism, Selection):
         raise ValueError("release_group_index answers a Selection, or GroupLosses("
                          f"only_argmax=True), got {type(mechanism).__name__}.")
-    allowed = opening.within_budget(spent, mechanism.times)
-    stream = opening.stream(opening.Kind.SELECTION, mechanism)
-    each = _losses(key, stream, spent, mechanism, problem, w, data)
-    keys = opening.keys_of_release(key, stream, spent)
-    allowed &= jnp.asarray(check_noise(mechanism)) >= 0  # not NaN, which no comparison is true of
-    below, plain = opening.with_key_in_float64(
-        lambda _, *numbers: _scores(mechanism.sizes, *numbers), keys.noise, each, mechanism.bound,
-        check_noise(mechanism))
+    opened = _opened(key, Kind.SELECTION, mechanism, spent, problem, w, data)
+    each, z = _losses(opened, problem), check_noise(mechanism)
+    below, argmax = in_float64(functools.partial(_scores, mechanism.sizes))(
+        *jax.tree.map(jnp.asarray, (each, mechanism.bound, z)))
     # without noise the index is what it is
-    index = jnp.where(plain >= 0, plain, chosen(keys.noise, below))
-    return jnp.where(allowed, index, -1).astype(jnp.int32)
+    index = jnp.where(argmax >= 0, argmax, chosen(opened.keys.noise, below))
+    answered = opened.answered & (jnp.asarray(z) >= 0)  # not NaN, which no comparison is true of
+    return jnp.where(answered, index, -1).astype(jnp.int32)
 
 
 @watched
@@ -146,49 +142,38 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     """
     if not isinstance(mechanism, RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
-    checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
-    allowed = opening.within_budget(spent, mechanism.times)
-    if isinstance(data, Sharded):
-        check_key(key)
-    stream = opening.stream(opening.Kind.RECORD_LOSS, mechanism)
-    record, inside = record_at(data, place)
-    record_isolation.check_loss(problem, w, data, axes=len(place))
-    if problem.random:
-        *group, row = place
-        words = opening.operator_key_data(key, stream, spent)
-        record = operator_rng.with_key_data(record, jnp.asarray(row), words, *group)
-    loss = operator_rng.loss_of(problem)(w, record)
+    reading.check_place(data, place)
+    opened = opening.open_losses(key, Kind.RECORD_LOSS, mechanism, spent, problem, w, data,
+                                 axes=len(place))
+    record, exists = reading.record_of(opened, place)
+    loss = operator_rng.loss_of(problem)(opened.point, record)
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
-    keys = opening.keys_of_release(key, stream, spent)
-    loss = jnp.where(inside, loss, jnp.nan)
-    alone = loss[None, None]  # a group of one record
-    noisy = _noisy_means(keys.noise, mechanism, alone, (1,), at_least_float32(loss.dtype))
-    return opening.nan_if_refused(allowed, noisy[0])
+    alone = jnp.where(exists, loss, jnp.nan)[None, None]  # a group of one record
+    noisy = _noisy_means(opened, alone, (1,), at_least_float32(loss.dtype))
+    return opening.nan_if_refused(opened.answered, noisy[0])
 
 
-def _losses(key: jax.Array, stream: int, spent: jax.Array, mechanism: GroupLosses | Selection,
-            problem: GroupProblem, w: PyTree, data: PyTree) -> jax.Array:
-    """Every record's loss, `[p, n_max]`, once everything is as described; on a mesh `[p, D m]`.
+def _opened(key: jax.Array, kind: Kind, mechanism: GroupLosses | Selection, spent: jax.Array,
+            problem: GroupProblem, w: PyTree, data: PyTree) -> Opened:
+    reading.check_groups(data, mechanism.sizes)
+    return opening.open_losses(key, kind, mechanism, spent, problem, w, data,
+                               records=sum(mechanism.sizes))
 
-    Of a problem that draws, with the records' keys of release `spent` of this stream.
+
+def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:
+    """Every record's loss, `[p, n_max]`; on a mesh `[p, D m]`.
 
     Raises:
-      ValueError: as the doors.
+      ValueError: for a loss of one record that is not one number.
     """
-    checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
-    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
-    check_groups(data, mechanism.sizes)
-    record_isolation.check_loss(problem, w, data, 2, sum(mechanism.sizes))
-    words = opening.operator_key_data(key, stream, spent) if problem.random else None
+    w, data, key_data = opened.point, opened.data, opened.operator_key_data
     loss = operator_rng.loss_of(problem)
     if isinstance(data, Sharded):
-        check_key(key)
-        each = each_record(loss, w, data, operator_rng.with_key_data_if_any, words)
+        each = each_record(loss, w, data, operator_rng.with_key_data_in_groups, key_data)
     else:
-        if words is not None:
-            data = operator_rng.with_key_data_of_groups(data, words)
-        each = summation.each_of_groups(loss, w, data)
+        each = summation.each_of_groups(
+            loss, w, operator_rng.with_key_data_of_groups(data, key_data))
     if each.ndim != 2:
         raise ValueError(f"The loss of one record must be one number, got shape {each.shape[2:]}.")
     refuse_complex(each, "the loss")
@@ -206,7 +191,7 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
 
     To be called with 64-bit types.
     """
-    each, bound, z = opening.widened((each, bound, z))
+    each, bound, z = widened((each, bound, z))
     losses = jnp.where(_present(each, sizes), _clipped_parts(each, bound), 0.0)
     whole = jnp.round(losses * 2.0**_LOSS_BITS)
     quiet = z == 0
@@ -230,13 +215,12 @@ def _clipped(each: jax.Array, bound: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(each), bound, jnp.clip(each, 0.0, bound))
 
 
-def _noisy_means(key: jax.Array, mechanism: GroupLosses | RecordLosses, each: jax.Array,
-                 sizes: tuple[int, ...], dtype: Any) -> jax.Array:
+def _noisy_means(opened: Opened, each: jax.Array, sizes: tuple[int, ...],
+                 dtype: Any) -> jax.Array:
     """(sum_j clip(loss_j, 0, B) + B noise_multiplier X) / n of every group.
 
     Args:
-      key: of the noise.
-      mechanism: what was promised.
+      opened: the release.
       each: losses, `[p, n_max]`.
       sizes: n_1, ..., n_p; what is beyond is padding.
       dtype: of the result, at least float32.
@@ -245,14 +229,16 @@ def _noisy_means(key: jax.Array, mechanism: GroupLosses | RecordLosses, each: ja
       ValueError: for complex losses.
     """
     refuse_complex(each, "the loss")
+    mechanism = opened.mechanism
 
     def means(key: jax.Array, each: jax.Array, bound: jax.Array, z: jax.Array) -> jax.Array:
-        each, bound, z = opening.widened((each, bound, z))
+        each, bound, z = widened((each, bound, z))
         n = jnp.asarray(sizes, jnp.float64)
         clipped = jnp.where(_present(each, sizes), _clipped(each, bound), 0.0)
         gaussian = isinstance(mechanism, GroupLosses) and mechanism.gaussian
-        noisy = noising.add_noise_to_losses(key, clipped, bound, z, mechanism.exact, gaussian)
+        noisy = noisy_sums.add_noise_to_losses(key, clipped, bound, z, mechanism.exact, gaussian)
         # to float32 always: the last bits of a float64 would tell which sums are possible
         return (noisy / n).astype(jnp.float32).astype(dtype)
 
-    return opening.with_key_in_float64(means, key, each, mechanism.bound, check_noise(mechanism))
+    return with_key_in_float64(means, opened.keys.noise, each, mechanism.bound,
+                               check_noise(mechanism))

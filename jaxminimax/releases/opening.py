@@ -1,11 +1,15 @@
-"""What every door to the data shares: keys, the end of the budget, solutions in float64.
+"""A release is opened once: its description is checked, and its keys are derived.
 
-A release checks its description (`mechanism.check_noise`, `checks.scalars`), the rows (`reading`)
-and that a record's program reads that record only (`record_isolation`), asks here whether it is
-within the budget and for its keys, reads records by `reading`, adds noise by `noising`, and is NaN
-once the budget is spent.
+    open -> rows -> sum -> add noise -> close
+
+Every release takes these stages. `open_sum`, `open_losses` and `open_release` check all that can be
+checked before a record is read, and answer one frozen value, `Opened`. What follows (`reading`,
+`noisy_sums`, `losses`, `solutions`) reads that value and no more of the run, so that no stage can
+have another key, clip norm or number of the release than the one that was checked. The release is
+closed by `nan_if_refused`.
 """
 
+import dataclasses
 import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,11 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base import checks
+from jaxminimax.base import arguments, checks, random_bits, tree
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.tree import in_float64
-from jaxminimax.base.types import PyTree
-from jaxminimax.mechanism.description import Answered
+from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
+from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
+from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism.description import Answered, check_noise
+from jaxminimax.placement import sharding
+from jaxminimax.releases import operator_rng, record_isolation
 
 _FIRST = 2**31  # the number that release 0 is folded into a run's key with
 # The number of this way to derive keys and to draw from them: a run that was saved under another
@@ -108,21 +115,14 @@ def operator_key_data(key: jax.Array, stream: int, number: jax.typing.ArrayLike)
 
 
 def public_key(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """What the public term beside a release draws from."""
-    return key_of(jax.random.key_data(fold_in(_of_release(key, stream, number), _PUBLIC))[:2])
+    """What the public term added to a release draws from."""
+    key_data = jax.random.key_data(fold_in(_of_release(key, stream, number), _PUBLIC))[:2]
+    return random_bits.threefry_key(key_data)
 
 
 def words_ahead(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     """What a sample that is drawn ahead is marked with, uint32 `[2]`; see `host_data.mark`."""
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _AHEAD))[:2]
-
-
-def key_of(words: jax.Array) -> jax.Array:
-    """The key that a user's function draws from, of threefry whatever the run's generator.
-
-    Under a vmap, rbg would give every record numbers that depend on its place.
-    """
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
 def _of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
@@ -154,59 +154,162 @@ def within_budget(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
     return (spent >= 0) & (spent < limit)
 
 
-def nan_if_refused(allowed: jax.Array, released: PyTree) -> PyTree:
-    """What is released, or NaN everywhere."""
-    return jax.tree.map(lambda a: jnp.where(allowed, a, jnp.nan), released)
+def nan_if_refused(answered: jax.Array, released: PyTree) -> PyTree:
+    """What is released; NaN everywhere, whatever the data, where a release is refused."""
+    return jax.tree.map(lambda a: jnp.where(answered, a, jnp.nan), released)
 
 
-# --- float64 ---
+# --- one release ---
 
 
-def with_key_in_float64(function: Callable[..., PyTree], key: jax.Array, *args: PyTree) -> PyTree:
-    """`function(key, *args)` as by `in_float64`: there, a key passes as its words."""
-    generator = jax.random.key_impl(key)
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """One release that was checked.
 
-    @in_float64
-    def wide(words: jax.Array, *args: PyTree) -> PyTree:
-        return function(jax.random.wrap_key_data(words, impl=generator), *args)
-
-    return wide(jax.random.key_data(key), *jax.tree.map(jnp.asarray, args))
-
-
-def widened(numbers: PyTree) -> PyTree:
-    """Numbers in float64; to be called with 64-bit types."""
-    return jax.tree.map(lambda x: x.astype(jnp.float64), numbers)
-
-
-def check_float64(point: PyTree, **functions: Callable[[PyTree], PyTree] | None) -> None:
-    """Refuses functions of a problem that round a float64 point to less.
-
-    Raises:
-      ValueError: naming the function.
+    Attributes:
+      run: root key of the run.
+      stream: of keys that it is one of, see `stream`.
+      number: of the release in its stream, int32 `[]`.
+      mechanism: the description that is charged.
+      keys: of its sample and of its noise.
+      operator_key_data: what the operators draw from, uint32 `[2]`; None where they draw nothing.
+      answered: whether it is within the budget, bool `[]`; later stages may refuse it, too.
+      point: arrays.
+      data: arrays, rows on a mesh, or rows sent ahead.
+      clipped: the sum of clipped operators; None for other releases.
+      noise_multiplier: by player, of the noise on that sum; None for other releases.
     """
-    for name, function in functions.items():
-        if function is not None and any(
-                x.dtype != jnp.float64 for x in jax.tree.leaves(jax.eval_shape(function, point))):
-            raise ValueError(f"problem.{name} answers in less than float64 at a float64 point: the "
-                             "certificate of a solution needs the point's own dtype.")
+
+    run: jax.Array
+    stream: int
+    number: jax.Array
+    mechanism: Any
+    keys: Keys
+    operator_key_data: jax.Array | None
+    answered: jax.Array
+    point: PyTree
+    data: PyTree
+    clipped: ClippedSum | None = None
+    noise_multiplier: Saddle | None = None
+
+    @property
+    def query(self) -> Any:
+        """What one release answers: of a `Repeat` what it repeats."""
+        return self.mechanism.query if isinstance(self.mechanism, Repeat) else self.mechanism
+
+    @property
+    def like(self) -> Saddle:
+        """Arrays of the numbers that are released, None for a player without a clip norm."""
+        assert self.clipped is not None
+        return Saddle(*(None if c is None else x
+                        for c, x in zip(self.clipped.clip, self.point, strict=True)))
+
+    def summing(self, operator: Callable[[Saddle, PyTree], Saddle]) -> "Opened":
+        """The same, of another operator with the same clip norms."""
+        assert self.clipped is not None
+        return dataclasses.replace(self, clipped=clipped_sum(operator, self.clipped.clip))
+
+    def only_if(self, answered: jax.Array) -> "Opened":
+        """The same, refused unless one more public condition holds."""
+        return dataclasses.replace(self, answered=self.answered & answered)
 
 
-def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
-                needed: Callable[[Any], jax.Array]) -> jax.Array:
-    """Whether no certificate can fail, for any data: a function of public numbers alone.
-
-    The host has checked the same, but not descriptions that were traced. It aims at half of the
-    accuracy; numbers may have been rounded since, so a twentieth more counts as half.
+def open_release(key: jax.Array, kind: Kind, mechanism: Answered, spent: jax.Array, point: PyTree,
+                 data: PyTree, *, draws: bool = False, **sums: Any) -> Opened:
+    """A release of whatever kind; what is particular to it was checked before.
 
     Args:
-      accuracy: what is to be certified.
-      lost: what rounding may hide from a certificate; at most a quarter of `accuracy`.
-      steps: of the solver.
-      needed: steps that are proven to reach an accuracy.
+      key: root key of the run.
+      kind: of the release.
+      mechanism: the description.
+      spent: releases of it that were made before.
+      point: where it is made.
+      data: as the release takes them.
+      draws: whether the problem's functions draw.
+      **sums: of `Opened`, for sums.
+
+    Raises:
+      ValueError: for a `spent` that is no integer, and for data on a mesh with a key that is not
+        threefry's.
     """
-    return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(needed(0.55 * accuracy)))
+    within = within_budget(spent, mechanism.releases())
+    own = stream(kind, mechanism)
+    point, data = jax.tree.map(jnp.asarray, point), sharding.arrays(data)
+    if sharding.is_spread(data):
+        sharding.check_key(key)
+    key_data = operator_key_data(key, own, spent) if draws else None
+    return Opened(key, own, spent, mechanism, keys_of_release(key, own, spent), key_data, within,
+                  point, data, **sums)
 
 
-def norm(z: PyTree) -> jax.Array:
-    """The Euclidean norm of all numbers together."""
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(z)))
+def open_sum(key: jax.Array, kind: Kind, mechanism: Any, spent: jax.Array,
+             problem: Problem | GroupProblem, z: Saddle, data: PyTree, *, clip: Saddle,
+             noise_multiplier: Saddle, joint: bool = False, axes: int = 1, records: int = 0,
+             counts: int | None = None) -> Opened:
+    """A release of a sum of clipped operators at z.
+
+    Args:
+      key: root key of the run.
+      kind: of the release.
+      mechanism: the description.
+      spent: releases of it that were made before.
+      problem: `operator` is used, and whether it draws.
+      z: the point.
+      data: as the release takes them.
+      clip: by player; None for one that is not released.
+      noise_multiplier: by player.
+      joint: as of `clipped_sum`.
+      axes: leading axes of the data that number the records.
+      records: how many there are, where the axes are padded.
+      counts: how many counts of records within the clip norms are released as well; None: none are
+        counted.
+
+    Raises:
+      ValueError: for what no release should start from.
+      TypeError: for arguments of another kind.
+    """
+    query = mechanism.query if isinstance(mechanism, Repeat) else mechanism
+    for name, *numbers in zip(Saddle._fields, clip, noise_multiplier, strict=True):
+        checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
+                                  strict=True)))
+    value = record_isolation.check_operator(problem, z, data, axes, records)
+    arguments.players("The operator's value", value, "like z")
+    for name, norm in clip._asdict().items():
+        if norm is not None:
+            arguments.same_shapes(getattr(value, name), getattr(z, name),
+                                  f"The operator's value for {name}", f"z.{name}")
+    clipped = dataclasses.replace(
+        clipped_sum(operator_rng.operator_of(problem), clip, joint=joint),
+        counted=counts is not None)
+    opened = open_release(key, kind, mechanism, spent, z, data, draws=problem.random,
+                          clipped=clipped, noise_multiplier=noise_multiplier)
+    check_size(opened.like, query.parameters, counts or 0)
+    return opened
+
+
+def open_losses(key: jax.Array, kind: Kind, mechanism: Any, spent: jax.Array,
+                problem: GroupProblem, w: PyTree, data: PyTree, *, axes: int = 2,
+                records: int = 0) -> Opened:
+    """A release of what is computed of clipped losses at w; arguments as of `open_sum`."""
+    checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
+    record_isolation.check_loss(problem, w, data, axes, records)
+    return open_release(key, kind, mechanism, spent, w, data, draws=problem.random)
+
+
+def check_size(like: PyTree, num_coordinates: int, extra: int = 0) -> None:
+    """Refuses a release of more numbers than its description pays for, and complex ones.
+
+    Args:
+      like: arrays of what is released.
+      num_coordinates: `parameters` of the description.
+      extra: numbers that are released with them.
+
+    Raises:
+      ValueError: naming both.
+    """
+    tree.refuse_complex(like, "z")
+    size = extra + sum(x.size for x in jax.tree.leaves(like))
+    if size > num_coordinates:
+        raise ValueError(f"A release has {size} numbers, but its description is charged for "
+                         f"parameters={num_coordinates}: give the query parameters={size} or "
+                         "more.")

@@ -36,7 +36,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.random_bits import threefry
+from jaxminimax.base.random_bits import threefry, threefry_key
 from jaxminimax.base.types import (
     GroupProblem,
     OwnOperator,
@@ -46,8 +46,6 @@ from jaxminimax.base.types import (
     SaddleOperator,
 )
 from jaxminimax.gradients.clipping import ClippedOperator
-from jaxminimax.mechanism.description import Answered
-from jaxminimax.releases import opening
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +56,7 @@ class _WithKey:
 
     def __call__(self, *arguments: Any) -> Any:
         *point, (record, words) = arguments
-        return self.function(*point, record, opening.key_of(words))
+        return self.function(*point, record, threefry_key(words))
 
 
 def operator_of(problem: Problem | GroupProblem) -> Callable[[Saddle, PyTree], Saddle]:
@@ -79,40 +77,32 @@ def _keyed(operator: Callable) -> Callable[[Saddle, PyTree], Saddle]:
     return _WithKey(operator)
 
 
-def with_key_data(examples: PyTree, rows: jax.Array, words: jax.Array,
-               group: jax.typing.ArrayLike = 0) -> tuple[PyTree, jax.Array]:
-    """Pairs of a record and the words of its key.
+def with_key_data(examples: PyTree, rows: jax.Array, key_data: jax.Array | None,
+                  group: jax.typing.ArrayLike = 0) -> PyTree:
+    """Pairs of a record and the data of its key; the records themselves where nothing is drawn.
 
     Args:
       examples: leaves `[b, ...]`.
       rows: their numbers in the data, or in their group, int32 `[b]`; of any shape.
-      words: of the release, `opening.operator_key_data`.
+      key_data: of the release, `opening.operator_key_data`; None for a problem that draws nothing.
       group: that they are in; one for all, or of the shape of `rows`.
     """
+    if key_data is None:
+        return examples
     group = jnp.broadcast_to(jnp.asarray(group).astype(jnp.uint32), rows.shape)
-    return examples, jnp.stack(threefry(words, group, rows.astype(jnp.uint32)), -1)
+    return examples, jnp.stack(threefry(key_data, group, rows.astype(jnp.uint32)), -1)
 
 
-def with_key_data_if_any(examples: PyTree, group: jax.typing.ArrayLike, rows: jax.Array,
-                      words: jax.Array | None) -> PyTree:
-    """`with_key_data` of a problem that draws; the records themselves where there are no words."""
-    return examples if words is None else with_key_data(examples, rows, words, group)
+def with_key_data_in_groups(examples: PyTree, group: jax.Array, rows: jax.Array,
+                            key_data: jax.Array | None) -> PyTree:
+    """`with_key_data` in the order of arguments of `group_shards.Attach`."""
+    return with_key_data(examples, rows, key_data, group)
 
 
-def with_key_data_of_groups(data: PyTree, words: jax.Array) -> tuple[PyTree, jax.Array]:
+def with_key_data_of_groups(data: PyTree, key_data: jax.Array | None) -> PyTree:
     """The same of all records of all groups, leaves `[p, n_max, ...]`."""
     group, row = jnp.indices(jax.tree.leaves(data)[0].shape[:2], sparse=True)
-    return with_key_data(data, jnp.broadcast_to(row, (group.size, row.size)), words, group)
-
-
-def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered,
-                number: jax.typing.ArrayLike) -> Saddle:
-    """The public term at z; that of a problem that draws has a key of its own."""
-    assert problem.public is not None
-    if not problem.random:
-        return problem.public(z)
-    stream = opening.stream(opening.Kind.MEAN, mechanism)
-    return problem.public(z, opening.public_key(key, stream, number))
+    return with_key_data(data, jnp.broadcast_to(row, (group.size, row.size)), key_data, group)
 
 
 def refuse(problem: Problem | GroupProblem, by: str) -> None:

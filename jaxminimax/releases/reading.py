@@ -1,27 +1,39 @@
-"""Records that a release reads: their numbers, drawn from its key, and the rows themselves.
+"""Which records an opened release reads, and their sum, wherever they are: here or on a mesh.
 
-Data of another layout than described are refused here, before anything is read.
+A `Rows` is the one thing that differs between releases of sums: a sample of the population or of
+one group, all groups with a share each, or one record at a place. Samples are drawn from the keys
+of the release. Data of another layout than described are refused, before anything is read.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxminimax.base import checks
-from jaxminimax.base.types import PyTree
-from jaxminimax.gradients.summation import Part
-from jaxminimax.mechanism import GroupGradients, Query, Repeat, Resolvent
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base.types import PyTree, Saddle
+from jaxminimax.gradients.summation import Part, Rounding, Sums
+from jaxminimax.mechanism import Query, Repeat, Resolvent, rows_read
+from jaxminimax.mechanism.groups import in_group
 from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
-from jaxminimax.placement import gather_rows
-from jaxminimax.placement.host_data import Sent, Window, mark
-from jaxminimax.placement.sharding import Sharded, check_key, refuse_ahead
-from jaxminimax.releases import opening
-from jaxminimax.releases.opening import Keys
+from jaxminimax.placement import gather_rows, host_data
+from jaxminimax.placement.group_shards import one_group, sum_over_groups
+from jaxminimax.placement.host_data import Sent, Window
+from jaxminimax.placement.shard_sums import sum_over_shards
+from jaxminimax.placement.sharding import Sharded, is_spread, refuse_ahead
+from jaxminimax.releases import opening, operator_rng
+from jaxminimax.releases.opening import Keys, Opened
+
+SLOTS = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noisy_sums`
 
 Place = tuple[jax.Array, ...]  # an index for each leading axis
+Total = Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums]  # `ClippedSum.sums`
 
 
-# --- rows ---
+# --- layouts ---
 
 
 def check_rows(data: PyTree, rows: tuple[int, ...], described: str, *, more: bool = False) -> None:
@@ -36,12 +48,12 @@ def check_rows(data: PyTree, rows: tuple[int, ...], described: str, *, more: boo
     Raises:
       ValueError: naming the axes and what was described.
     """
-    found = ({(data.population,)} if isinstance(data, Window) else
-             {data.lead} if isinstance(data, Sharded) else
-             {jnp.shape(x)[: len(rows)] for x in jax.tree.leaves(data)})
-    enough = more and len(found) == 1 and len(min(found)) == len(rows) and min(found) >= rows
-    if found != {rows} and not enough:
-        raise ValueError(f"data has leading axes {found}, but the mechanism was described for "
+    axes = ({(data.population,)} if isinstance(data, Window) else
+            {data.lead} if isinstance(data, Sharded) else
+            {jnp.shape(x)[: len(rows)] for x in jax.tree.leaves(data)})
+    enough = more and len(axes) == 1 and len(min(axes)) == len(rows) and min(axes) >= rows
+    if axes != {rows} and not enough:
+        raise ValueError(f"data has leading axes {axes}, but the mechanism was described for "
                          f"{described}.")
 
 
@@ -61,56 +73,53 @@ def check_groups(data: PyTree, sizes: tuple[int, ...]) -> None:
                "records: use problems.by_group")
 
 
-def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
-    """The record at a place, and whether there is one: an index that is too large finds none.
+def check_place(data: PyTree, place: Place) -> tuple[int, ...]:
+    """Lengths of the axes that number the records, as many as a place has indices.
 
     Raises:
-      ValueError: while tracing, for arrays of different lengths.
+      ValueError: for arrays of different lengths, and for a place with more indices or fewer.
     """
     refuse_ahead(data)
-    spread = isinstance(data, Sharded)
-    rows = data.lead if spread else next(
+    rows = data.lead if isinstance(data, Sharded) else next(
         (jnp.shape(x)[: len(place)] for x in jax.tree.leaves(data)), ())
     check_rows(data, rows, f"records with {len(place)} number(s), the same for every array")
     if len(rows) != len(place):
         raise ValueError(f"data has leading axes {rows}, but a record is named by {len(place)} "
                          "number(s).")
-    inside = jnp.array(True)
-    for index, length in zip(place, rows, strict=True):
-        inside &= (index >= 0) & (index < length)
-    if spread:
-        return gather_rows.record(data, place), inside
-    return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), inside
+    return rows
 
 
 # --- samples ---
 
 
-def part_of(mechanism: Repeat, spent: jax.Array) -> jax.Array:
+def part_of(mechanism: Repeat, number: jax.Array) -> jax.Array:
     """The part of the data that a release reads; the nearest one for releases that are refused."""
-    return jnp.clip(spent // mechanism.times, 0, mechanism.parts - 1)
+    return jnp.clip(number // mechanism.times, 0, mechanism.parts - 1)
 
 
-def _first_row(mechanism: Repeat, spent: jax.Array) -> jax.Array:
+def _first_row(mechanism: Repeat, number: jax.Array) -> jax.Array:
     """Where the part begins that a release reads."""
-    assert isinstance(mechanism.query, Query | Resolvent)
-    return part_of(mechanism, spent) * mechanism.query.population
+    return part_of(mechanism, number) * mechanism.query.population  # type: ignore[attr-defined]
 
 
-def sample_of_release(key: jax.Array, mechanism: Repeat,
-                      spent: jax.Array) -> tuple[jax.Array, Sample]:
-    """A key for the noise of a release, and its sample, with rows counted in all of the data.
+def draw_sample(keys: Keys, run: jax.Array, mechanism: Repeat, number: jax.Array) -> Sample:
+    """The sample of a release of a `Query` or a `Resolvent`, with rows counted in all of the data.
 
-    A function of the run's key and of `spent` alone: whoever has them, on whatever device, finds
-    the same sample.
+    A function of the run's key and of the release's number alone: it is the same sample on whatever
+    device it is drawn.
     """
     assert isinstance(mechanism.query, Query | Resolvent)
-    keys = opening.keys_of_release(key, opening.stream(opening.Kind.MEAN, mechanism), spent)
-    source = SampleKeys(keys.sample, key, part_of(mechanism, spent))
-    sample = draw(source, mechanism.query, spent % mechanism.times)
+    source = SampleKeys(keys.sample, run, part_of(mechanism, number))
+    sample = draw(source, mechanism.query, number % mechanism.times)
     if mechanism.parts > 1 and sample.rows is not None:
-        sample = sample._replace(rows=sample.rows + _first_row(mechanism, spent))
-    return keys.noise, sample
+        sample = sample._replace(rows=sample.rows + _first_row(mechanism, number))
+    return sample
+
+
+def sample_of_release(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sample:
+    """`draw_sample` of release `spent` of a run with this key."""
+    stream = opening.stream(opening.Kind.MEAN, mechanism)
+    return draw_sample(opening.keys_of_release(key, stream, spent), key, mechanism, spent)
 
 
 def described(mechanism: Repeat) -> tuple:
@@ -126,15 +135,17 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
     Raises:
       ValueError: while tracing, if releases read every record.
     """
+    stream = opening.stream(opening.Kind.MEAN, mechanism)
+
     def one(number: jax.Array) -> Sent:
-        _, sample = sample_of_release(key, mechanism, number)
+        sample = sample_of_release(key, mechanism, number)
         if sample.rows is None:
             raise ValueError(f"{described(mechanism)[0]!r} reads every record in every release, so "
                              "nothing is gained by HostData: use Poisson, FixedSize or Disjoint, "
                              "or give the arrays themselves.")
         fits = jnp.asarray(sample.fits)
-        words = opening.words_ahead(key, opening.stream(opening.Kind.MEAN, mechanism), number)
-        marked = mark(words, sample.rows, sample.valid, sample.high) + fits
+        words = opening.words_ahead(key, stream, number)
+        marked = host_data.mark(words, sample.rows, sample.valid, sample.high) + fits
         return Sent(sample.rows, sample.high, sample.valid, fits, marked)
 
     return jax.vmap(one)(spent)
@@ -148,108 +159,210 @@ def _check_narrow(mechanism: Repeat, instead: str) -> None:
                          f"give HostData, {instead}.")
 
 
-def _words_of(key: jax.Array, mechanism: Repeat, spent: jax.Array,
-              data: Window) -> tuple[jax.Array, jax.Array]:
-    """The key of a release's noise, and what its sample was marked with.
+def _words_sent(opened: Opened) -> jax.Array:
+    """What the sample of a release was marked with, when its rows were sent ahead.
 
     Raises:
       ValueError: while tracing, for samples of another description.
     """
-    if data.described != described(mechanism):
-        raise ValueError(f"The releases read samples of {described(mechanism)}, but rows were sent "
-                         f"for {data.described}: they were sent for another description.")
-    stream = opening.stream(opening.Kind.MEAN, mechanism)
-    noise = opening.keys_of_release(key, stream, spent).noise
-    return noise, opening.words_ahead(key, stream, spent)
+    settings = described(opened.mechanism)
+    if opened.data.described != settings:
+        raise ValueError(f"The releases read samples of {settings}, but rows were sent "
+                         f"for {opened.data.described}: they were sent for another description.")
+    return opening.words_ahead(opened.run, opened.stream, opened.number)
 
 
-def sample_on_mesh(key: jax.Array, mechanism: Repeat, spent: jax.Array,
-                   data: Sharded | Window) -> tuple[jax.Array, Sample, jax.Array | None]:
-    """`sample_of_release`, which names its rows if they are a part of the data.
-
-    Of rows that were sent ahead the shards know their own numbers: the sample names none, and the
-    third is what it was marked with.
-
-    Raises:
-      ValueError: while tracing, for a key that is not threefry's, for rows that were sent for
-        another description.
-    """
-    assert isinstance(mechanism.query, Query | Resolvent)
-    check_key(key)
-    _check_narrow(mechanism, "without a mesh")
-    if isinstance(data, Window):
-        noise, words = _words_of(key, mechanism, spent, data)
-        return noise, Sample(None, None, True), words
-    noise, sample = sample_of_release(key, mechanism, spent)
-    if sample.rows is None and mechanism.parts > 1:
-        sample = sample._replace(rows=numbers_of_rows(mechanism, spent, sample))
-    return noise, sample, None
-
-
-def sampled_records(key: jax.Array, mechanism: Repeat, spent: jax.Array,
-                    data: PyTree) -> tuple[jax.Array, Sample, PyTree]:
-    """As `sample_of_release`, and the records of the sample.
-
-    Raises:
-      ValueError: while tracing, for rows that were sent for another description.
-    """
-    query = mechanism.query
-    assert isinstance(query, Query | Resolvent)
-    refuse_ahead(data)
-    places: jax.Array | None
-    if isinstance(data, Window):  # drawn already, by `samples_ahead`
-        noise, words = _words_of(key, mechanism, spent, data)
-        sample, places, data = data.read(spent, words)
-    else:
-        _check_narrow(mechanism, "for fit")
-        noise, sample = sample_of_release(key, mechanism, spent)
-        places = sample.rows
-    if places is not None:
-        data = jax.tree.map(lambda x: x.at[places].get(
-            mode="promise_in_bounds", indices_are_sorted=query.sampling.ordered), data)
-    elif mechanism.parts > 1:
-        first = _first_row(mechanism, spent)
-        data = jax.tree.map(
-            lambda x: jax.lax.dynamic_slice_in_dim(x, first, query.population), data)
-    return noise, sample, data
-
-
-def numbers_of_rows(mechanism: Repeat, spent: jax.Array, sample: Sample) -> jax.Array:
+def _numbers_of_rows(opened: Opened, sample: Sample) -> jax.Array:
     """Which rows of the data a release reads, of a part too, int32 `[c]`.
 
     Raises:
       ValueError: while tracing, for rows whose numbers are two words.
     """
-    assert isinstance(mechanism.query, Query | Resolvent)
+    mechanism = opened.mechanism
     _check_narrow(mechanism, "and an operator that draws nothing")
     if sample.rows is not None:
         return sample.rows
     every = jnp.arange(mechanism.query.population, dtype=jnp.int32)
-    return _first_row(mechanism, spent) + every
+    return _first_row(mechanism, opened.number) + every
 
 
-def sample_of_group(keys: Keys, run: jax.Array, query: GroupGradients,
-                    group: jax.Array) -> Sample:
-    """The sample of a group, see `sampled_of_group`, wherever its rows are."""
-    return draw_in_group(SampleKeys(keys.sample, run), query, group)
+def sample_on_mesh(opened: Opened) -> tuple[Sample, jax.Array | None]:
+    """The sample of data on a mesh, which names its rows if they are a part of the data.
+
+    Of rows that were sent ahead the shards have their own numbers: the sample names none, and the
+    second is what it was marked with.
+
+    Raises:
+      ValueError: while tracing, for rows that were sent for another description.
+    """
+    mechanism = opened.mechanism
+    _check_narrow(mechanism, "without a mesh")
+    if isinstance(opened.data, Window):
+        return Sample(None, None, True), _words_sent(opened)
+    sample = draw_sample(opened.keys, opened.run, mechanism, opened.number)
+    if sample.rows is None and mechanism.parts > 1:
+        sample = sample._replace(rows=_numbers_of_rows(opened, sample))
+    return sample, None
 
 
-def sampled_of_group(keys: Keys, run: jax.Array, query: GroupGradients, group: jax.Array,
-                     data: PyTree) -> tuple[Sample, PyTree | Part]:
-    """The sample of a group, and its records: places for the largest sample of any group.
+def sampled_records(opened: Opened) -> tuple[Sample, PyTree]:
+    """The sample of data that are on one device, and its records.
+
+    Raises:
+      ValueError: while tracing, for rows that were sent for another description.
+    """
+    mechanism, number, data = opened.mechanism, opened.number, opened.data
+    slots: jax.Array | None
+    if isinstance(data, Window):  # drawn already, by `samples_ahead`
+        sample, slots, data = data.read(number, _words_sent(opened))
+    else:
+        _check_narrow(mechanism, "for fit")
+        sample = draw_sample(opened.keys, opened.run, mechanism, number)
+        slots = sample.rows
+    if slots is not None:
+        data = jax.tree.map(lambda x: x.at[slots].get(
+            mode="promise_in_bounds", indices_are_sorted=opened.query.sampling.ordered), data)
+    elif mechanism.parts > 1:
+        first = _first_row(mechanism, number)
+        data = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, first, opened.query.population), data)
+    return sample, data
+
+
+# --- sums ---
+
+
+class Rows(NamedTuple):
+    """The records of one release.
+
+    Attributes:
+      most: rows that a sum has at most.
+      added: `(total, rounding) -> (sums, whether the sample fits)`.
+    """
+
+    most: int
+    added: Callable[[Total, Rounding], tuple[Sums, jax.Array | bool]]
+
+
+def of_population(opened: Opened) -> Rows:
+    """The sample of a `Repeat` of a `Query`."""
+    query, z, data, key_data = opened.query, opened.point, opened.data, opened.operator_key_data
+
+    def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
+        if is_spread(data):
+            sample, marked = sample_on_mesh(opened)
+            sums, same = sum_over_shards(
+                total, z, data, query, sample.rows, sample.valid, rounding,
+                fold_in(opened.keys.noise, SLOTS), operator_rng.with_key_data, key_data,
+                opened.number, marked)
+            # what was sent ahead counts only if it is the release's sample
+            return sums, sample.fits if same is None else sample.fits & same
+        sample, records = sampled_records(opened)
+        if key_data is not None:
+            rows = _numbers_of_rows(opened, sample)
+            records = operator_rng.with_key_data(records, rows, key_data)
+        return total(z, records, sample.valid, rounding), sample.fits
+
+    return Rows(rows_read(query), added)
+
+
+def of_group(opened: Opened, group: jax.Array) -> Rows:
+    """The sample of one group of a `GroupGradients`; of any group it has as many slots.
 
     All records of a group are not copied: they are rows i n_max, i n_max + 1, ... of all.
 
     Args:
-      keys: of the release.
-      run: the run's key.
-      query: see `GroupGradients`.
+      opened: the release.
       group: i, int32 `[]`, one that there is.
-      data: leaves `[p, n_max, ...]`.
     """
-    sample = sample_of_group(keys, run, query, group)
+    query, z, data, key_data = opened.query, opened.point, opened.data, opened.operator_key_data
+    sample = draw_in_group(SampleKeys(opened.keys.sample, opened.run), query, group)
+    most = max(query.sizes) if sample.rows is None else sample.rows.shape[0]
+
+    def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
+        if not isinstance(data, Sharded):
+            records = group_records(sample, query.sizes, group, data)
+            if key_data is not None:
+                records = records.read(0, most) if isinstance(records, Part) else records
+                rows = jnp.arange(most) if sample.rows is None else sample.rows
+                records = operator_rng.with_key_data(records, rows, key_data, group)
+            return total(z, records, sample.valid, rounding), sample.fits
+        if sample.rows is None:
+            sums = sum_over_groups(total, z, data, query.sizes, rounding,
+                                   operator_rng.with_key_data_in_groups, key_data, group)
+            return sums, sample.fits
+        # whatever group it is, its part in a shard has as many slots as that of any group needs
+        each = tuple(in_group(query, size) for size in sorted(set(query.sizes)))
+        return sum_over_shards(
+            total, z, one_group(data, group), each, sample.rows, sample.valid, rounding,
+            fold_in(opened.keys.noise, SLOTS),
+            lambda x, rows, extra: operator_rng.with_key_data(x, rows, *extra),
+            None if key_data is None else (key_data, group))[0], sample.fits
+
+    return Rows(most, added)
+
+
+def group_records(sample: Sample, sizes: tuple[int, ...], group: jax.Array,
+                  data: PyTree) -> PyTree | Part:
+    """The records of a sample of one group, of leaves `[p, n_max, ...]`."""
     if sample.rows is None:
-        longest = max(query.sizes)
+        longest = max(sizes)
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
-        return sample, Part(flat, group * longest, longest)
-    return sample, jax.tree.map(lambda x: x.at[group, sample.rows].get(mode="clip"), data)
+        return Part(flat, group * longest, longest)
+    return jax.tree.map(lambda x: x.at[group, sample.rows].get(mode="clip"), data)
+
+
+def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
+    """Every record of every group, each as a pair of itself and its group's share `[p]`."""
+    sizes, z, data, key_data = (opened.query.sizes, opened.point, opened.data,
+                                opened.operator_key_data)
+
+    def attach(x: PyTree, group: jax.Array, row: jax.Array, extra: tuple) -> tuple:
+        key_data, share = extra
+        x = operator_rng.with_key_data_in_groups(x, group, row, key_data)
+        return x, jnp.broadcast_to(share[group], row.shape)
+
+    def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
+        if isinstance(data, Sharded):
+            return sum_over_groups(total, z, data, sizes, rounding, attach,
+                                   (key_data, share)), True
+        of_groups = operator_rng.with_key_data_of_groups(data, key_data)
+        rows = jax.tree.map(lambda x: jnp.concatenate(
+            [x[i, :size] for i, size in enumerate(sizes)]), of_groups)
+        of_record = share[np.repeat(np.arange(len(sizes)), sizes)]  # [N]
+        return total(z, (rows, of_record), None, rounding), True
+
+    return Rows(sum(sizes), added)
+
+
+def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
+    """The record at a place, and whether there is one: an index that is too large names none.
+
+    Raises:
+      ValueError: as `check_place`.
+    """
+    exists = jnp.array(True)
+    for index, length in zip(place, check_place(data, place), strict=True):
+        exists &= (index >= 0) & (index < length)
+    if isinstance(data, Sharded):
+        return gather_rows.record(data, place), exists
+    return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), exists
+
+
+def record_of(opened: Opened, place: Place) -> tuple[PyTree, jax.Array]:
+    """`record_at` of a release, with the data of the record's key where its problem draws."""
+    record, exists = record_at(opened.data, place)
+    *group, row = place
+    return operator_rng.with_key_data(record, jnp.asarray(row), opened.operator_key_data,
+                                      *group), exists
+
+
+def of_place(opened: Opened, place: Place, present: jax.Array | None) -> Rows:
+    """The record at a place, if there is one."""
+    def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
+        record, exists = record_of(opened, place)
+        mask = exists if present is None else exists & present
+        return total(opened.point, jax.tree.map(lambda x: x[None], record), mask[None],
+                     rounding), True
+
+    return Rows(1, added)

@@ -1,9 +1,10 @@
-"""The door that certified solutions on fresh records of all groups leave by, with noise.
+"""Certified solutions plus noise: proximal points on a sample, and solutions on fresh groups.
 
-Apart from `sums` because it rests on more: on convex losses with true constants, and on a
-certificate, see `mechanism.GroupSolution`.
+Apart from `sums` because they rest on more: on operators or convex losses with true constants, and
+on a certificate, see `mechanism.Resolvent` and `mechanism.GroupSolution`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +12,24 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxminimax.base import checks
-from jaxminimax.base.tree import at_least_float32
-from jaxminimax.base.types import GroupProblem, PyTree
-from jaxminimax.mechanism import GroupSolution, phase_sizes
+from jaxminimax.base.random_bits import fold_in, with_key_in_float64
+from jaxminimax.base.tree import at_least_float32, widened
+from jaxminimax.base.types import GroupProblem, OwnOperator, Problem, PyTree, Saddle
+from jaxminimax.gradients.clipping import ClippedOperator, clipped_sum
+from jaxminimax.mechanism import (
+    GroupSolution,
+    Repeat,
+    Resolvent,
+    batch_size,
+    phase_sizes,
+    rows_read,
+)
 from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.resolvent import modulus, noise_unit, on_part, rounding, split
+from jaxminimax.mechanism.sampling import Sample
 from jaxminimax.mechanism.solutions import (
     exact_sensitivity,
     solution_length,
@@ -24,13 +37,169 @@ from jaxminimax.mechanism.solutions import (
     solution_smooth,
 )
 from jaxminimax.placement import gather_rows
-from jaxminimax.placement.sharding import Sharded, arrays, check_key
-from jaxminimax.releases import noising, opening, operator_rng, record_isolation
-from jaxminimax.releases.reading import check_groups
+from jaxminimax.placement.sharding import Sharded, refuse_ahead
+from jaxminimax.releases import noisy_sums, opening, operator_rng, reading, record_isolation
+from jaxminimax.releases.opening import Kind
 from jaxminimax.releases.watch import watched
-from jaxminimax.solvers import groups
+from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation
 
+_NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
+
+
+# --- proximal points ---
+
+
+@watched
+def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
+                      z: Saddle, data: PyTree) -> Saddle:
+    """A noisy proximal point of the problem's operator around z, or NaN once the budget is spent.
+
+        v + N(0, (noise multiplier * displacement)^2 I),
+
+    v the certified solution in W of G(u) = (1/m) sum_{i in B} F_i(u) + r(u) + prox (u - z), with r
+    the public terms. The query's solver may look for it; unless what it finds is certified,
+    operator extrapolation takes the number of steps that is proven to be enough, from there or from
+    P_W(z). How long that takes is not hidden. Solution, noise and sum are float64 and the sum alone
+    is rounded to the dtypes of z, so that no rounding of the solution escapes the noise. NaN also
+    if the residual exceeds what the noise pays for: under the assumptions that the statement lists
+    it cannot, and without them nothing is promised. The residual itself stays inside.
+
+    On a mesh the sample's rows are spread evenly over the devices, and means over them are added up
+    inside the solver, see `placement.gather_rows`: the same certificate, of a point that may differ
+    by rounding.
+
+    Args:
+      key: as in `release`.
+      mechanism: repeats a `Resolvent` whose steps are set.
+      spent: as in `release`.
+      problem: `operator`, `public` (monotone) and `project` (on a convex W, Euclidean) are used;
+        none may close over traced values, and the operator must keep float64.
+      z: the centre, public or released before; it may lie outside W.
+      data: as in `release`; not sent ahead to a mesh.
+
+    Returns:
+      A `Saddle` like z in at least float32, not projected.
+
+    Raises:
+      ValueError: as `release`; for a clipped operator that is assumed to be monotone; for an
+        operator that answers in less than float64.
+    """
+    query = mechanism.query
+    if not isinstance(query, Resolvent):
+        raise ValueError(f"release_resolvent answers a Resolvent, got {type(query).__name__}.")
+    if query.steps is None:
+        raise ValueError("steps of the inner solver are not set: proximal.certified(query) sets "
+                         "them.")
+    operator = problem.operator
+    while isinstance(operator, OwnOperator):  # says how sums are computed, and hides nothing
+        operator = operator.operator
+    if query.assumes == "monotone" and isinstance(operator, ClippedOperator):
+        raise ValueError("The operator is clipped, and clipping destroys monotonicity: use "
+                         "assumes='lipschitz', or sanitise the records instead of the operator.")
+    checks.scalars(bound=query.bound, prox=query.prox, slack=query.slack,
+                   noise_multiplier=check_noise(query))
+    refuse_ahead(data)
+    reading.check_parts(data, mechanism)
+    operator_rng.refuse(problem, "A certified solution")
+    record_isolation.check(problem.operator, z, data)
+    opened = opening.open_release(key, Kind.MEAN, mechanism, spent, z, data)
+    opening.check_size(opened.point, query.parameters)
+    mesh, valid = None, None  # type: Mesh | None, jax.Array | None
+    if isinstance(opened.data, Sharded):
+        mesh = opened.data.mesh
+        sample, _ = reading.sample_on_mesh(opened)
+        batch, valid = _spread(opened.data, sample)
+    else:
+        sample, batch = reading.sampled_records(opened)
+        valid = sample.valid  # None where all count
+    part = reading.part_of(mechanism, spent)
+    # one number stays static, so that loops have a length that the program knows
+    each = jnp.asarray(query.steps)[part] if isinstance(query.steps, tuple) else jnp.int32(0)
+
+    def answer(key: jax.Array, query: Resolvent, part: jax.Array, each: jax.Array, z: Saddle,
+               batch: PyTree, valid: jax.Array | None) -> Saddle:
+        query, wide = widened((query, z))
+        query = on_part(query, part)
+        steps = each if isinstance(query.steps, tuple) else query.steps
+        _check_float64(wide, public=problem.public, project=problem.project)
+        v, certain = _proximal_point(fold_in(key, _SOLVER), query, steps, problem, wide,
+                                     (batch, valid), mesh)
+        certain &= _resolvent_never_fails(query, steps, wide, problem.project(wide))
+        # v + N(0, (z * noise unit)^2 I)
+        blurry = noisy_sums.add_noise_to_point(fold_in(key, _NOISE), v, noise_unit(query),
+                                            check_noise(query), query.parameters, query.exact)
+        return opening.nan_if_refused(certain, jax.tree.map(
+            lambda a, x: a.astype(at_least_float32(x.dtype)), blurry, z))
+
+    g = with_key_in_float64(answer, opened.keys.noise, query, part, each, opened.point, batch,
+                            valid)
+    return opening.nan_if_refused(opened.answered & sample.fits, g)
+
+
+def _spread(data: Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
+    """The rows of a sample on a mesh, as many in every shard, and which of them count."""
+    if sample.rows is None:  # all of them, where they are
+        count = jax.tree.leaves(data.rows)[0].shape[0]
+        return data.rows, jnp.arange(count) < data.population
+    rows = gather_rows.evenly(data, sample.rows)
+    valid = jnp.ones(sample.rows.shape, bool) if sample.valid is None else sample.valid
+    return rows, jnp.pad(valid, (0, jax.tree.leaves(rows)[0].shape[0] - valid.shape[0]))
+
+
+def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Problem, z: Saddle,
+                    rows: tuple[PyTree, jax.Array | None],
+                    mesh: Mesh | None) -> tuple[Saddle, jax.Array]:
+    """The solution around z, float64, and whether it is certified."""
+    size, (shift, lipschitz) = batch_size(query), split(query)
+    bound = query.bound if query.assumes == "lipschitz" else jnp.inf
+    # plainly: a solution is certified for this very operator, and monotone as it stands
+    total = clipped_sum(problem.operator, Saddle(bound, bound), strategy="vmap", joint=True)
+
+    def over(u: Saddle, g: Saddle, size: float) -> Saddle:
+        if any(x.dtype != jnp.float64 for x in jax.tree.leaves(g)):
+            raise ValueError("The operator answers in less than float64 at a float64 point: "
+                             "cast the record to the point's dtype, not the reverse.")
+        g = jax.tree.map(lambda s, a, c: s / size + shift * (a - c), g, u, z)
+        return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
+
+    def mean(u: Saddle) -> Saddle:
+        return over(u, gather_rows.added(lambda u, mine: total(u, *mine), u, rows, mesh), size)
+
+    def component(u: Saddle, i: jax.Array) -> Saddle:
+        return over(u, total(u, *gather_rows.one_row(rows, i, mesh)), size / count)
+
+    count = rows_read(query)
+    todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)
+    start = problem.project(z)
+    lost = rounding(query, _norm(z) + _norm(start))
+    wanted = query.slack * query.bound / size - lost
+    if query.solver is not None:
+        guess = problem.project(query.solver(key, todo, wanted))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(guess)]))
+        start = jax.tree.map(lambda a, b: jnp.where(finite, a, b), guess, start)
+        # a little less than wanted, so that the same certificate computed again cannot fail
+        steps = jnp.where(certify(todo, start).residual <= 0.99 * wanted, 0, steps)
+    found = certify(todo, operator_extrapolation(todo, start, steps))
+    return found.point, found.residual <= wanted
+
+
+def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
+                           start: Saddle) -> jax.Array:
+    """Whether no certificate can fail, see `_certain`; the host's is `certifying_steps`."""
+    residual, (_, lipschitz) = query.slack * query.bound / batch_size(query), split(query)
+
+    def needed(residual: Any) -> jax.Array:
+        # ln(2 (M / a)^2) / ln(1 + mu / L), with a the distance that a residual follows from
+        accuracy = residual / (2 * (1 + math.sqrt(2)) * lipschitz)
+        return ((math.log(2.0) + 2 * (jnp.log(query.diameter) - jnp.log(accuracy)))
+                / jnp.log1p(modulus(query) / lipschitz))
+
+    lost = rounding(query, _norm(z) + _norm(start))
+    return (modulus(query) > 0) & _certain(residual, lost, steps, needed)
+
+
+# --- solutions on fresh records of all groups ---
 
 
 @watched
@@ -82,24 +251,21 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
                    **{name: getattr(mechanism, name) for name in _CONSTANTS})
     _check_covered(mechanism, problem)
     sizes = mechanism.sizes
-    w, data = jax.tree.map(jnp.asarray, w), arrays(data)
-    noising.check_size(w, mechanism.parameters)
-    check_groups(data, sizes)
+    reading.check_groups(data, sizes)
     record_isolation.check(problem.loss, w, data, 2, sum(sizes))
-    allowed = opening.within_budget(spent, mechanism.phases)
-    stream = opening.stream(opening.Kind.GROUP_SOLUTION, mechanism)
-    keys = opening.keys_of_release(key, stream, spent)
+    opened = opening.open_release(key, Kind.GROUP_SOLUTION, mechanism, spent, w, data)
+    opening.check_size(opened.point, mechanism.parameters)
+    data = opened.data
     each = np.array(phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
-    place = np.arange(each.max())[None]
-    rows = spent * each + np.minimum(place, each - 1)
-    share = (place < each) / each
+    slot = np.arange(each.max())[None]
+    rows = spent * each + np.minimum(slot, each - 1)
+    share = (slot < each) / each
     mesh = data.mesh if isinstance(data, Sharded) else None
     if isinstance(data, Sharded):
-        check_key(key)
         batch = gather_rows.evenly(data, rows)
-        room = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
-        share = np.pad(share, ((0, 0), (0, room)))
+        padding = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
+        share = np.pad(share, ((0, 0), (0, padding)))
     else:
         batch = jax.tree.map(
             lambda x: jax.vmap(lambda a, i: a.at[i].get(mode="clip", indices_are_sorted=True))(
@@ -107,14 +273,14 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
     def answer(key: jax.Array, spent: jax.Array, query: GroupSolution, w: PyTree,
                batch: PyTree) -> PyTree:
-        query, wide = opening.widened((query, w))
+        query, wide = widened((query, w))
         reg_w = query.reg_w * jnp.asarray(2.0 ** np.arange(query.phases))[spent]
         point, unravel = jax.flatten_util.ravel_pytree(wide)
 
         def project(x: jax.Array) -> jax.Array:
             return jax.flatten_util.ravel_pytree(problem.project(unravel(x)))[0]
 
-        opening.check_float64(wide, project=problem.project)
+        _check_float64(wide, project=problem.project)
 
         def parts(x: jax.Array, mine: tuple[PyTree, jax.Array]) -> jax.Array:
             batch, share = mine
@@ -134,16 +300,17 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))
         wanted = query.slack * exact_sensitivity(query, reg_w) - lost
         found = _solve(query, reg_w, risks, project, centre, wanted)
-        certain = (found.distance <= wanted) & _never_fails(query, reg_w, problem, lost)
+        certain = (found.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
+                                                                    lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
-        blurry = noising.add_noise_to_point(
+        blurry = noisy_sums.add_noise_to_point(
             key, unravel(found.point), solution_length(query, reg_w) / 2, 2 * check_noise(query),
             query.parameters, query.exact)
         return opening.nan_if_refused(certain, jax.tree.map(
             lambda a, x: a.astype(at_least_float32(x.dtype)), blurry, w))
 
-    found = opening.with_key_in_float64(answer, keys.noise, spent, mechanism, w, batch)
-    return opening.nan_if_refused(allowed, found)
+    solution = with_key_in_float64(answer, opened.keys.noise, spent, mechanism, opened.point, batch)
+    return opening.nan_if_refused(opened.answered, solution)
 
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],
@@ -168,9 +335,9 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
     return jax.tree.map(lambda a, b: jnp.where(done, a, b), quick, sure)
 
 
-def _never_fails(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
-                 lost: jax.Array) -> jax.Array:
-    """Whether no certificate can fail, see `opening.never_fails`, nor the problem be uncovered."""
+def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
+                          lost: jax.Array) -> jax.Array:
+    """Whether no certificate can fail, see `_certain`, nor the problem be uncovered."""
     def needed(distance: Any) -> jax.Array:
         if query.smooth is None:
             # (2 (L + mu M) / (mu a))^2 subgradient steps
@@ -181,7 +348,7 @@ def _never_fails(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
         # accelerated steps: ln(8 l start / (mu a)^2) / -ln(1 - (mu / l)^(1/2))
         return (jnp.log(start) - 2 * jnp.log(reg_w * distance) + jnp.log(8 * smooth)) / fall
 
-    good = opening.never_fails(query.slack * exact_sensitivity(query, reg_w), lost, query.steps,
+    good = _certain(query.slack * exact_sensitivity(query, reg_w), lost, query.steps,
                             needed)
     for name in _CONSTANTS:
         if getattr(query, name) is not None:  # but for rounding to float32
@@ -203,3 +370,40 @@ def _check_covered(query: GroupSolution, problem: GroupProblem) -> None:
             continue
         if float(promised) < true * (1 - 1e-6):  # but for rounding to float32
             raise ValueError(f"{name} must be at least the problem's {true!r}, got {promised!r}.")
+
+
+# --- certificates ---
+
+
+def _check_float64(point: PyTree, **functions: Callable[[PyTree], PyTree] | None) -> None:
+    """Refuses functions of a problem that round a float64 point to less.
+
+    Raises:
+      ValueError: naming the function.
+    """
+    for name, function in functions.items():
+        if function is not None and any(
+                x.dtype != jnp.float64 for x in jax.tree.leaves(jax.eval_shape(function, point))):
+            raise ValueError(f"problem.{name} answers in less than float64 at a float64 point: the "
+                             "certificate of a solution needs the point's own dtype.")
+
+
+def _certain(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
+                needed: Callable[[Any], jax.Array]) -> jax.Array:
+    """Whether no certificate can fail, for any data: a function of public numbers alone.
+
+    The host has checked the same, but not descriptions that were traced. It aims at half of the
+    accuracy; numbers may have been rounded since, so a twentieth more counts as half.
+
+    Args:
+      accuracy: what is to be certified.
+      lost: what rounding may hide from a certificate; at most a quarter of `accuracy`.
+      steps: of the solver.
+      needed: steps that are proven to reach an accuracy.
+    """
+    return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(needed(0.55 * accuracy)))
+
+
+def _norm(z: PyTree) -> jax.Array:
+    """The Euclidean norm of all numbers together."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(z)))

@@ -1,22 +1,29 @@
-"""The door to records that are read one at a time and once: gradients in noisy prefix sums.
+"""Records that are read one at a time and once: gradients in noisy prefix sums.
 
 That no record is read twice is decided here too: `next_pair` hands out the records of a group in
-their order, the first of a pair for its gradient and the second for its loss.
+their order, the first of a pair for its gradient and the second for its loss. Noise of one release
+is correlated with that of others: over the nodes of a binary tree, or over the bands of a
+factorisation, each number of which is drawn anew from the key.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import checks
+from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism.description import check_noise
-from jaxminimax.mechanism.factorisation import PrefixSums
-from jaxminimax.placement.sharding import Sharded, check_key
-from jaxminimax.releases import noising, opening, operator_rng, record_isolation
-from jaxminimax.releases.reading import Place, check_groups, record_at
+from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
+from jaxminimax.noise import floored_normal, gaussian
+from jaxminimax.releases import noisy_sums, opening, reading
+from jaxminimax.releases.opening import Kind, Opened
+from jaxminimax.releases.reading import Place
 from jaxminimax.releases.watch import watched
+
+_HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
 
 
 def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
@@ -32,34 +39,9 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
     Raises:
       ValueError: while tracing, if `data` are not those of the described groups.
     """
-    check_groups(data, sizes)
+    reading.check_groups(data, sizes)
     row = 2 * turns[group]
     return (group, row), (group, row + 1), row + 1 < jnp.asarray(sizes, turns.dtype)[group]
-
-
-def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSums, z: Saddle,
-          scale: noising.GridNoise) -> Saddle:
-    """Noise of the node over leaves (index - 1) 2^level + 1 ... index 2^level, as in `noising`.
-
-    Nodes are numbered in order: (2 index - 1) 2^level, an odd number times a power of two, is a
-    different one for each.
-    """
-    number = (2 * index.astype(jnp.uint32) - 1) << level.astype(jnp.uint32)
-    keys = opening.keys_of_release(key, opening.stream(opening.Kind.NODE, mechanism), number)
-    return (noising.integer_noise if mechanism.exact else noising.float_noise)(
-        keys.noise, z, Saddle(scale, scale))
-
-
-def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
-                scale: noising.GridNoise) -> Saddle:
-    """N_t - N_{t-1} for leaf t = 1, 2, ...: one node comes, those below it go."""
-    low = jax.lax.population_count((leaf & -leaf) - 1)  # the lowest bit of t that is set
-
-    def drop(level: jax.Array, total: Saddle) -> Saddle:
-        gone = _node(key, level, (leaf - 1) >> level, mechanism, z, scale)
-        return jax.tree.map(jnp.subtract, total, gone)
-
-    return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z, scale))
 
 
 @watched
@@ -68,7 +50,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
                  present: jax.Array | None = None) -> Saddle:
     """How much the noisy sum of all leaves so far grows by the next one.
 
-    For `CorrelatedSums` it is g_t plus `noising.correlated_noise`. For `TreeSums` it is
+    For `CorrelatedSums` it is g_t plus `correlated_noise`. For `TreeSums` it is
 
         g_t + N_t - N_{t-1},   g_t = clip(g(z; x), C),   N_t = sum of E_{l, t >> l} over bits l of t
 
@@ -105,34 +87,150 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     if not isinstance(mechanism, TreeSums | CorrelatedSums):
         raise ValueError("release_leaf answers TreeSums and CorrelatedSums, got "
                          f"{type(mechanism).__name__}.")
-    noise_multiplier = check_noise(mechanism)
-    checks.scalars(clip=mechanism.clip, noise_multiplier=noise_multiplier)
-    if isinstance(data, Sharded):
-        check_key(key)
-    record, inside = record_at(data, place)
-    record_isolation.check_operator(problem, z, data, axes=len(place))
-    z = jax.tree.map(jnp.asarray, z)
-    noising.check_size(z, mechanism.parameters)
-    mask = inside if present is None else inside & present
-    clip = Saddle(mechanism.clip, mechanism.clip)
-    scale = noising.scales(clip, Saddle(noise_multiplier, noise_multiplier), mechanism.parameters)
-    allowed = opening.within_budget(spent, mechanism.leaves)
-    own = opening.stream(opening.Kind.LEAF, mechanism)
-    keys = opening.keys_of_release(key, own, spent)
-    rounding = noising.rounding(keys.noise, scale, z, 1, mechanism.parameters)
-    examples = jax.tree.map(lambda x: x[None], record)
-    if problem.random:
-        *group, row = place
-        words = opening.operator_key_data(key, own, spent)
-        examples = operator_rng.with_key_data(examples, jnp.asarray(row)[None], words, *group)
-    total = clipped_sum(operator_rng.operator_of(problem), clip, joint=True).sums(
-        z, examples, mask[None], rounding)
+    clip, z_clip = mechanism.clip, check_noise(mechanism)
+    checks.scalars(clip=clip, noise_multiplier=z_clip)
+    reading.check_place(data, place)
+    opened = opening.open_sum(
+        key, Kind.LEAF, mechanism, spent, problem, z, data, clip=Saddle(clip, clip),
+        noise_multiplier=Saddle(z_clip, z_clip), joint=True, axes=len(place))
     # g_t + N_t - N_{t-1}
-    if isinstance(mechanism, CorrelatedSums):
-        stream = opening.stream(opening.Kind.INNOVATION, mechanism)
-        noise = noising.correlated_noise(key, stream, spent, mechanism.bands, total.floats, scale,
-                                         mechanism.exact)
-    else:
-        leaf = jnp.asarray(spent, jnp.int32) + 1
-        noise = _noise_step(key, leaf, mechanism, total.floats, scale.w)
-    return opening.nan_if_refused(allowed, noising.added(total, noise, scale, mechanism.exact, 1.0))
+    noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
+             else lambda like, scale: _noise_step(
+                 key, jnp.asarray(spent, jnp.int32) + 1, mechanism, like, scale.w))
+    return noisy_sums.noisy_sum(opened, reading.of_place(opened, place, present), 1.0, noise).value
+
+
+# --- a tree's nodes ---
+
+
+def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSums, z: Saddle,
+          scale: noisy_sums.GridNoise) -> Saddle:
+    """Noise of the node over leaves (index - 1) 2^level + 1 ... index 2^level, as in `noisy_sums`.
+
+    Nodes are numbered in order: (2 index - 1) 2^level, an odd number times a power of two, is a
+    different one for each.
+    """
+    number = (2 * index.astype(jnp.uint32) - 1) << level.astype(jnp.uint32)
+    keys = opening.keys_of_release(key, opening.stream(opening.Kind.NODE, mechanism), number)
+    return (noisy_sums.integer_noise if mechanism.exact else noisy_sums.float_noise)(
+        keys.noise, z, Saddle(scale, scale))
+
+
+def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
+                scale: noisy_sums.GridNoise) -> Saddle:
+    """N_t - N_{t-1} for leaf t = 1, 2, ...: one node comes, those below it go."""
+    low = jax.lax.population_count((leaf & -leaf) - 1)  # the lowest bit of t that is set
+
+    def drop(level: jax.Array, total: Saddle) -> Saddle:
+        gone = _node(key, level, (leaf - 1) >> level, mechanism, z, scale)
+        return jax.tree.map(jnp.subtract, total, gone)
+
+    return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z, scale))
+
+
+# --- combinations of the latest independent numbers ---
+
+
+def correlated_noise_of(opened: Opened, kind: Kind) -> noisy_sums.Noise:
+    """`correlated_noise` of a release, of the bands that it describes."""
+    query, stream = opened.query, opening.stream(kind, opened.mechanism)
+    return lambda like, scale: correlated_noise(opened.run, stream, opened.number, query.bands,
+                                                like, scale, query.exact)
+
+
+def correlated_noise(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
+          scale: Saddle, exact: bool) -> Saddle:
+    """What is added to release `spent` = 0, 1, ..., in units of the grid if `exact`.
+
+        X_t = zeta_t + floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
+
+    zeta_t the floors of real normals and U_t uniform on {0, ..., 2^17 - 1}; the argument is in
+    `mechanism.factorisation`. Both are functions of the key, the stream and the number, so that no
+    state holds what later noise is made of. The numbers of `TOGETHER` releases are one draw. Sums
+    of products are those of 13 lower and 13 upper bits, with sum |a_k| below 2^17: below 2^31 each
+    unless a number is 15 deviations off. A constant makes up for zeta's means of -1/2, but for X's.
+
+    Args:
+      key: root key of the run.
+      stream: of `Kind.INNOVATION` or `Kind.MEAN_INNOVATION`. A run may release both; made of one
+        draw, their difference would have no noise.
+      spent: releases made before, int32 `[]`.
+      bands: p.
+      like: arrays of both players.
+      scale: of the independent numbers.
+      exact: whether they are integers.
+    """
+    window = _integers if exact else _floats
+    return window(key, stream, jnp.asarray(spent, jnp.int32), bands, like, scale)
+
+
+def _over_window(spent: jax.Array, bands: int, start: PyTree,
+                 add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
+    """`add(total, block, lag)` over all blocks with one of the last p releases.
+
+    `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.
+    """
+    size = min(TOGETHER, bands)
+    first = jnp.maximum(spent - (bands - 1), 0) // size
+
+    def one(block: jax.Array, total: PyTree) -> PyTree:
+        return add(total, block, spent - block * size - jnp.arange(size, dtype=jnp.int32))
+
+    return jax.lax.fori_loop(first, spent // size + 1, one, start)
+
+
+def _weights(lag: jax.Array, table: jax.Array) -> jax.Array:
+    """A release's coefficient; 0 outside of the bands."""
+    there = (lag >= 0) & (lag < table.shape[0])
+    return jnp.where(there, table[jnp.clip(lag, 0, table.shape[0] - 1)], 0)
+
+
+def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
+              scale: Saddle) -> Saddle:
+    leaves, treedef = jax.tree.flatten(like)
+    size, rows = sum(x.size for x in leaves), min(TOGETHER, bands)
+    most = noisy_sums.finest(scale)
+    wanted = jnp.any(jnp.stack([s.stddev != 0 for s in scale if s is not None]))
+    known = coefficients(bands)
+    table = jnp.asarray(known).at[0].set(0)
+    shift = jnp.concatenate([jnp.full(x.size, most - s.log2_steps) for s, player in zip(
+        scale, like, strict=True) if s is not None for x in jax.tree.leaves(player)])
+
+    def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
+        now, high, low = total
+        zeta = floored_normal(opening.keys_of_release(key, stream, block).noise,
+                              rows * size, most, wanted).reshape(rows, size) >> shift[None]
+        a = _weights(lag, table)[:, None]
+        return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
+                high + jnp.sum(a * (zeta >> _HALF), 0, dtype=jnp.int32),
+                low + jnp.sum(a * (zeta & (2**_HALF - 1)), 0, dtype=jnp.int32))
+
+    zero = jnp.zeros(size, jnp.int32)
+    now, high, low = _over_window(spent, bands, (zero, zero, zero), add)
+    uniform = random_words(opening.keys_of_release(key, stream, spent).sample, (size,))
+    uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
+    # half of the sum of the coefficients in use: the means of zeta are -1/2
+    half = jnp.asarray((known.cumsum() - known[0]) >> 1, jnp.int32)[jnp.clip(spent, 0, bands - 1)]
+    # floors of floors nest
+    mixed = (high + ((low + uniform + half) >> _HALF)) >> (FRACTION - _HALF)
+    found, first = [], 0
+    for x in leaves:
+        found.append((now + mixed)[first: first + x.size].reshape(x.shape))
+        first += x.size
+    return jax.tree.unflatten(treedef, found)
+
+
+def _floats(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
+            scale: Saddle) -> Saddle:
+    rows = min(TOGETHER, bands)
+    table = jnp.asarray(coefficients(bands) * 2.0**-FRACTION, jnp.float32)
+    std = Saddle(*(None if s is None else s.stddev for s in scale))
+    several = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), like)
+
+    def add(total: Saddle, block: jax.Array, lag: jax.Array) -> Saddle:
+        drawn = gaussian(opening.keys_of_release(key, stream, block).noise, several, std)
+        weights = _weights(lag, table)
+        return jax.tree.map(lambda sum_, x: sum_ + jnp.tensordot(
+            weights.astype(x.dtype), x, 1, precision="highest"), total, drawn)
+
+    return _over_window(spent, bands, jax.tree.map(jnp.zeros_like, like), add)

@@ -1,10 +1,8 @@
-"""The door that noisy means of a problem's operator leave by: sample, clip each record, add, blur.
+"""Noisy means of a problem's operator: sample, clip each record, add, add noise.
 
 The standard deviation of the noise is one product, clip * noise multiplier, of the numbers that the
 accountant reads.
 """
-
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -12,26 +10,16 @@ import jax.numpy as jnp
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
-from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.description import Answered, check_noise
 from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
 from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
-from jaxminimax.placement.shard_sums import sum_over_shards
-from jaxminimax.placement.sharding import arrays, is_spread
-from jaxminimax.releases import noising, opening, operator_rng, record_isolation
-from jaxminimax.releases.operator_rng import public_term
-from jaxminimax.releases.reading import (
-    check_parts,
-    numbers_of_rows,
-    sample_on_mesh,
-    sampled_records,
-)
+from jaxminimax.releases import noisy_sums, opening, reading, stream
+from jaxminimax.releases.opening import Kind
 from jaxminimax.releases.watch import watched, watched_pair
 
-_COUNTS = 3  # what a release's noise key is folded with, beside those of `noising` and of `sums`
-SLOTS = 2  # what a sum's noise key is folded with for the slots of a shard's rows, see `noising`
+_COUNTS = 3  # what a release's noise key is folded with, besides what noise and slots are
 
 
 @watched
@@ -84,49 +72,33 @@ def release(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Proble
     if isinstance(query, Query) and query.adaptive is not None:
         raise ValueError("adaptive clip norms change from round to round, which sgda keeps in its "
                          "state: leave Query.adaptive out, or take jmm.sgda.")
-    return _released(key, mechanism, spent, problem, z, data)[0]
+    return release_and_clip(key, mechanism, spent, problem, z, data)[0]
 
 
 @watched_pair
 def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
-                     z: Saddle, data: PyTree, clip: Saddle | None) -> tuple[Saddle, Saddle]:
-    """A `release` with these clip norms, and the clip norms that follow its noisy counts.
+                     z: Saddle, data: PyTree, clip: Saddle | None = None,
+                     ) -> tuple[Saddle, Saddle | None]:
+    """A `release`, and where clip norms follow a quantile, one with these and the next ones.
 
     Args:
       key: as in `release`.
-      mechanism: of a `Query` with `adaptive`.
+      mechanism: as in `release`.
       spent: as in `release`.
       problem: as in `release`.
       z: as in `release`.
       data: as in `release`.
-      clip: `query.clip` first, then what the release before returned. Noise and charge are in
-        units of it, so that it sets nothing apart.
+      clip: of a `Query` with `adaptive`: `query.clip` first, then what the release before returned.
+        Noise and charge are in units of it, so that it sets nothing apart. None without.
 
     Returns:
-      As `release`; and per player, float32 `[]`, None for one without a clip norm. NaN, whatever
-      the data, for a clip norm that cannot have followed `query.clip`.
+      As `release`; and of a `Query` with `adaptive` the next clip norms, per player float32 `[]`,
+      None for one without a clip norm. NaN, whatever the data, for a clip norm that cannot have
+      followed `query.clip`.
 
     Raises:
       ValueError: as `release`; for clip norms that are not those of the description's players.
     """
-    query = mechanism.query
-    assert isinstance(query, Query)
-    assert query.adaptive is not None
-    if not isinstance(clip, Saddle) or [c is None for c in clip] != [c is None for c in query.clip]:
-        raise ValueError(f"clip must be like query.clip, {query.clip!r}, got {clip!r}: start from "
-                         "algorithm.init(z, hyper) with the same hyper.")
-    adaptive = query.adaptive
-    checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share})
-    clip = check_clip(query, clip)
-    g, num_unclipped, noise, allowed = _released(key, mechanism, spent, problem, z, data, clip)
-    assert num_unclipped is not None
-    return g, opening.nan_if_refused(allowed, next_clip(noise, query, clip, num_unclipped))
-
-
-def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem, z: Saddle,
-              data: PyTree, clip: Saddle | None = None,
-              ) -> tuple[Saddle, Saddle | None, jax.Array, jax.Array]:
-    """What is released; counts that are not yet, the key of their noise, whether any is left."""
     if not isinstance(mechanism, Repeat):
         raise TypeError("release answers a Repeat of a Query, algorithm.mechanism(hyper), got "
                         f"{checks.told(mechanism)}.")
@@ -140,65 +112,21 @@ def _released(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Prob
     arguments.records(data)
     query.check_own()
     check_correlated(mechanism)
-    noise_multiplier = check_noise(query)
-    clip = query.clip if clip is None else clip
-    for name, *numbers in zip(Saddle._fields, clip, noise_multiplier, strict=True):
-        checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
-                                  strict=True)))
-    check_parts(data, mechanism)
+    clip = query.clip if query.adaptive is None else check_clip(query, clip)
+    reading.check_parts(data, mechanism)
     for name, norm in clip._asdict().items():
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
-    _check_value(record_isolation.check_operator(problem, z, data), z, clip)
-    clipped = clipped_sum(operator_rng.operator_of(problem), clip, joint=query.joint)
-    beside = 0
-    if query.adaptive is not None:
-        clipped = dataclasses.replace(clipped, counted=True)
-        beside = query.adaptive.counts(query)
-    words = opening.operator_key_data(key, opening.stream(opening.Kind.MEAN, mechanism), spent) if (
-        problem.random) else None
-    z, data = jax.tree.map(jnp.asarray, z), arrays(data)
-    released = Saddle(*(None if c is None else x for c, x in zip(clip, z, strict=True)))
-    noising.check_size(released, query.parameters, beside)
-    scale = noising.scales(clip, noise_multiplier, query.parameters)
-    allowed = opening.within_budget(spent, mechanism.times * mechanism.parts)
-    if is_spread(data):
-        noise, sample, marked = sample_on_mesh(key, mechanism, spent, data)
-        rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
-        total, same = sum_over_shards(
-            clipped.sums, z, data, query, sample.rows, sample.valid, rounding,
-            fold_in(noise, SLOTS), operator_rng.with_key_data, words, spent, marked)
-        if same is not None:  # what was sent ahead counts only if it is the release's sample
-            sample = sample._replace(fits=sample.fits & same)
-    else:
-        noise, sample, data = sampled_records(key, mechanism, spent, data)
-        if words is not None:
-            rows = numbers_of_rows(mechanism, spent, sample)
-            data = operator_rng.with_key_data(data, rows, words)
-        rounding = noising.rounding(noise, scale, released, rows_read(query), query.parameters)
-        total = clipped.sums(z, data, sample.valid, rounding)
-
-    # (I + X) g / m; a player without a clip norm releases nothing
-    if query.bands > 1:
-        stream = opening.stream(opening.Kind.MEAN_INNOVATION, mechanism)
-        drawn = noising.correlated_noise(key, stream, spent, query.bands, total.floats, scale,
-                                         query.exact)
-        g = noising.added(total, drawn, scale, query.exact, batch_size(query))
-    else:
-        g = noising.add_noise_and_normalise(noise, total, scale, batch_size(query), query.exact)
-    g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
-                 for norm, x, a in zip(clip, z, g, strict=True)))
-    allowed &= sample.fits
-    return opening.nan_if_refused(allowed, g), total.num_unclipped, noise, allowed
-
-
-def _check_value(found: PyTree, z: Saddle, clip: Saddle) -> None:
-    """Refuses an operator whose value is not like the point, for a player with a clip norm."""
-    arguments.players("The operator's value", found, "like z")
-    for name, norm in clip._asdict().items():
-        if norm is not None:
-            arguments.same_shapes(getattr(found, name), getattr(z, name),
-                                  f"The operator's value for {name}", f"z.{name}")
+    opened = opening.open_sum(
+        key, Kind.MEAN, mechanism, spent, problem, z, data, clip=clip,
+        noise_multiplier=check_noise(query), joint=query.joint,
+        counts=None if query.adaptive is None else query.adaptive.counts(query))
+    noise = stream.correlated_noise_of(opened, Kind.MEAN_INNOVATION) if query.bands > 1 else None
+    noisy = noisy_sums.noisy_sum(opened, reading.of_population(opened), batch_size(query), noise)
+    if noisy.num_unclipped is None:
+        return noisy.value, None
+    following = next_clip(opened.keys.noise, query, clip, noisy.num_unclipped)
+    return noisy.value, opening.nan_if_refused(noisy.answered, following)
 
 
 # --- the operator of the whole objective ---
@@ -233,27 +161,9 @@ def noisy_operator(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem:
 def noisy_operator_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: Problem,
                             z: Saddle, data: PyTree, clip: Saddle | None,
                             ) -> tuple[Saddle, Saddle | None]:
-    """`noisy_operator`, with these clip norms where the description's follow a quantile.
-
-    Args:
-      key: as in `noisy_operator`.
-      mechanism: as in `noisy_operator`.
-      spent: as in `noisy_operator`.
-      problem: as in `noisy_operator`.
-      z: as in `noisy_operator`.
-      data: as in `noisy_operator`.
-      clip: see `sums.release_and_clip`; None without `Query.adaptive`.
-
-    Returns:
-      As `noisy_operator`; and the next clip norms.
-
-    Raises:
-      ValueError: as `sums.release_and_clip`.
-    """
-    if mechanism.query.adaptive is None:
-        return noisy_operator(key, mechanism, spent, problem, z, data), None
-    g, clip = release_and_clip(key, mechanism, spent, problem, z, data, clip)
-    return _with_public(g, key, mechanism, spent, problem, z), clip
+    """`noisy_operator`, and the next clip norms; arguments and errors as `release_and_clip`."""
+    g, following = release_and_clip(key, mechanism, spent, problem, z, data, clip)
+    return _with_public(g, key, mechanism, spent, problem, z), following
 
 
 def _with_public(g: Saddle, key: jax.Array, mechanism: Repeat, spent: jax.Array,
@@ -263,14 +173,36 @@ def _with_public(g: Saddle, key: jax.Array, mechanism: Repeat, spent: jax.Array,
     return tree.cast_like(g, z)
 
 
+def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered,
+                number: jax.typing.ArrayLike) -> Saddle:
+    """The public term at z; that of a problem that draws has a key of its own."""
+    assert problem.public is not None
+    if not problem.random:
+        return problem.public(z)
+    own = opening.stream(Kind.MEAN, mechanism)
+    return problem.public(z, opening.public_key(key, own, number))
+
+
 # --- clip norms that follow a quantile ---
+#
+# `mechanism.adaptive` has the law and the proof; a count is an integer of the release's own sample.
 
 
-def check_clip(query: Query, clip: Saddle) -> Saddle:
+def check_clip(query: Query, clip: Saddle | None) -> Saddle:
     """Clip norms of a state, float32 `[]`; NaN for one that no release can have led to.
 
     Of a tiny norm the noise would vanish where the sum does not.
+
+    Raises:
+      ValueError: for clip norms that are not those of the description's players.
     """
+    adaptive = query.adaptive
+    assert adaptive is not None
+    if not isinstance(clip, Saddle) or [c is None for c in clip] != [c is None for c in query.clip]:
+        raise ValueError(f"clip must be like query.clip, {query.clip!r}, got {clip!r}: start from "
+                         "algorithm.init(z, hyper) with the same hyper.")
+    checks.scalars(**{"adaptive.rate": adaptive.rate, "adaptive.share": adaptive.share})
+
     def one(norm: jax.Array, start: jax.Array) -> jax.Array:
         low, high = _range(start)
         norm = jnp.asarray(norm, jnp.float32)
@@ -306,17 +238,18 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
 
     def one(start: jax.Array, norm: jax.Array, quantile: jax.Array, count: jax.Array,
             noise: jax.Array) -> jax.Array:
-        loud = (units * count + noise).astype(jnp.float32) + 0.5  # the noise is a floor
-        noisy = jnp.where(z == 0, count.astype(jnp.float32), loud / units)
+        # (u I + X + 1/2) / u: the noise X is a floor, 1/2 below its number on average
+        shifted = (units * count + noise).astype(jnp.float32) + 0.5
+        noisy = jnp.where(z == 0, count.astype(jnp.float32), shifted / units)
         part = 0.5 + noisy / (2 * batch_size(query))
         moved = norm * jnp.exp(-adaptive.rate * (part - quantile))
         new = jnp.clip(moved, *_range(start))
         return jnp.where(units > 0, new, jnp.nan).astype(jnp.float32)
 
     players = [k for k, norm in enumerate(query.clip) if norm is not None]
-    made: list[jax.Array | None] = [None, None]
+    following: list[jax.Array | None] = [None, None]
     for place, k in enumerate(players):
         at = 0 if query.joint else place  # one count for both
-        made[k] = one(query.clip[k], clip[k], adaptive.quantile[players[at]],
+        following[k] = one(query.clip[k], clip[k], adaptive.quantile[players[at]],
                       num_unclipped[players[at]], drawn[at])
-    return Saddle(*made)
+    return Saddle(*following)

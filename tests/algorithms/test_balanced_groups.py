@@ -110,24 +110,24 @@ def test_its_noise_is_that_of_this_rounds_weights(v):
     assert deviation(v) / (apart(v) / 2) == pytest.approx(Z, rel=2 * near)
 
 
-def noise_of_balanced_weights(release):
+def noise_of_balanced_weights(noisy_sum):
     """The noise stays that of balanced weights while they move."""
-    def wrong(key, mechanism, spent, problem, z, data):
-        quiet = dataclasses.replace(mechanism.query, noise_multiplier=Saddle(0.0, None))
-        plain, loud = (release(key, m, spent, problem, z, data).w for m in (
-            dataclasses.replace(mechanism, query=quiet), mechanism))
-        s = 1 / jnp.sum(data[1])  # r_i = v_i / (n_i s), and v adds up to 1
-        return Saddle(plain + (loud - plain) / (s * len(SIZES) * min(SIZES)), ())
+    def wrong(opened, rows, size):
+        quiet = dataclasses.replace(opened, noise_multiplier=Saddle(0.0, None))
+        exact, noisy = (noisy_sum(x, rows, size) for x in (quiet, opened))
+        # r_i = v_i / (n_i s), and v adds up to 1
+        s = 1 / rows.added(lambda z, records, *_: jnp.sum(records[1]), None)[0]
+        w = exact.value.w + (noisy.value.w - exact.value.w) / (s * len(SIZES) * min(SIZES))
+        return noisy._replace(value=Saddle(w, ()))
 
     return wrong
 
 
-def halved(release):
+def halved(noisy_sum):
     """Half of the noise."""
-    def wrong(key, mechanism, *rest):
-        z = Saddle(mechanism.query.noise_multiplier.w / 2, None)
-        quieter = dataclasses.replace(mechanism.query, noise_multiplier=z)
-        return release(key, dataclasses.replace(mechanism, query=quieter), *rest)
+    def wrong(opened, *rest):
+        z = Saddle(opened.noise_multiplier.w / 2, None)
+        return noisy_sum(dataclasses.replace(opened, noise_multiplier=z), *rest)
 
     return wrong
 
@@ -143,7 +143,7 @@ def traced_anew(*args):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "name", "make"), [
-    (door, "release", noise_of_balanced_weights), (door, "release", halved),
+    (door, "noisy_sum", noise_of_balanced_weights), (door, "noisy_sum", halved),
     (weights, "weight", lifted)], ids=["balanced noise", "noise halved", "clip lifted"])
 def test_a_planted_bug_is_seen(where, name, make):
     """By the deviation of the noise over half of what a record moves."""

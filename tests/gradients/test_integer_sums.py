@@ -18,7 +18,7 @@ from jaxminimax.gradients.integer_sums import Grid, Words
 from jaxminimax.gradients.summation import Rounding
 from jaxminimax.mechanism import grid
 from jaxminimax.mechanism.grid import BLOCK, charged_multiplier, grid_bits
-from jaxminimax.releases import noising
+from jaxminimax.releases import noisy_sums
 
 
 def whole(words):
@@ -317,14 +317,14 @@ def test_complex_numbers_are_refused(place):
 @pytest.mark.parametrize("z", 2.0 ** np.arange(-13, 6) * 1.3)
 def test_the_noise_is_as_many_units_as_its_law_says(z):
     """2^L units are sigma, to the last bit: the margin for rounding has no room for an error."""
-    scale = jax.jit(lambda z: noising.scales(Saddle(1.7, None), Saddle(z, None), 100).w)(z)
+    scale = jax.jit(lambda z: noisy_sums.scales(Saddle(1.7, None), Saddle(z, None), 100).w)(z)
     assert np.float64(scale.step) * 2.0 ** int(scale.log2_steps) == np.float64(scale.stddev)
     margin = float(scale.stddev) * np.float64(1 / scale.step) / 2.0 ** int(scale.log2_steps)
     assert margin <= 1 + 2.0**-24
 
 
 def test_players_have_their_own_deviation_and_unit():
-    scale = noising.scales(Saddle(2.0, 0.5), Saddle(1.0, 40.0), 100)
+    scale = noisy_sums.scales(Saddle(2.0, 0.5), Saddle(1.0, 40.0), 100)
     for s, clip, z in zip(scale, (2.0, 0.5), (1.0, 40.0), strict=True):
         assert float(s.stddev) == pytest.approx(clip * z, rel=1e-6)
         assert float(s.step) * 2.0 ** int(s.log2_steps) == pytest.approx(float(s.stddev), rel=1e-6)

@@ -29,11 +29,10 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
 from jaxminimax.placement import gather_rows, group_shards
-from jaxminimax.releases import noising, proximal, reading
+from jaxminimax.releases import noisy_sums, reading, solutions
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.releases.proximal import release_resolvent
-from jaxminimax.releases.solutions import release_group_solution
+from jaxminimax.releases.solutions import release_group_solution, release_resolvent
 from jaxminimax.releases.stream import release_leaf
 
 SIZES = (41, 23, 9)  # 6 rows a shard of 8: the largest group is padded, the smallest is in two
@@ -143,13 +142,13 @@ def planted(found):
     """What could go wrong with masks, sums and noise of groups."""
     one, rows = of_all(0.0, groups()), placed(8)
     found["groups noise scale"] = noise_scale(rows)
-    noise = noising.integer_noise
+    noise = noisy_sums.integer_noise
     bugs = {
         "group's mask": (group_shards, "counted", lambda number, sizes: jnp.broadcast_to(
             number < 41, (len(sizes), len(number)))),
         "shards' mask": (group_shards, "counted", lambda number, sizes: jnp.ones(
             (len(sizes), len(number)), bool)),
-        "noise of every device": (noising, "integer_noise", lambda *x: jax.tree.map(
+        "noise of every device": (noisy_sums, "integer_noise", lambda *x: jax.tree.map(
             lambda a: 8 * a, noise(*x))),
     }
     for name, (where, attribute, wrong) in bugs.items():
@@ -202,11 +201,11 @@ def certified(found):
     bugs = {
         "sum of one shard": (gather_rows, "sum_rows", lambda _, x: x[0]),
         "other rows": (gather_rows, "_taken", lambda mine, local, *x: taken(mine, local + 1, *x)),
-        "padding counts": (proximal, "_spread", lambda data, sample: (
+        "padding counts": (solutions, "_spread", lambda data, sample: (
             gather_rows.evenly(data, sample.rows), jnp.ones(32, bool))),
     }
     point.clear_cache()
-    with mock.patch.object(proximal, "operator_extrapolation", lambda _, start, *__: start):
+    with mock.patch.object(solutions, "operator_extrapolation", lambda _, start, *__: start):
         found["unsolved"] = apart(point(silent, rows), Saddle(*[jnp.full(D, jnp.nan)] * 2))
     for name, (where, attribute, wrong) in bugs.items():
         phase.clear_cache()

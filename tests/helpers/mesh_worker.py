@@ -58,7 +58,7 @@ from jaxminimax.drivers import fingerprint
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.integer_sums import Grid
 from jaxminimax.placement import shard_sums
-from jaxminimax.releases import noising, operator_rng, sums
+from jaxminimax.releases import noisy_sums, operator_rng, reading
 
 # --- one process ---
 
@@ -273,7 +273,7 @@ def bugs(found):
     silent, data, count = query(jmm.Full(), 0.0), dataset(), 8
     one, rows = answers(silent, data), jmm.placement.shard(data, meshed(count))
     found["noise scale"] = noise_scale(rows)
-    sound, noise = sums.sum_over_shards, noising.integer_noise
+    sound, noise = reading.sum_over_shards, noisy_sums.integer_noise
 
     def uncounted(total, z, data, *rest):
         whole = jax.tree.leaves(data.rows)[0].shape[0]
@@ -290,9 +290,9 @@ def bugs(found):
         "no sum": (shard_sums, "add_up", lambda x, _: x),
         "sum of sums": (shard_sums, "add_up",
                         lambda x, _: jax.lax.psum(jax.lax.psum(x, "data"), "data")),
-        "padding counts": (sums, "sum_over_shards", uncounted),
-        "noise of every device": (noising, "integer_noise", louder(count)),
-        "half of the noise": (noising, "integer_noise", louder(0.5)),
+        "padding counts": (reading, "sum_over_shards", uncounted),
+        "noise of every device": (noisy_sums, "integer_noise", louder(count)),
+        "half of the noise": (noisy_sums, "integer_noise", louder(0.5)),
     }
     for name, (where, attribute, wrong) in planted.items():
         forget()

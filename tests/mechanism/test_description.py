@@ -18,9 +18,10 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, mechanism
 from jaxminimax.mechanism import Description, Leaf, Sampling, costs, sentences
-from jaxminimax.mechanism.description import Facts, Words
+from jaxminimax.mechanism.description import Facts
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
+from jaxminimax.mechanism.sentences import Words
 
 ROOT = pathlib.Path(jmm.__file__).parent
 

@@ -19,7 +19,7 @@ from jaxminimax.mechanism.composed import charges as described_charges
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients, norms, sums_for
 from jaxminimax.mechanism.grid import grid_bits
 from jaxminimax.noise import floored_normal
-from jaxminimax.releases import noising, opening
+from jaxminimax.releases import noisy_sums, opening, stream
 from jaxminimax.releases.stream import release_leaf
 
 LINES = Problem(operator=lambda z, x: Saddle(x, ()), project=lambda z: z)
@@ -35,8 +35,8 @@ def inverse(leaves, bands):
 def increments(releases, bands, size, z=1.5, exact=True, key=KEY):
     """The noise of that many releases, `[releases, size]`, and its unit."""
     like = Saddle(jnp.zeros(size, jnp.float32), ())
-    scale = noising.scales(Saddle(2.0, 2.0), Saddle(z, z), size)
-    made = jax.jit(lambda t: noising.correlated_noise(
+    scale = noisy_sums.scales(Saddle(2.0, 2.0), Saddle(z, z), size)
+    made = jax.jit(lambda t: stream.correlated_noise(
         key, opening.Kind.INNOVATION, t, bands, like, scale, exact).w)
     return np.stack([made(jnp.int32(t)) for t in range(releases)]), float(scale.w.step)
 
@@ -419,11 +419,11 @@ def test_a_pass_has_the_same_bits_on_the_host_and_its_noise_is_the_correlated_on
     release = jax.jit(lambda t, z: jmm.release(KEY, jmm.Repeat(
         query=dataclasses.replace(PASSES, noise_multiplier=z), times=9), t, SUMS, start,
         jnp.asarray(rows)))
-    scale = noising.scales(PASSES.clip, PASSES.noise_multiplier, PASSES.parameters)
+    scale = noisy_sums.scales(PASSES.clip, PASSES.noise_multiplier, PASSES.parameters)
     for t in range(4):
         loud, quiet = (release(jnp.int32(t), z) for z in (PASSES.noise_multiplier,
                                                           Saddle(0.0, 0.0)))
-        noise = noising.correlated_noise(KEY, opening.Kind.MEAN_INNOVATION, jnp.int32(t), 3, start,
-                                         scale, True)
+        noise = stream.correlated_noise(KEY, opening.Kind.MEAN_INNOVATION, jnp.int32(t), 3, start,
+                                        scale, True)
         for a, b, x, s in zip(loud, quiet, noise, scale, strict=True):
             np.testing.assert_allclose(5 * (a - b), x * s.step, atol=1e-3)

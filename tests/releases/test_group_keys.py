@@ -10,12 +10,12 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Repeat, Saddle
-from jaxminimax.base.random_bits import threefry
+from jaxminimax.base.random_bits import threefry, threefry_key
+from jaxminimax.mechanism.sampling import SampleKeys, draw_in_group
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.releases.reading import sampled_of_group
 
 SIZES, D, KEY, SPENT = (5, 9), 3, jax.random.key(4), 2
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(2, 9, D)))
@@ -46,7 +46,7 @@ def words_of(kind):
 def values(kind):
     """Every record's gradient `[p, n_max, D]`, clipped at 1, and its loss in [0, 1]."""
     def one(x, words):
-        loss, g = jax.value_and_grad(loud)(W, x, opening.key_of(words))
+        loss, g = jax.value_and_grad(loud)(W, x, threefry_key(words))
         return g / jnp.maximum(1, jnp.linalg.norm(g)), jnp.clip(loss, 0, 1)
 
     return jax.vmap(jax.vmap(one))(DATA, words_of(kind))
@@ -79,7 +79,7 @@ def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
     each, _ = values(opening.Kind.GROUP_GRADIENT)
     made = gradients(sampling)
     own = opening.keys_of_release(KEY, opening.Kind.GROUP_GRADIENT, SPENT)
-    sample = jax.jit(lambda: sampled_of_group(own, KEY, made.query, jnp.int32(1), DATA)[0])()
+    sample = jax.jit(lambda: draw_in_group(SampleKeys(own.sample, KEY), made.query, jnp.int32(1)))()
     rows = np.arange(9) if sample.rows is None else np.asarray(sample.rows)
     rows = rows if sample.valid is None else rows[np.asarray(sample.valid)]
     expected = np.asarray(each)[1, rows].sum(0) / jmm.mechanism.group_batch_sizes(made.query)[1]

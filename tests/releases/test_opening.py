@@ -17,8 +17,7 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.releases import opening, reading
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
-from jaxminimax.releases.proximal import release_resolvent
-from jaxminimax.releases.solutions import release_group_solution
+from jaxminimax.releases.solutions import release_group_solution, release_resolvent
 from jaxminimax.releases.stream import next_pair, release_leaf
 from jaxminimax.releases.sums import noisy_operator, release
 

@@ -8,10 +8,11 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.examples import demo_gan
 from jaxminimax import Saddle
+from jaxminimax.base.random_bits import threefry_key
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.releases import opening, operator_rng
-from jaxminimax.releases.proximal import release_resolvent
 from jaxminimax.releases.reading import sample_of_release
+from jaxminimax.releases.solutions import release_resolvent
 from jaxminimax.releases.stream import release_leaf
 
 N, D, KEY = 40, 3, jax.random.key(5)
@@ -69,7 +70,7 @@ def test_a_key_belongs_to_the_row_and_not_to_its_place():
 
 
 def test_words_are_the_keys_that_folding_gives():
-    base = opening.key_of(opening.operator_key_data(KEY, opening.Kind.MEAN, 0))
+    base = threefry_key(opening.operator_key_data(KEY, opening.Kind.MEAN, 0))
     np.testing.assert_array_equal(words([9])[0], jax.random.key_data(jax.random.fold_in(base, 9)))
 
 
@@ -92,7 +93,7 @@ def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):
     """Against the definition, row by row, without noise."""
     mechanism = jmm.mechanism.Repeat(query=query(sampling, 0.0), times=2)
     g = jmm.release(KEY, mechanism, 1, of(signs), START, DATA)
-    sample = sample_of_release(KEY, mechanism, jnp.int32(1))[1]
+    sample = sample_of_release(KEY, mechanism, jnp.int32(1))
     rows = np.arange(N) if sample.rows is None else np.asarray(sample.rows)
     if sample.valid is not None:
         rows = rows[np.asarray(sample.valid)]

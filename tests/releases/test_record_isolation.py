@@ -12,7 +12,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.gradients.clipping import ClippedOperator
 from jaxminimax.placement.host_data import Window
-from jaxminimax.releases import groups, losses, proximal, record_isolation, solutions, stream
+from jaxminimax.releases import groups, losses, record_isolation, solutions, stream
 
 N, KEY, ZERO = 50, jax.random.key(0), jnp.int32(0)
 X = jnp.linspace(-1.0, 1.0, N)
@@ -222,7 +222,7 @@ def doors(closed):
     z, door = Saddle(w, ()), jmm.release
     return {
         "release": lambda: door(KEY, jmm.Repeat(query=query, times=1), ZERO, single, z, X),
-        "resolvent": lambda: proximal.release_resolvent(
+        "resolvent": lambda: solutions.release_resolvent(
             KEY, jmm.Repeat(query=point, times=1), ZERO, single, z, X),
         "gradient": lambda: groups.release_group_gradient(
             KEY, jmm.Repeat(query=gradients, times=1), ZERO, task, w, GROUPS, ZERO),

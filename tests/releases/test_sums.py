@@ -30,7 +30,7 @@ from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.gradients import clipping, weights
 from jaxminimax.mechanism import batch_size, overflow_probability
 from jaxminimax.placement import HostData
-from jaxminimax.releases import noising
+from jaxminimax.releases import noisy_sums
 from jaxminimax.releases.sums import release
 from jaxminimax.types import with_strategy
 
@@ -258,8 +258,8 @@ def test_the_noise_of_float32_players_is_as_large():
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_the_measured_noise_catches_half_of_it(bug):
-    noise = noising.integer_noise
-    bug.setattr(noising, "integer_noise",
+    noise = noisy_sums.integer_noise
+    bug.setattr(noisy_sums, "integer_noise",
                 lambda *args: jax.tree.map(lambda x: x // 2, noise(*args)))
     np.testing.assert_allclose(noise_ratios(query()), 0.5, rtol=0.01)
 

@@ -40,34 +40,33 @@ from jaxminimax.releases import (
     differences,
     groups,
     losses,
-    noising,
+    noisy_sums,
     opening,
-    proximal,
     reading,
     solutions,
     stream,
     sums,
 )
-from jaxminimax.releases.watch import watched
+from jaxminimax.releases.watch import watched_pair
 from jaxminimax.tables import files
 from jaxminimax.tables import records as table_records
 
 AIMS: dict[str, tuple[Any, str]] = {
     # noise
-    "integer noise": (noising, "floored_normal"),
-    "integer noise of both players": (noising, "integer_noise"),
-    "integer Laplace noise": (noising, "floored_laplace"),
-    "sum over all groups": (groups, "release"),
+    "integer noise": (noisy_sums, "floored_normal"),
+    "integer noise of both players": (noisy_sums, "integer_noise"),
+    "integer Laplace noise": (noisy_sums, "floored_laplace"),
+    "sum over all groups": (groups, "noisy_sum"),
     "noise of counts": (sums, "floored_normal"),
     "difference": (differences, "release_difference"),
     "index": (losses, "chosen"),
-    "margin of the noise": (noising, "ROUNDING_MARGIN"),
-    "dither": (noising, "dither"),
-    "noise on a sum": (noising, "add_noise_and_normalise"),
+    "margin of the noise": (noisy_sums, "ROUNDING_MARGIN"),
+    "dither": (noisy_sums, "dither"),
+    "noise on a sum": (noisy_sums, "add_noise_and_normalise"),
     "node": (stream, "_node"),
-    "what correlated noise is made of": (noising, "floored_normal"),
+    "what correlated noise is made of": (stream, "floored_normal"),
     "keys of a release": (opening, "keys_of_release"),
-    "key and sample": (reading, "sample_of_release"),
+    "key and sample": (reading, "draw_sample"),
     "words of operators": (opening, "operator_key_data"),
     "stream of keys": (opening, "stream"),
     "numbers of a round": (mutant_places.Twice, "number"),
@@ -101,11 +100,11 @@ AIMS: dict[str, tuple[Any, str]] = {
     "clipped losses": (losses, "_clipped"),
     "clipped scores": (losses, "_clipped_parts"),
     "product with a record": (_vi, "product_with"),
-    "noise unit": (proximal, "noise_unit"),
+    "noise unit": (solutions, "noise_unit"),
     "length of a solution": (solutions, "solution_length"),
     # algorithms
     "update": (sgda, "update"),
-    "release": (sums, "release"),
+    "release": (sums, "release_and_clip"),
     "single loss": (group_oco, "release_loss"),
     "round on a stream": (ftrl, "observe_record"),
     # the accountant
@@ -138,18 +137,18 @@ def quieter(factor: float) -> Callable[[Any], Any]:
     return lambda draw: lambda *args: _scaled(draw(*args), factor)
 
 
-def noise_of_balanced_weights(release: Any) -> Any:
+def noise_of_balanced_weights(noisy_sum: Any) -> Any:
     """All groups' gradients with the noise of balanced weights, while the weights move."""
     sizes = group_attack.SIZES
 
-    def wrong(key: jax.Array, described: Any, spent: Any, problem: Any, z: Saddle,
-              data: Any) -> Saddle:
-        quiet = dataclasses.replace(described.query, noise_multiplier=Saddle(0.0, None))
-        plain, loud = (release(key, m, spent, problem, z, data).w for m in (
-            dataclasses.replace(described, query=quiet), described))
-        s = 1 / jnp.sum(data[1])  # a record's share is v_i / (n_i s), and v adds up to 1
+    def wrong(opened: Any, rows: Any, size: Any) -> Any:
+        exact, noisy = (noisy_sum(x, rows, size) for x in (
+            dataclasses.replace(opened, noise_multiplier=Saddle(0.0, None)), opened))
+        # a record's share is v_i / (n_i s), and v adds up to 1
+        s = 1 / rows.added(lambda z, records, *_: jnp.sum(records[1]), None)[0]
         low = 1 / (len(sizes) * min(sizes) * s)
-        return Saddle(jax.tree.map(lambda a, b: a + (b - a) * low, plain, loud), ())
+        return noisy._replace(value=jax.tree.map(lambda a, b: a + (b - a) * low, exact.value,
+                                                 noisy.value))
 
     return wrong
 
@@ -285,14 +284,13 @@ def of_number_0(keys: Any) -> Any:
     return lambda key, kind, number: keys(key, kind, 0)
 
 
-def of_the_noises_words(sample_of_release: Any) -> Any:
+def of_the_noises_words(_: Any) -> Any:
     """The sample's size is drawn from the words that the noise is made of."""
-    def changed(key: Any, mechanism: Any, spent: Any) -> Any:
-        key, _ = sample_of_release(key, mechanism, spent)
-        keys = SampleKeys(fold_in(key, noising._NOISE), key)
+    def changed(keys: Any, run: Any, mechanism: Any, spent: Any) -> Any:
+        source = SampleKeys(fold_in(keys.noise, noisy_sums._NOISE), run)
         with mock.patch.object(poisson, "fold_in", lambda key, number: (
                 key if number == poisson._SIZE else fold_in(key, number))):
-            return key, reading.draw(keys, mechanism.query, spent % mechanism.times)
+            return reading.draw(source, mechanism.query, spent % mechanism.times)
 
     return changed
 
@@ -464,7 +462,7 @@ def silent_once(release: Any) -> Any:
         return release.__wrapped__(key, dataclasses.replace(mechanism, query=query), spent, *args,
                                    **how)
 
-    return watched(changed)  # the description that is seen is the one that is charged
+    return watched_pair(changed)  # the description that is seen is the one that is charged
 
 
 def same_key_in_two_rounds(release: Any) -> Any:

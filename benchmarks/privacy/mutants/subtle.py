@@ -21,7 +21,7 @@ from benchmarks.privacy.mutants.detectors import FULL, KEY, Finding, query
 from jaxminimax import Saddle, mechanism
 from jaxminimax.gradients import clipping
 from jaxminimax.mechanism.grid import charged_multiplier
-from jaxminimax.releases import losses, noising, reading, stream, sums
+from jaxminimax.releases import losses, noisy_sums, reading, stream, sums
 
 RELEASES = 121  # more than two of fifty releases each
 
@@ -146,7 +146,7 @@ def samples_alike() -> Finding:
     made = mechanism.Repeat(query=query(mechanism.Poisson(rate=0.5), 200), times=RELEASES)
 
     def members(spent: jax.Array) -> jax.Array:
-        sample = reading.sample_of_release(KEY, made, spent)[1]
+        sample = reading.sample_of_release(KEY, made, spent)
         return jnp.zeros(200, bool).at[sample.rows].max(sample.valid)
 
     return _pairs_alike(np.asarray(jax.jit(jax.vmap(members))(jnp.arange(RELEASES))))
@@ -162,7 +162,7 @@ def rounded_alike() -> Finding:
         return sums.release(KEY, made, spent, jmm.Problem(lambda z, x: Saddle(x, ())),
                             Saddle(0 * x, ()), x[None]).w
 
-    with mock.patch.object(noising, "floored_normal",
+    with mock.patch.object(noisy_sums, "floored_normal",
                            lambda key, size, *_: jnp.zeros(size, jnp.int32)):
         return _pairs_alike(np.asarray(jax.jit(jax.vmap(release))(jnp.arange(made.times))))
 
@@ -194,7 +194,7 @@ def often_drawn() -> Finding:
     made = mechanism.Repeat(query=query(mechanism.Poisson(rate=rate), n), times=1)
 
     def size(key: jax.Array) -> jax.Array:
-        sample: Any = reading.sample_of_release(key, made, jnp.int32(0))[1]
+        sample: Any = reading.sample_of_release(key, made, jnp.int32(0))
         return jnp.sum(sample.valid)
 
     total = int(jnp.sum(jax.jit(jax.vmap(size))(jax.random.split(KEY, count))))
@@ -223,7 +223,7 @@ def largest_mean_loss() -> Finding:
 def nodes_alike() -> Finding:
     """Pairs of a tree's nodes with one noise."""
     made = mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=15)
-    scale = noising.scales(Saddle(1.0, None), Saddle(1.0, None), 100).w
+    scale = noisy_sums.scales(Saddle(1.0, None), Saddle(1.0, None), 100).w
     level, index = jnp.asarray([(level, j) for level in range(4)
                                 for j in range(1, (15 >> level) + 1)]).T
     z = Saddle(jnp.zeros(16, jnp.float32), ())

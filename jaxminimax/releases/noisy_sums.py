@@ -1,12 +1,14 @@
-"""Sum plus noise over the batch size: exactly, on a grid, or in floating point where asked to.
+"""A release's sum plus noise over its batch size: exactly, on a grid, or in floating point.
 
     (I + X) g / m,    g = sigma / 2^L,    X = floor(2^L G),    sigma = clip norm * noise multiplier
 
-for every number of a release, with one unit g for each player (`mechanism.grid`). I and X are
+for every number of a release, with one step g for each player (`mechanism.grid`). I and X are
 integers and their sum is exact; whatever rounding follows is post-processing. The standard
-deviation is the one product of the numbers that the accountant reads, a part in four million louder
+deviation is the one product of the numbers that the accountant reads, a part in four million larger
 for what float32 descriptions lose: the noise multiplier, the product, its own product with
 `ROUNDING_MARGIN` and 1 / g are four roundings of 2^-24.
+
+`noisy_sum` is the only way that a sum of records leaves.
 """
 
 import math
@@ -16,13 +18,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.base.tree import at_least_float32, refuse_complex
+from jaxminimax.base.random_bits import fold_in
+from jaxminimax.base.tree import at_least_float32
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients.integer_sums import SHORT, Grid, Words, as_float, dither, parts
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import PARAMETERS
-from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients
 from jaxminimax.mechanism.grid import MOST_BITS, finer_bits, grid_bits
 from jaxminimax.noise import floored_laplace, floored_normal
 from jaxminimax.noise.floats import (
@@ -31,10 +32,10 @@ from jaxminimax.noise.floats import (
     standard_laplace,
     standard_normal,
 )
-from jaxminimax.releases import opening
+from jaxminimax.releases.opening import Opened, nan_if_refused
+from jaxminimax.releases.reading import Rows
 
 _NOISE, _DITHER = 0, 1  # what the key of a release's noise is folded with
-_HALF = 13  # bits of the lower part of an integer: sums of either part's products have 32 bits
 
 
 class GridNoise(NamedTuple):
@@ -76,24 +77,6 @@ def finest(scale: Saddle) -> jax.Array:
     return jnp.max(jnp.stack([s.log2_steps for s in scale if s is not None]))
 
 
-def check_size(like: PyTree, parameters: int, beside: int = 0) -> None:
-    """Refuses a release of more numbers than its description pays for, and complex ones.
-
-    Args:
-      like: arrays of what is released.
-      parameters: of the description.
-      beside: numbers that are released with them.
-
-    Raises:
-      ValueError: naming both.
-    """
-    refuse_complex(like, "z")
-    size = beside + sum(x.size for x in jax.tree.leaves(like))
-    if size > parameters:
-        raise ValueError(f"A release has {size} numbers, but its description is charged for "
-                         f"parameters={parameters}: give the query parameters={size} or more.")
-
-
 def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
              parameters: int) -> Rounding:
     """The grid of a release, and which sums it needs.
@@ -110,6 +93,48 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
                 dither(fold_in(key, _DITHER), like), wide=rows > SHORT >> finer_bits(parameters))
     return Rounding(grid, floats=jnp.any(jnp.stack(quiet)),
                     integers=~jnp.all(jnp.stack(quiet)))
+
+
+class Noisy(NamedTuple):
+    """What a release of a sum answers, and what clip norms follow.
+
+    Attributes:
+      value: like the point; NaN where the release is refused or the sample does not fit.
+      num_unclipped: records within the clip norms less longer ones, by player; not released.
+      answered: whether anything was released, bool `[]`.
+    """
+
+    value: Saddle
+    num_unclipped: Saddle | None
+    answered: jax.Array
+
+
+Noise = Callable[[Saddle, Saddle], Saddle]  # of arrays like the sum, and the `GridNoise` of each
+
+
+def noisy_sum(opened: Opened, rows: Rows, size: jax.typing.ArrayLike,
+              noise: Noise | None = None) -> Noisy:
+    """(sum + noise) / size of an opened release.
+
+    Args:
+      opened: the release.
+      rows: the records that it reads.
+      size: m, public: the expected batch size.
+      noise: that is correlated with that of other releases; None: independent noise.
+    """
+    clipped, query, key = opened.clipped, opened.query, opened.keys.noise
+    assert clipped is not None
+    assert opened.noise_multiplier is not None
+    scale = scales(clipped.clip, opened.noise_multiplier, query.parameters)
+    total, fits = rows.added(clipped.sums, rounding(key, scale, opened.like, rows.most,
+                                                    query.parameters))
+    # (I + X) g / m; a player without a clip norm releases nothing
+    g = (add_noise_and_normalise(key, total, scale, size, query.exact) if noise is None else
+         added(total, noise(total.floats, scale), scale, query.exact, size))
+    g = Saddle(*(jax.tree.map(jnp.zeros_like, x) if norm is None else a
+                 for norm, x, a in zip(clipped.clip, opened.point, g, strict=True)))
+    answered = opened.answered & fits
+    return Noisy(nan_if_refused(answered, g), total.num_unclipped, answered)
 
 
 def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax.typing.ArrayLike,
@@ -165,107 +190,6 @@ def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
 def float_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
     """N(0, sigma^2) for every number."""
     return gaussian(key, like, Saddle(*(None if s is None else s.stddev for s in scale)))
-
-
-# --- noise that is correlated between releases ---
-
-
-def correlated_noise(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
-          scale: Saddle, exact: bool) -> Saddle:
-    """What is added to release `spent` = 0, 1, ..., in units of the grid if `exact`.
-
-        X_t = zeta_t + floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
-
-    zeta_t the floors of real normals and U_t uniform on {0, ..., 2^17 - 1}; the argument is in
-    `mechanism.factorisation`. Both are functions of the key, the stream and the number, so that no
-    state holds what later noise is made of. The numbers of `TOGETHER` releases are one draw. Sums
-    of products are those of 13 lower and 13 upper bits, with sum |a_k| below 2^17: below 2^31 each
-    unless a number is 15 deviations off. A constant makes up for zeta's means of -1/2, but for X's.
-
-    Args:
-      key: root key of the run.
-      stream: of `Kind.INNOVATION` or `Kind.MEAN_INNOVATION`. A run may release both; made of one
-        draw, their difference would have no noise.
-      spent: releases made before, int32 `[]`.
-      bands: p.
-      like: arrays of both players.
-      scale: of the independent numbers.
-      exact: whether they are integers.
-    """
-    window = _integers if exact else _floats
-    return window(key, stream, jnp.asarray(spent, jnp.int32), bands, like, scale)
-
-
-def _over_window(spent: jax.Array, bands: int, start: PyTree,
-                 add: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> PyTree:
-    """`add(total, block, lag)` over all blocks with one of the last p releases.
-
-    `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.
-    """
-    size = min(TOGETHER, bands)
-    first = jnp.maximum(spent - (bands - 1), 0) // size
-
-    def one(block: jax.Array, total: PyTree) -> PyTree:
-        return add(total, block, spent - block * size - jnp.arange(size, dtype=jnp.int32))
-
-    return jax.lax.fori_loop(first, spent // size + 1, one, start)
-
-
-def _weights(lag: jax.Array, table: jax.Array) -> jax.Array:
-    """A release's coefficient; 0 outside of the bands."""
-    there = (lag >= 0) & (lag < table.shape[0])
-    return jnp.where(there, table[jnp.clip(lag, 0, table.shape[0] - 1)], 0)
-
-
-def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
-              scale: Saddle) -> Saddle:
-    leaves, treedef = jax.tree.flatten(like)
-    size, rows = sum(x.size for x in leaves), min(TOGETHER, bands)
-    most = finest(scale)
-    wanted = jnp.any(jnp.stack([s.stddev != 0 for s in scale if s is not None]))
-    known = coefficients(bands)
-    table = jnp.asarray(known).at[0].set(0)
-    shift = jnp.concatenate([jnp.full(x.size, most - s.log2_steps) for s, player in zip(
-        scale, like, strict=True) if s is not None for x in jax.tree.leaves(player)])
-
-    def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
-        now, high, low = total
-        zeta = floored_normal(opening.keys_of_release(key, stream, block).noise,
-                              rows * size, most, wanted).reshape(rows, size) >> shift[None]
-        a = _weights(lag, table)[:, None]
-        return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
-                high + jnp.sum(a * (zeta >> _HALF), 0, dtype=jnp.int32),
-                low + jnp.sum(a * (zeta & (2**_HALF - 1)), 0, dtype=jnp.int32))
-
-    zero = jnp.zeros(size, jnp.int32)
-    now, high, low = _over_window(spent, bands, (zero, zero, zero), add)
-    uniform = random_words(opening.keys_of_release(key, stream, spent).sample, (size,))
-    uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
-    # half of the sum of the coefficients in use: the means of zeta are -1/2
-    half = jnp.asarray((known.cumsum() - known[0]) >> 1, jnp.int32)[jnp.clip(spent, 0, bands - 1)]
-    # floors of floors nest
-    mixed = (high + ((low + uniform + half) >> _HALF)) >> (FRACTION - _HALF)
-    found, first = [], 0
-    for x in leaves:
-        found.append((now + mixed)[first: first + x.size].reshape(x.shape))
-        first += x.size
-    return jax.tree.unflatten(treedef, found)
-
-
-def _floats(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
-            scale: Saddle) -> Saddle:
-    rows = min(TOGETHER, bands)
-    table = jnp.asarray(coefficients(bands) * 2.0**-FRACTION, jnp.float32)
-    std = Saddle(*(None if s is None else s.stddev for s in scale))
-    several = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), like)
-
-    def add(total: Saddle, block: jax.Array, lag: jax.Array) -> Saddle:
-        drawn = gaussian(opening.keys_of_release(key, stream, block).noise, several, std)
-        weights = _weights(lag, table)
-        return jax.tree.map(lambda sum_, x: sum_ + jnp.tensordot(
-            weights.astype(x.dtype), x, 1, precision="highest"), total, drawn)
-
-    return _over_window(spent, bands, jax.tree.map(jnp.zeros_like, like), add)
 
 
 # --- points and losses, in float64 ---
