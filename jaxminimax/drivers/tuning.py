@@ -23,8 +23,7 @@ from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.mechanism import Full, Query, Repeat
-from jaxminimax.mechanism.composed import with_noise_of_all
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check, with_noise_of_all
 from jaxminimax.mechanism.repetitions import BITS, Repetitions
 from jaxminimax.placement.sharding import Sharded, arrays
 from jaxminimax.releases.sums import release
