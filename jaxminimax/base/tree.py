@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxminimax.base.types import PyTree
+from jaxminimax.base.types import PyTree, T
 
 _BLOCK = 32
 EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen every bound
@@ -86,9 +86,10 @@ def add(x: PyTree, y: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: a + b.astype(a.dtype), x, y)
 
 
-def cast_like(x: PyTree, like: PyTree) -> PyTree:
+def cast_like(x: PyTree, like: T) -> T:
     """X in the dtypes of `like`."""
-    return jax.tree.map(lambda a, b: a.astype(b.dtype), x, like)
+    cast: T = jax.tree.map(lambda a, b: a.astype(b.dtype), x, like)
+    return cast
 
 
 def lerp(x: PyTree, y: PyTree, weight: jax.Array) -> PyTree:
