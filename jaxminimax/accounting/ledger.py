@@ -18,7 +18,7 @@ from jaxminimax.accounting.statements import LedgerStatement, Statement
 from jaxminimax.accounting.stating import assumed_by, enforced_by
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, releases, with_noise
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
