@@ -91,7 +91,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     checks.scalars(clip=clip, noise_multiplier=z_clip)
     reading.check_place(data, place)
     opened = opening.open_sum(
-        key, Kind.LEAF, mechanism, spent, problem, z, data, clip=Saddle(clip, clip),
+        key, mechanism, spent, problem, z, data, clip=Saddle(clip, clip),
         noise_multiplier=Saddle(z_clip, z_clip), joint=True, axes=len(place))
     # g_t + N_t - N_{t-1}
     noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
