@@ -143,6 +143,7 @@ def certifying_steps(residual: float, *, lipschitz: float, prox: float, distance
 
 
 def norm(x: PyTree) -> jax.Array:
+    """The Euclidean norm of all numbers together."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(x)))
 
 
