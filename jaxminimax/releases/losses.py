@@ -97,7 +97,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
       data: leaves `[p, n_max, ...]`, see `problems.by_group`; or spread over a mesh.
 
     Returns:
-      int32 `[]`; -1, which no door takes for a group, if `mechanism.times` releases were made
+      int32 `[]`; -1, which no release takes for a group, if `mechanism.times` releases were made
       before.
 
     Raises:
@@ -133,7 +133,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
       place: where the record is; no other release may read it.
 
     Returns:
-      `[]`, in at least float32; NaN once all releases are spent. A record that is not there, or
+      `[]`, in at least float32; NaN once all releases are spent. A record that does not exist, or
       whose loss is no number, counts as B.
 
     Raises:
@@ -192,15 +192,15 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
     """
     each, bound, z = widened((each, bound, z))
     losses = jnp.where(_present(each, sizes), _clipped_parts(each, bound), 0.0)
-    whole = jnp.round(losses * 2.0**_LOSS_BITS)
-    quiet = z == 0
+    integers = jnp.round(losses * 2.0**_LOSS_BITS)  # exact, and so are their sums
+    noiseless = z == 0
     share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
-    unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(quiet, 1.0, z) * ROUNDING_MARGIN)
-    score = jnp.round(jnp.sum(whole, -1) * (share * unit))
+    unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
+    score = jnp.round(jnp.sum(integers, -1) * (share * unit))
     below = jnp.minimum(jnp.max(score) - score, 2.0**30).astype(jnp.int32)
     means = jnp.sum(losses, -1) / np.array(sizes, np.float64)
     largest = jnp.where(means == jnp.max(means), np.arange(len(sizes), dtype=np.int32), len(sizes))
-    return below, jnp.where(quiet, jnp.min(largest), -1)
+    return below, jnp.where(noiseless, jnp.min(largest), -1)
 
 
 def _clipped_parts(each: jax.Array, bound: jax.Array) -> jax.Array:

@@ -52,7 +52,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       note with the record's shapes.
 
     Raises:
-      ValueError: naming what was found and the way out; for arithmetic that is not sound.
+      ValueError: naming what reads other records and the way out; for arithmetic that is not sound.
     """
     checks.exact_arithmetic()
     rows, lead = _records(data, axes)
@@ -116,7 +116,7 @@ def check_constants(program: Any, data: PyTree) -> None:
 
 
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
-    """The rows that are there, and how many of their leading axes number them."""
+    """The rows, and how many of their leading axes number them."""
     if isinstance(data, Window):
         return data.rows, 2 + (data.mesh is not None)
     return (data.rows if isinstance(data, Sharded) else data), axes
@@ -124,12 +124,12 @@ def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
 
 def _lengths(data: PyTree, rows: PyTree, axes: int) -> set[int]:
     """Lengths of an array with one number, or more, for each record."""
-    found = {data.population} if isinstance(data, Window | Sharded) else set()
+    lengths = {data.population} if isinstance(data, Window | Sharded) else set()
     if not isinstance(data, Window):
         for x in jax.tree.leaves(rows):
             shape = np.shape(x)[:axes]
-            found |= {shape[-1], math.prod(shape)}
-    return found
+            lengths |= {shape[-1], math.prod(shape)}
+    return lengths
 
 
 def _check_equations(equations: list) -> None:

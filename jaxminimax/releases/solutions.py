@@ -178,8 +178,8 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
         start = jax.tree.map(lambda a, b: jnp.where(finite, a, b), guess, start)
         # a little less than wanted, so that the same certificate computed again cannot fail
         steps = jnp.where(certify(todo, start).residual <= 0.99 * wanted, 0, steps)
-    found = certify(todo, operator_extrapolation(todo, start, steps))
-    return found.point, found.residual <= wanted
+    solution = certify(todo, operator_extrapolation(todo, start, steps))
+    return solution.point, solution.residual <= wanted
 
 
 def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
@@ -297,15 +297,15 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         centre = project(point)
         lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))
         wanted = query.slack * exact_sensitivity(query, reg_w) - lost
-        found = _solve(query, reg_w, risks, project, centre, wanted)
-        certain = (found.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
+        solution = _solve(query, reg_w, risks, project, centre, wanted)
+        certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
                                                                     lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
-        return _noisy(key, unravel(found.point), certain, solution_length(query, reg_w) / 2,
+        return _noisy(key, unravel(solution.point), certain, solution_length(query, reg_w) / 2,
                       2 * check_noise(query), query, w)
 
-    solution = with_key_in_float64(answer, opened.keys.noise, spent, mechanism, opened.point, batch)
-    return opening.nan_if_refused(opened.answered, solution)
+    noisy = with_key_in_float64(answer, opened.keys.noise, spent, mechanism, opened.point, batch)
+    return opening.nan_if_refused(opened.answered, noisy)
 
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],
