@@ -17,11 +17,9 @@ import numpy as np
 from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import exact
 from jaxminimax.noise import secret_key
-from jaxminimax.tables import ranges
-from jaxminimax.tables.columns import Charged, Column, Number, as_numbers
-from jaxminimax.tables.fair_fit import FairFit
-from jaxminimax.tables.groups import Groups
-from jaxminimax.tables.records import Records, by_person, group_of_persons, records
+from jaxminimax.tables import records, statistics
+from jaxminimax.tables.columns import Charged, Column, Number, as_words, word
+from jaxminimax.tables.fair import FairDefaults, fair_defaults, train_fair
 from jaxminimax.tables.rule import defaults
 from jaxminimax.tables.schema import Schema
 from jaxminimax.tables.scorer import Scorer, train_records
@@ -71,7 +69,8 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         Args:
           X: numbers `[n, d]`, or a data frame with the columns of `schema`.
           y: labels of two classes, `[n]`; which classes there are is public.
-          groups: of every row, public; the classifier of the worst group needs them.
+          groups: of every row, `[n]`; the classifiers of groups need them. Those of the worst group
+            are public, those to be fair to as private as the row.
           owners: whose each row is, `[n]`: a record is a person, of whom `most` rows are read.
 
         Raises:
@@ -87,26 +86,24 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         key = self._key()
         positive = (y == self.classes_[1]).astype(np.float32)
         most = 1 if owners is None else self.most
-        index = by_person(len(y), owners, most)
-        cut = self._groups(groups, positive, index)
+        index = records.by_person(len(y), owners, most)
+        kept = self._groups(groups, positive, index)
         columns, how = self._columns(table)
         schema = Schema(columns, _LABEL, "1")
-        paid = ranges.paid(len(index), schema, self.epsilon, self.delta)
-        chosen = defaults(len(index), schema, epsilon=self.epsilon, delta=self.delta,
-                          sizes=() if cut is None else cut.sizes,
-                          by_label=cut is not None and cut.by_label, alongside=paid)
+        paid = statistics.ranges_query(len(index), schema, self.epsilon, self.delta)
+        chosen = self._chosen(len(index), schema, kept, epsilon=self.epsilon, delta=self.delta,
+                              alongside=paid)
         if self.ledger is not None:  # charged before anything is released, or refused
             self.ledger.reserve(chosen.mechanism())
         for described in paid:
-            values = np.stack([as_numbers(schema.cells(table, x)) for x in schema.charged], -1)
-            given = records(values, positive, owners, most)
-            schema = ranges.within(schema, ranges.released(jax.random.fold_in(key, 1), described,
-                                                           given.x, given.weight))
-        rows: Records = records(schema.features(table), positive, owners, most)
-        unit = "one row" if owners is None else f"one person, {self.most} rows of whom are read"
-        self.scorer_: Scorer = train_records(jax.random.fold_in(key, 0), rows, schema, chosen,
-                                             groups=cut, unit=unit, assumed=(
-                                                 how, "Which classes there are is public."))
+            cells = records.records(statistics.charged_cells(schema, table), positive, owners, most)
+            schema = statistics.with_ranges(schema, statistics.release_ranges(
+                jax.random.fold_in(key, 1), described, cells.x, cells.weight))
+        rows = records.records(schema.features(table), positive, owners, most)
+        self.scorer_: Scorer = self._trained(
+            jax.random.fold_in(key, 0), rows, kept, schema, chosen,
+            unit="one row" if owners is None else f"one person, {self.most} rows of whom are read",
+            assumed=(how, "Which classes there are is public."))
         self.statement_ = self.scorer_.statement
         return self
 
@@ -171,8 +168,18 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
                     "The bounds are public: they were not read off these records.")
         return dict.fromkeys(table, Charged()), charged.format("the columns")
 
-    def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> Groups | None:
+    def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> Any:
+        """The records' groups, for a classifier that has a use for them."""
         return None
+
+    def _chosen(self, population: int, schema: Schema, kept: Any, **target: Any) -> Any:
+        """The settings, from public numbers."""
+        how = {} if kept is None else {"sizes": kept.sizes, "by_label": kept.by_label}
+        return defaults(population, schema, **how, **target)
+
+    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
+                 chosen: Any, assumed: tuple[str, ...] = (), **said: Any) -> Scorer:
+        return train_records(key, rows, schema, chosen, groups=kept, assumed=assumed, **said)
 
 
 class PrivateAUCClassifier(_PrivateScorer):
@@ -256,20 +263,20 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
         check_is_fitted(self)
         return self.scorer_.group_losses
 
-    def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> Groups | None:
+    def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> records.Groups:
         if groups is None:
             raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
         names, number = np.unique(exact(groups).astype(str), return_inverse=True)
         if number.shape != positive.shape:
             raise ValueError(f"groups has shape {number.shape} and y {positive.shape}: one for "
                              "every row.")
-        found = Groups(number, tuple(map(str, names)))
+        found = records.Groups(number, tuple(map(str, names)))
         if self.by_label:
             found = found.cut(positive)
-        return dataclasses.replace(found, number=group_of_persons(found.number, index))
+        return dataclasses.replace(found, number=records.group_of_persons(found.number, index))
 
 
-class PrivateFairClassifier(FairFit, _PrivateScorer):
+class PrivateFairClassifier(_PrivateScorer):
     """A private classifier whose predictions depend little on a group that is private too.
 
     Arguments and attributes are those of `PrivateAUCClassifier`, and:
@@ -304,3 +311,34 @@ class PrivateFairClassifier(FairFit, _PrivateScorer):
         self.weight = weight
         self.kind = kind
         self.group_values = group_values
+
+    def _groups(self, groups: Any, positive: np.ndarray, index: np.ndarray) -> np.ndarray:
+        number, self.groups_ = _numbered(groups, self.group_values, len(positive))
+        # where a person has no further row, no other person's group may stand
+        return np.where(index >= 0, number[index], -1)
+
+    def _chosen(self, population: int, schema: Schema, kept: Any, **target: Any) -> FairDefaults:
+        return fair_defaults(population, schema, len(self.groups_), weight=self.weight,
+                             kind=self.kind, **target)
+
+    def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
+                 chosen: Any, assumed: tuple[str, ...] = (), **said: Any) -> Scorer:
+        which = ": these are those that occur." if self.group_values is None else "."
+        return train_fair(key, rows, kept, schema, chosen, **said, assumed=(
+            *assumed, "Which groups there are is public" + which))
+
+
+def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Every row's group by number, -1 for one in none of the groups, and the groups."""
+    if groups is None:
+        raise ValueError("groups must be given: fit(X, y, groups=...), one for every row.")
+    words = as_words(groups)
+    if words.shape != (rows,):
+        raise ValueError(f"groups must be one for every row, got shape {words.shape} for {rows} "
+                         "rows.")
+    names = tuple(np.unique(words.astype(str)) if values is None else dict.fromkeys(
+        map(word, values)))
+    if len(names) < 2:
+        raise ValueError(f"groups must be two at least, got {list(names)}.")
+    order = {value: k for k, value in enumerate(names)}
+    return np.array([order.get(x, -1) for x in words], np.int32), names

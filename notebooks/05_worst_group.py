@@ -49,7 +49,7 @@ from benchmarks.common import report
 from benchmarks.utility.worst_group import methods as group_methods
 from benchmarks.utility.worst_group import tasks as group_tasks
 from jaxminimax import Saddle
-from jaxminimax.tables import defaults, groups
+from jaxminimax.tables import defaults, records
 
 quick = bool(os.environ.get("JAXMINIMAX_QUICK"))
 delta = 1e-6
@@ -121,7 +121,7 @@ one = np.ones((*plain.x.shape[:2], 1), np.float32)
 data = cut.arranged((np.concatenate([plain.x / np.sqrt(plain.x.shape[-1]), one], -1), plain.y,
                      plain.weight))
 state, weights = jmm.run(jax.random.key(0), Saddle(jnp.zeros(task.dim), ()), data, hyper,
-                         jmm.balanced_groups, groups.LOGISTIC, lambda s: jnp.exp(s.z.v))
+                         jmm.balanced_groups, records.GROUP_LOGISTIC, lambda s: jnp.exp(s.z.v))
 assert np.all(weights.sum(1) <= 1 + 1e-4), "weights, capped"
 assert np.allclose(weights[: int(0.3 * hyper.iterations)], 1 / len(task.names), atol=1e-6)
 figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")

@@ -73,7 +73,7 @@ def sampled(quick: bool) -> Iterator[Case]:
 def forget() -> None:
     """Empties the caches, so that a time is a cold one."""
     calibration._CACHE.clear()
-    for cached in (curve.named_epsilon, curve._described_delta):
+    for cached in (curve.named_epsilon, curve.delta_of):
         cached.cache_clear()
 
 

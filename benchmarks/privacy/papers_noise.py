@@ -24,7 +24,7 @@ import jaxminimax as jmm
 from benchmarks.common import report
 from benchmarks.privacy import formulas
 from jaxminimax import Saddle
-from jaxminimax.accounting import answers, calibration, curve
+from jaxminimax.accounting import calibration, curve
 from jaxminimax.accounting.gaussian import epsilon as gaussian_epsilon
 from jaxminimax.mechanism import with_noise
 from jaxminimax.mechanism.costs import Charge
@@ -65,7 +65,7 @@ def charges(mechanism: Any) -> tuple[Charge, ...]:
 
 def ideal_epsilon(mechanism: Any, delta: float) -> float:
     """Epsilon of `charges`."""
-    return answers.worst(charges(mechanism), delta, "replace_one")[0]
+    return max(curve.epsilon_of(cost, delta, "replace_one") for cost in charges(mechanism))
 
 
 def factor(mechanism: Any, epsilon: float, delta: float) -> float:

@@ -25,7 +25,8 @@ from benchmarks.utility import table_sets
 from benchmarks.utility.table_sets import Table
 from jaxminimax import Saddle
 from jaxminimax.accounting import calibrate_noise
-from jaxminimax.tables import files, reference, train
+from jaxminimax.tables import files, train
+from jaxminimax.tables.report import regression
 
 _EPSILONS = (0.5, 1.0, 4.0)
 _ROUNDS, _STEP, _CLIP = 100, 4.0, 1.0  # of the plain descent
@@ -69,7 +70,7 @@ def measure(table: Table, seed: int, delta: float) -> dict[str, Any]:
     rows, held = table.frame[~test], table.frame[test]
     x, y = table.schema.features(rows), table.schema.labels(rows)
     z, answer = table.schema.features(held), table.schema.labels(held)
-    found: dict[str, Any] = {"reference": reference.regression(x, y, z, answer), "epsilons": {}}
+    found: dict[str, Any] = {"reference": regression(x, y, z, answer), "epsilons": {}}
     for k, epsilon in enumerate(_EPSILONS):
         began = time.perf_counter()
         key = jax.random.fold_in(jax.random.key(seed), k)

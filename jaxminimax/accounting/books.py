@@ -7,20 +7,24 @@ What the file of a ledger says, and when a run may be added to it.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from jaxminimax.accounting import stating
 from jaxminimax.accounting.answers import check_delta, check_epsilon
 from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan, Renyi, best_order, total
+from jaxminimax.accounting.statements import LedgerStatement
 from jaxminimax.base import checks, own_files
 from jaxminimax.base.types import unit_of
 from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
+from jaxminimax.mechanism.costs import concrete
 
 WHAT, VERSION = "jaxminimax ledger", 1
 
@@ -214,15 +218,17 @@ def add_entry(content: dict[str, Any], rule: Filter, name: str | None,
     return name
 
 
-def known_run(content: dict[str, Any], run: RunMark, charges: str) -> str | None:
+def known_run(content: dict[str, Any], run: RunMark | None, charges: str) -> str | None:
     """The name of a run that was begun before and may go on; None for a new one.
+
+    From then on nobody may cancel it.
 
     Raises:
       ValueError: for a key of another run, or of one that cannot go on.
     """
     for entry in content["entries"]:
         before = entry["run"]
-        if before is None or before["key"] != run.key:
+        if run is None or before is None or before["key"] != run.key:
             continue
         name = entry["name"]
         if before["run"] != run.run or entry["charges"] != charges:
@@ -234,5 +240,110 @@ def known_run(content: dict[str, Any], run: RunMark, charges: str) -> str | None
         if entry["spent"] is not None and entry["spent"] < entry["releases"]:
             raise ValueError(f"{name!r} was closed after {entry['spent']} releases, and the others "
                              "were given back: begin anew with another key.")
+        before["again"] = True
         return str(name)
     return None
+
+
+class Remaining(NamedTuple):
+    """What a ledger has left.
+
+    Attributes:
+      share: part of what it was opened with; of a plan, of its runs.
+      epsilon: with `delta`, of a further statement that certainly fits.
+      delta: see `epsilon`.
+      planned: names of the runs of a plan that were not begun.
+    """
+
+    share: float
+    epsilon: float
+    delta: float
+    planned: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A reservation; also a context, which closes it unless it ends by an exception.
+
+    Attributes:
+      ledger: that it is in.
+      name: of the run.
+      mechanism: its description.
+      fresh: whether this reservation was made now, not found in the file.
+    """
+
+    ledger: Any  # a `Ledger`
+    name: str
+    mechanism: Description
+    fresh: bool = False
+
+    def close(self, state: Any = None) -> None:
+        """The run has ended.
+
+        With filter="renyi", releases that were not made by then are given back.
+
+        Args:
+          state: the last state of the run, which tells the releases that were made; None if all of
+            them were, or may have been.
+
+        Raises:
+          ValueError: if it was closed before, with another number of releases.
+        """
+        spent = None if state is None else int(concrete(state.spent))
+        self.ledger._close(self, spent)
+
+    def cancel(self) -> None:
+        """Takes the reservation back: nothing was released, and nothing will be.
+
+        Raises:
+          ValueError: for one that was found in the file, or is closed: it may have released.
+        """
+        self.ledger._cancel(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None and self.ledger._find(self.name)["closed"] is None:
+            self.close()
+
+
+_ENFORCED = (
+    "A run is charged before it reads data, and refused if the ledger cannot pay for it; what a "
+    "crash left behind stays charged.",
+)
+_ASSUMED = (
+    "Everything that is released about these data is in this ledger, with the description that it "
+    "was run with; every run has a key of its own. No older copy of the file was put back.",
+    "A run's problem, data and settings are fixed when it is reserved; which run comes next, its "
+    "settings, and when it ends may be chosen by looking at anything that was released.",
+    "A run that was closed with a state made no release after that state.",
+    "n, the preprocessing and the projections are public; initial points and hyper-parameters are "
+    "public, or computed from what this ledger paid for.",
+    *(x for x in stating.ASSUMED if not x.startswith(("n, ", "The statement is for one run"))),
+)
+
+
+def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
+                 ) -> LedgerStatement:
+    """The statement of a ledger's content, by its filter and the sums of its charges."""
+    entries = content["entries"]
+    shown = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
+    return LedgerStatement(
+        epsilon=content["epsilon"],
+        epsilon_if_stopped_by_looking=rule.odometer(spent),
+        delta=content["delta"],
+        neighbours=content["neighbours"],
+        people=content["people"],
+        unit=content["unit"],
+        filter=rule.in_words(),
+        odometer=rule.odometer_in_words(),
+        limits=dict(rule.limits),
+        spent=spent,
+        runs=tuple({name: entry.get(name) for name in shown} for entry in entries),
+        enforced=tuple(dict.fromkeys((
+            *_ENFORCED, *(x for e in entries for x in e["enforced"])))),
+        assumed=tuple(dict.fromkeys((
+            *stating.claims(content["unit"], content["people"], False), *_ASSUMED, stating.ENDS,
+            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))),
+    )

@@ -1,90 +1,24 @@
-"""A run in a ledger, from its reservation to its end; and what a ledger has left.
+"""A ledger: one budget for all that is released about the same data, in a file."""
 
-A ledger: one budget for all that is released about the same data, in a file.
-"""
-
+import contextlib
+import copy
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any
 
-from jaxminimax.accounting import books, calibration, stating
+from jaxminimax.accounting import books, calibration
 from jaxminimax.accounting.answers import check_delta, warn_of
-from jaxminimax.accounting.books import Books
+from jaxminimax.accounting.books import Books, Entry, Remaining
 from jaxminimax.accounting.curve import charges, truncated
-from jaxminimax.accounting.filters import Amounts, Basic, Filter, Plan
+from jaxminimax.accounting.filters import Amounts, Basic, Plan
 from jaxminimax.accounting.statements import LedgerStatement, Statement
-from jaxminimax.accounting.stating import ENDS, assumed_by, claims, enforced_by
+from jaxminimax.accounting.stating import assumed_by, enforced_by
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, releases, with_noise
-from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check
-
-
-class Remaining(NamedTuple):
-    """What a ledger has left.
-
-    Attributes:
-      share: part of what it was opened with; of a plan, of its runs.
-      epsilon: with `delta`, of a further statement that certainly fits.
-      delta: see `epsilon`.
-      planned: names of the runs of a plan that were not begun.
-    """
-
-    share: float
-    epsilon: float
-    delta: float
-    planned: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A reservation; also a context, which closes it unless it ends by an exception.
-
-    Attributes:
-      ledger: that it is in.
-      name: of the run.
-      mechanism: its description.
-      fresh: whether this reservation was made now, not found in the file.
-    """
-
-    ledger: "Ledger"
-    name: str
-    mechanism: Description
-    fresh: bool = False
-
-    def close(self, state: Any = None) -> None:
-        """The run has ended.
-
-        With filter="renyi", releases that were not made by then are given back.
-
-        Args:
-          state: the last state of the run, which tells the releases that were made; None if all of
-            them were, or may have been.
-
-        Raises:
-          ValueError: if it was closed before, with another number of releases.
-        """
-        spent = None if state is None else int(concrete(state.spent))
-        self.ledger._close(self, spent)
-
-    def cancel(self) -> None:
-        """Takes the reservation back: nothing was released, and nothing will be.
-
-        Raises:
-          ValueError: for one that was found in the file, or is closed: it may have released.
-        """
-        self.ledger._cancel(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None and self.ledger._find(self.name)["closed"] is None:
-            self.close()
-
+from jaxminimax.mechanism.composed import check
 
 _TOLERANCE = 1e-4  # relative, of calibrated noise
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -197,24 +131,25 @@ class Ledger:
         self.check_same("The run", unit=self.unit if unit is None else unit)
         mechanism = described if hyper is None else described.mechanism(hyper)
         check(mechanism)
-        told = repr(charges(mechanism, self.neighbours))
+        cost = repr(charges(mechanism, self.neighbours))
         warn_of(self.delta, mechanism)
         if run is not None:
-            with self._books.locked():
-                if (known := self._known(run, told)) is not None:
-                    return Entry(self, known, mechanism)
+            with self._changed() as content:
+                if (begun := books.known_run(content, run, cost)) is not None:
+                    return Entry(self, begun, mechanism)
         charge = self._rule.charge(mechanism, name or "", self._delta(delta), self.neighbours,
                                    self.people)
         entry = {
-            "words": mechanism.summary(), "charges": told, "charge": charge,
+            "words": mechanism.in_words(), "charges": cost, "charge": charge,
             "releases": releases(mechanism), "spent": None, "unit": self.unit,
             "enforced": enforced_by(mechanism), "assumed": assumed_by(mechanism),
             "run": None if run is None else {**run._asdict(), "of": None}}
-        with self._books.locked():
+        with self._changed() as content:
             # once more, as another process may have begun it in the meantime
-            if (known := self._known(run, told)) is not None:
-                return Entry(self, known, mechanism)
-            return Entry(self, self._enter(name, entry), mechanism, fresh=True)
+            if (begun := books.known_run(content, run, cost)) is not None:
+                return Entry(self, begun, mechanism)
+            name = books.add_entry(content, self._rule, name, entry)
+        return Entry(self, name, mechanism, fresh=True)
 
     def add(self, statement: Statement | Any, *, name: str | None = None) -> None:
         """Charges releases that were made without this ledger, by what their statement says.
@@ -248,8 +183,8 @@ class Ledger:
             "spent": getattr(statement, "spent", None),
             "enforced": list(statement.enforced), "assumed": list(statement.assumed),
             "closed": books.now(), "run": None}
-        with self._books.locked():
-            self._enter(name, entry)
+        with self._changed() as content:
+            books.add_entry(content, self._rule, name, entry)
 
     def check_same(self, what: str, **stated: Any) -> None:
         """Refuses a run or statement for another unit, relation or number of people.
@@ -327,7 +262,7 @@ class Ledger:
     def statement(self) -> LedgerStatement:
         """The privacy statement of everything in this ledger."""
         content = self._read()
-        return statement_of(content, self._rule, books.spent_of(content, self._rule))
+        return books.statement_of(content, self._rule, books.spent_of(content, self._rule))
 
     def entry(self, name: str, described: Any, hyper: Any = None) -> Entry:
         """A reservation that is in the file, after a restart.
@@ -373,19 +308,18 @@ class Ledger:
         check_delta(delta)
         return float(delta)
 
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[dict[str, Any]]:
+        """The content under the lock; if it was changed, it is on disk when the lock is left."""
+        with self._books.locked():
+            content = self._read()
+            before = copy.deepcopy(content)
+            yield content
+            if content != before:
+                self._books.write(content)
+
     def _find(self, name: str) -> dict[str, Any]:
         return books.named(self._read(), name)
-
-    def _known(self, run: books.RunMark | None, told: str) -> str | None:
-        """The name of a run that goes on, under the lock; from then on nobody may cancel it."""
-        if run is None:
-            return None
-        content = self._read()
-        name = books.known_run(content, run, told)
-        if name is not None:
-            books.named(content, name)["run"]["again"] = True
-            self._books.write(content)
-        return name
 
     def bind(self, entry: Entry, marks: dict[str, str], kept: Mapping[str, str] = _NONE, *,
              several: bool = False) -> None:
@@ -400,12 +334,10 @@ class Ledger:
         Raises:
           ValueError: naming what is another one.
         """
-        with self._books.locked():
-            content = self._read()
+        with self._changed() as content:
             run = books.named(content, entry.name)["run"]
             if run["of"] is None:
                 run["of"] = {**marks, **kept}
-                self._books.write(content)
             for name, value in marks.items():
                 if run["of"].get(name) == value:
                     continue
@@ -413,35 +345,25 @@ class Ledger:
                     raise ValueError(f"{entry.name!r} was begun with another {name}: the same key "
                                      "would give the data away. Begin anew with another key.")
                 run["of"][name] = "several"
-                self._books.write(content)
 
     def shown(self, entry: Entry, rounds: int) -> int:
         """Writes down that a run's state after so many rounds may be seen; the most of any."""
-        with self._books.locked():
-            content = self._read()
+        with self._changed() as content:
             run = books.named(content, entry.name)["run"]
-            if run is not None and rounds > run.get("shown", 0):
+            if run is None:
+                return 0
+            if rounds > run.get("shown", 0):
                 run["shown"] = rounds
-                self._books.write(content)
-            return 0 if run is None else int(run.get("shown", 0))
-
-    def _enter(self, name: str | None, entry: dict[str, Any]) -> str:
-        """Adds a charge under the lock, if there is room for it; the name it got."""
-        content = self._read()
-        name = books.add_entry(content, self._rule, name, entry)
-        self._books.write(content)
-        return name
+            return int(run.get("shown", 0))
 
     def _cancel(self, entry: Entry) -> None:
-        with self._books.locked():
-            content = self._read()
+        with self._changed() as content:
             found = books.named(content, entry.name)
             # another process that goes on with it may have released something by now
             again = found["run"] is not None and found["run"].get("again", False)
             if not entry.fresh or again or found["closed"] is not None:
                 raise ValueError(f"{entry.name!r} may have released something: close it.")
             content["entries"].remove(found)
-            self._books.write(content)
 
     def _close(self, entry: Entry, spent: int | None) -> None:
         part, charge = None, None
@@ -451,8 +373,7 @@ class Ledger:
                 part = truncated(entry.mechanism, spent)
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
-        with self._books.locked():
-            content = self._read()
+        with self._changed() as content:
             found = books.named(content, entry.name)
             if found["closed"] is not None:
                 before, every = found["spent"], (None, found["releases"])
@@ -465,7 +386,6 @@ class Ledger:
             if charge is not None:
                 found["charge"] = {name: min(x, found["charge"][name])
                                    for name, x in charge.items()}
-            self._books.write(content)
 
 
 def _least(cost: Callable[[float], float], aim: float) -> float:
@@ -487,44 +407,3 @@ def _least(cost: Callable[[float], float], aim: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if cost(middle) <= aim else (middle, high)
     return high
-
-
-LEDGER_ENFORCED = (
-    "A run is charged before it reads data, and refused if the ledger cannot pay for it; what a "
-    "crash left behind stays charged.",
-)
-LEDGER_ASSUMED = (
-    "Everything that is released about these data is in this ledger, with the description that it "
-    "was run with; every run has a key of its own. No older copy of the file was put back.",
-    "A run's problem, data and settings are fixed when it is reserved; which run comes next, its "
-    "settings, and when it ends may be chosen by looking at anything that was released.",
-    "A run that was closed with a state made no release after that state.",
-    "n, the preprocessing and the projections are public; initial points and hyper-parameters are "
-    "public, or computed from what this ledger paid for.",
-    *(x for x in stating.ASSUMED if not x.startswith(("n, ", "The statement is for one run"))),
-)
-
-
-def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
-                 ) -> LedgerStatement:
-    """The statement of a ledger's content, by its filter and the sums of its charges."""
-    entries = content["entries"]
-    told = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
-    return LedgerStatement(
-        epsilon=content["epsilon"],
-        epsilon_if_stopped_by_looking=rule.odometer(spent),
-        delta=content["delta"],
-        neighbours=content["neighbours"],
-        people=content["people"],
-        unit=content["unit"],
-        filter=rule.in_words(),
-        odometer=rule.odometer_in_words(),
-        limits=dict(rule.limits),
-        spent=spent,
-        runs=tuple({name: entry.get(name) for name in told} for entry in entries),
-        enforced=tuple(dict.fromkeys((
-            *LEDGER_ENFORCED, *(x for e in entries for x in e["enforced"])))),
-        assumed=tuple(dict.fromkeys((
-            *claims(content["unit"], content["people"], False), *LEDGER_ASSUMED, ENDS,
-            *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))),
-    )

@@ -44,7 +44,7 @@ from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import GroupSolution
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.solutions import exact_sensitivity, solution_steps
 from jaxminimax.releases.solutions import release_group_solution
 

@@ -13,7 +13,7 @@ from jaxminimax.base import arguments, checks
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import runs
 from jaxminimax.mechanism import Repeat
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 

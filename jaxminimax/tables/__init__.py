@@ -10,7 +10,7 @@ from jaxminimax.tables.rule import Defaults as Defaults
 from jaxminimax.tables.rule import defaults as defaults
 from jaxminimax.tables.schema import Schema as Schema
 from jaxminimax.tables.scorer import Scorer as Scorer
-from jaxminimax.tables.training import train as train
+from jaxminimax.tables.scorer import train as train
 
 
 def __dir__() -> list[str]:

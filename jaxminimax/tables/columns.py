@@ -82,7 +82,7 @@ class Column(Protocol):
 
     @property
     def length(self) -> float:
-        """A bound on |psi|^2, see `moments.py`."""
+        """A bound on |psi|^2, see `statistics`."""
 
     @property
     def squares(self) -> tuple[bool, ...]:
@@ -163,7 +163,7 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Charged:
-    """A number whose range nobody knows: it is released by a noisy histogram, see `ranges`.
+    """A number whose range nobody knows: it is released by a noisy histogram, see `statistics`.
 
     It counts like a `Number` where settings are chosen, and becomes one before a cell is encoded.
 

@@ -21,16 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxminimax.accounting import calibrate, calibrate_noise, statement
+from jaxminimax.accounting import calibrate, statement
 from jaxminimax.algorithms import sgda
 from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
-from jaxminimax.base.types import Problem, Saddle, saddle_operator
+from jaxminimax.base.types import Problem, PyTree, Saddle, saddle_operator
 from jaxminimax.drivers.long_runs import fit
 from jaxminimax.mechanism import Query, Repeat, Sequence, budget_split
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.problems import fermi, fermi_start, linear_scorer, release_shares
-from jaxminimax.tables import moments
+from jaxminimax.tables import statistics
 from jaxminimax.tables.records import Records, scaled
 from jaxminimax.tables.rule import CLIP, HEAVY_BALL, Defaults, defaults
 from jaxminimax.tables.schema import Schema
@@ -117,12 +117,10 @@ def fair_defaults(population: int, schema: Schema, groups: int, *, epsilon: floa
     checks.count("groups", groups, low=2)
     checks.number("weight", weight, low=0.0)
     checks.one_of("kind", kind, ("parity", "odds"))
-    one = Repeat(query=Query(clip=Saddle(1.0, None), population=population), times=1)
-    z = calibrate_noise(one, epsilon, delta, alongside=alongside).query.noise_multiplier.w
+    z = statistics.noise_of_one(population, epsilon, delta, alongside)
     labels = 2 if kind == "odds" else 1
-    shares = Repeat(query=Query(
-        clip=Saddle(math.sqrt(1 - 1 / (labels * groups)), None), population=population,
-        noise_multiplier=Saddle(z / math.sqrt(SHARE), None)), times=1)
+    shares = statistics.one_release(population, math.sqrt(1 - 1 / (labels * groups)),
+                                    z / math.sqrt(SHARE))
     plain = defaults(population, schema, epsilon=epsilon, delta=delta,
                      alongside=(*alongside, shares))
     rounds = max(plain.hyper.iterations, ROUNDS)
@@ -141,7 +139,7 @@ def _of_persons(shares: np.ndarray, weight: float, kind: str) -> Problem:
     problem = fermi(linear_scorer, shares=shares, weight=weight, kind=kind)
     row = problem.operator.loss  # type: ignore[attr-defined]
 
-    def loss(w, v, person):  # type: ignore[no-untyped-def]
+    def loss(w: jax.Array, v: jax.Array, person: PyTree) -> jax.Array:
         *rows, importance = person
         return importance @ jax.vmap(row, (None, None, 0))(w, v, tuple(rows))
 
@@ -165,8 +163,8 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
     """
     first, second, third = jax.random.split(key, 3)
     plain, kind, k = chosen.plain, chosen.kind, chosen.groups
-    by = moments.released(first, plain.moments, rows.x, rows.y, rows.weight,
-                          schema if plain.standardise else None)
+    by = statistics.release_moments(first, plain.moments, rows.x, rows.y, rows.weight,
+                                    schema if plain.standardise else None)
     floor = plain.floor if plain.standardise else None
     y = np.asarray(rows.y, np.int32)
     inside = (groups >= 0) & (groups < k)

@@ -1,12 +1,19 @@
-"""One self-contained page about a trained scorer, for whoever has to sign for it."""
+"""One self-contained page about a trained scorer, for whoever has to sign for it.
+
+With its pictures, and the AUC without privacy that stands in it: for study, never for release.
+"""
 
 import html
+import io
 import json
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxminimax.accounting import Profile, profile
 from jaxminimax.accounting.statements import LARGE_DELTA
-from jaxminimax.tables import pictures
 from jaxminimax.tables.scorer import Scorer
 
 _STYLE = """
@@ -104,11 +111,11 @@ def _pictures(scorer: Scorer, said: dict[str, Any]) -> str:
     made, stated = [], scorer.statement
     if scorer.described is not None:
         known: Profile = profile(scorer.described)
-        made += [(pictures.trade_off(known),
+        made += [(trade_off(known),
                   "Whoever knows everything but one record, and says 'it was used' wrongly once in "
                   f"a hundred times, is right at most {100 * known.true_positives(0.01):.2g} times "
                   "in a hundred."),
-                 (pictures.deltas(known, stated.epsilon, stated.delta),
+                 (deltas(known, stated.epsilon, stated.delta),
                   "The same noise at other epsilons: delta is what each of them leaves "
                   "uncovered.")]
     if said.get("auc") is not None:
@@ -117,10 +124,170 @@ def _pictures(scorer: Scorer, said: dict[str, Any]) -> str:
         further = "" if len(points) == 1 else (
             f" The other {len(points) - 1} were trained for this picture: all of them together "
             f"have epsilon = {said['epsilon_with_curve']:.4g} at delta = {stated.delta:g}.")
-        made.append((pictures.areas(points, said.get("auc_reference")),
+        made.append((auc_curve(points, said.get("auc_reference")),
                      "AUC on the rows held out, and its standard error over them (DeLong); the "
                      "noise of training is not in it. It is computed without privacy: publish it "
                      "only if these rows are public." + further))
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
                       for svg, text in made)
     return f"<div class='pictures'>{figures}</div>"
+
+
+# --- pictures, as SVG that stands inside a page ---
+
+
+_PICTURE = (4.6, 3.4)  # inches: letters stay readable where a page is as narrow as a telephone
+
+
+def _drawn(what: str, draw: Callable[[Any], None]) -> str:
+    """One picture.
+
+    Raises:
+      ImportError: without matplotlib.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("a report needs matplotlib: pip install 'jaxminimax[sklearn]'") from error
+    with mpl.rc_context({"svg.fonttype": "none", "font.size": 11, "font.family": "sans-serif"}):
+        figure = Figure(figsize=_PICTURE, layout="constrained")
+        draw(figure.add_subplot())
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    text = text[text.index("<svg"):]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    return text.replace("<svg", f'<svg role="img" aria-label="{what}"', 1)
+
+
+def trade_off(known: Profile) -> str:
+    """The largest rate of true positives at every rate of false ones."""
+    def draw(axes: Any) -> None:
+        rates = np.geomspace(1e-4, 1.0, 81)
+        axes.loglog(rates, [known.true_positives(x) for x in rates], label="at most")
+        axes.loglog(rates, rates, "--", color="0.5", label="guessing")
+        axes.set(xlabel="wrongly accused", ylabel="rightly found")
+        axes.legend()
+
+    return _drawn("trade-off curve of membership inference", draw)
+
+
+def deltas(known: Profile, epsilon: float, delta: float) -> str:
+    """What each epsilon leaves uncovered, and the pair that was asked for."""
+    def draw(axes: Any) -> None:
+        axes.semilogy(*zip(*((e, d) for e, d in zip(known.epsilons, known.deltas, strict=True)
+                             if d > 0), strict=True))
+        axes.semilogy([epsilon], [delta], "o")
+        axes.set(xlabel="ε", ylabel="δ, at most")
+
+    return _drawn("delta against epsilon", draw)
+
+
+def auc_curve(points: Sequence[dict[str, Any]], reference: float | None) -> str:
+    """AUC against epsilon with standard errors; not private.
+
+    Args:
+      points: records of `epsilon`, `auc` and `auc_standard_error`.
+      reference: AUC without privacy.
+    """
+    def draw(axes: Any) -> None:
+        points_ = sorted(points, key=lambda x: x["epsilon"])
+        axes.errorbar([p["epsilon"] for p in points_], [p["auc"] for p in points_],
+                      [p["auc_standard_error"] or 0.0 for p in points_], fmt="o-", capsize=4,
+                      label="private")
+        if reference is not None:
+            axes.axhline(reference, linestyle="--", color="0.5", label="without privacy")
+        axes.set(xlabel="ε", ylabel="AUC on rows held out", xscale="log")
+        axes.set_xticks([p["epsilon"] for p in points_],
+                        [f"{p['epsilon']:.3g}" for p in points_])
+        axes.minorticks_off()
+        axes.margins(x=0.2, y=0.2)
+        axes.legend()
+
+    return _drawn("AUC against epsilon", draw)
+
+
+# --- what a table gives without privacy ---
+
+
+_STRENGTHS = (1.0, 1000.0)  # C: with the usual regularisation, and with nearly none
+
+
+def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
+    """AUC on rows held out, private and not; none of it is inside the guarantee.
+
+    The reference is an ordinary logistic regression on the same features, standardised by the
+    training rows, the better of two strengths of regularisation: of both on the test rows, so that
+    it is no weaker than what a user would get.
+
+    Args:
+      scorer: trained on `rows`.
+      rows: of the training set.
+      test: rows held out.
+
+    Returns:
+      `auc`, `auc_standard_error` and `auc_reference`; None where the held-out rows have one label
+      only.
+
+    Raises:
+      ImportError: without scikit-learn.
+    """
+    schema = scorer.schema
+    held, y = schema.labels(test), schema.labels(rows)
+    if len(np.unique(held)) < 2:
+        return {"auc": None, "auc_standard_error": None, "auc_reference": None}
+    auc, error = area(scorer.decision_function(test), held)
+    found: dict[str, float | None] = {"auc": auc, "auc_standard_error": error,
+                                      "auc_reference": None}
+    if len(np.unique(y)) == 2:
+        found["auc_reference"] = regression(schema.features(rows), y, schema.features(test), held)
+    return found
+
+
+def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:
+    """AUC, and its standard error over held-out rows; None where a label has one row only.
+
+    The variance is that of DeLong, DeLong and Clarke-Pearson, "Comparing the areas under two or
+    more correlated receiver operating characteristic curves", Biometrics 1988: with v_i the share
+    of negatives that positive i beats, and u_j the share of positives that beat negative j, ties
+    counting half, it is var(v) / positives + var(u) / negatives; without the noise of training.
+
+    Args:
+      scores: `[n]`.
+      labels: `[n]`, in {0, 1}, with both.
+    """
+    scores, labels = np.asarray(scores, np.float64), np.asarray(labels) > 0.5
+    high, low = np.sort(scores[labels]), np.sort(scores[~labels])
+
+    def beaten(x: np.ndarray, by: np.ndarray) -> np.ndarray:
+        return (np.searchsorted(by, x, "left") + np.searchsorted(by, x, "right")) / (2 * len(by))
+
+    wins, losses = beaten(high, low), 1 - beaten(low, high)
+    if min(len(wins), len(losses)) < 2:
+        return float(wins.mean()), None
+    return float(wins.mean()), float(np.sqrt(
+        wins.var(ddof=1) / len(wins) + losses.var(ddof=1) / len(losses)))
+
+
+def regression(x: np.ndarray, y: np.ndarray, z: np.ndarray, held: np.ndarray) -> float:
+    """AUC on rows held out of a logistic regression without privacy, the better of two strengths.
+
+    Args:
+      x: features of the training rows, `[n, d]`.
+      y: their labels, in {0, 1}, with both.
+      z: features of the rows held out.
+      held: their labels, with both.
+
+    Raises:
+      ImportError: without scikit-learn.
+    """
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise ImportError("a reference without privacy needs scikit-learn: pip install "
+                          "'jaxminimax[sklearn]'") from error
+    middle, spread = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1.0)
+    fits = (LogisticRegression(C=c, max_iter=1000).fit((x - middle) / spread, y)
+            for c in _STRENGTHS)
+    return max(area(fit.decision_function((z - middle) / spread), held)[0] for fit in fits)

@@ -24,14 +24,14 @@ from typing import Any
 
 import optax
 
-from jaxminimax.accounting import calibrate, calibrate_noise
+from jaxminimax.accounting import calibrate, epsilon
 from jaxminimax.algorithms import balanced_groups, sgda
 from jaxminimax.algorithms.averaging import TAIL
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
 from jaxminimax.mechanism import GroupGradients, GroupLosses, Query, Repeat, Sequence
 from jaxminimax.mechanism.description import Mechanism
-from jaxminimax.tables import moments, words
+from jaxminimax.tables import statistics
 from jaxminimax.tables.schema import Schema
 
 SHARE = 0.1  # of mu^2, for the release of moments
@@ -53,6 +53,8 @@ CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was tra
 WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
 STRAY = 0.2  # noise of the smallest group's log weight at the end, at most
 LEAST = 1.0  # from what sum of steps on weights are worth their losses
+NEAR = 0.1  # n delta from which on delta is near 1/n
+USUAL = 1e-6  # another delta that notes name
 HEAVY_BALL = functools.partial(optax.sgd, momentum=0.9)
 
 
@@ -111,11 +113,40 @@ class Defaults:
 
     def explain(self) -> str:
         """Every setting in words, from the features' scaling to the averaging."""
-        return words.explain(self, FEW, SHARE)
+        hyper, n, average = self.hyper, self.population, self.method == "average"
+        clip, noise, step = (x.w if average else x for x in (
+            hyper.query.clip, hyper.query.noise_multiplier, hyper.step))
+        scale = ("centred and scaled by released means and second moments, with a variance of at "
+                 f"least {self.floor:.3g}" if self.standardise else
+                 "left as they are, since the data are too few for their moments: only the share "
+                 "of positives is released")
+        prior = " and the intercept of the released share of positives" if average else ""
+        lines = [
+            f"Logistic loss on {n} records",
+            f"Features are {scale}; a row longer than 1 is scaled down to 1, and has a constant 1 "
+            "beside it",
+            f"A share of {SHARE:g} of the budget (of mu squared) pays for that release, and the "
+            "rest for gradients",
+            f"Sampler: none; the batch of every round is all {n} records",
+            f"Clip norm of a record's gradient: {clip:.4g}",
+            f"Noise of a round over the clip norm: {float(noise):.4g}",
+            f"Rounds: {hyper.iterations}, as more of them cost time and no privacy",
+            f"Optimiser: heavy-ball gradient steps of {step:.4g} with momentum 0.9, over a time of "
+            f"{self.time:.4g}, from weights 0{prior}",
+            "Averaging: the scorer is the mean of the last half of the points"]
+        return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *self.notes()))
 
     def notes(self) -> tuple[str, ...]:
-        """What to think of before relying on it, in words."""
-        return words.notes(self, FEW)
+        """What to think of before relying on it: too few data, a delta near 1/n."""
+        notes = [] if self.strength >= FEW else [
+            f"The data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
+            f"{FEW:.0f}: expect little of the score, or ask for a larger epsilon."]
+        others = other_deltas(self.mechanism(), self.population, self.delta)
+        if others:
+            each = ", ".join(f"{e:.4g} at delta = {x}" for x, e in others.items())
+            notes.append(f"delta = {self.delta:g} is near 1/n = {1 / self.population:.3g}, which "
+                         f"makes epsilon look small: the same noise has epsilon = {each}.")
+        return tuple(notes)
 
     def of_groups(self) -> str:
         """What is done for groups, in words."""
@@ -166,18 +197,17 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         checks.one_of("method", method, METHODS)
     if method not in (None, "average") and not sizes:
         raise ValueError(f"method={method!r} needs groups: give their sizes.")
-    one = Repeat(query=Query(clip=Saddle(1.0, None), population=population), times=1)
-    # of one release of everything
-    z = calibrate_noise(one, epsilon, delta, alongside=alongside).query.noise_multiplier.w
+    z = statistics.noise_of_one(population, epsilon, delta, alongside)
     budget = (1 - SHARE) * LOSSES * (2 / z) ** 2  # mu_l^2
     steps = min(WEIGHTS, STRAY * min(sizes, default=0) * math.sqrt(budget) / LOSS_BOUND)
     if method is None:
         method = "average" if not (sizes and by_label) else (
             "minimax" if steps >= LEAST else "balanced")
     first = z / math.sqrt(SHARE)
-    deviation = moments.length(schema) * first / population
+    deviation = statistics.psi_length(schema) * first / population
     standardise = deviation <= TOO_NOISY
-    beside = moments.mechanism(population, schema if standardise else None, first)
+    moments = statistics.one_release(
+        population, statistics.psi_length(schema if standardise else None), first)
     checked = None
     if sizes and method == "average":
         checked = _losses(sizes, 1, CHECKED * (2 / z) ** 2)
@@ -192,7 +222,7 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         rounds = min(max(math.ceil(time / LONGEST), ROUNDS[0]), ROUNDS[1])
     time = min(time, LONGEST * rounds)
     step = min(0.1 * time / rounds, 2.0)
-    made = Defaults(_hyper(method, population, sizes, step, rounds, steps, budget), beside,
+    made = Defaults(_hyper(method, population, sizes, step, rounds, steps, budget), moments,
                     standardise, deviation, max(2 * deviation, FLOOR), time,
                     heard * mu / math.sqrt(max(schema.width, 1)), alongside, float(epsilon),
                     float(delta), method, population, checked)
@@ -223,3 +253,14 @@ def _losses(sizes: tuple[int, ...], times: int, budget: float) -> GroupLosses:
     """Releases of mu^2 = `budget` together: 1 / z^2 each."""
     return GroupLosses(bound=LOSS_BOUND, sizes=sizes, noise="gaussian", times=times,
                        noise_multiplier=math.sqrt(times / budget))
+
+
+def other_deltas(described: Mechanism, population: int, delta: float) -> dict[str, float]:
+    """Epsilons of the same noise at 1e-6 and 1/n^2, by delta; none where delta is well below 1/n.
+
+    A delta near 1/n makes for a small epsilon: a run may say (1, n^-1.1) where it is
+    (1.3, 1e-6).
+    """
+    if population * delta <= NEAR:
+        return {}
+    return {f"{x:.3g}": epsilon(described, x) for x in (USUAL, population**-2.0) if x < delta}

@@ -203,7 +203,7 @@ class Schema:
         left = {name: c for name, c in self.columns.items() if name not in names}
         return dataclasses.replace(self, columns=left)
 
-    def told(self) -> "Schema | None":
+    def without_charged(self) -> "Schema | None":
         """The schema without the columns whose ranges are to be released; None: nothing is left."""
         return None if len(self.charged) == len(self.columns) else self.without(self.charged)
 

@@ -166,7 +166,7 @@ def test_large_integers_are_persons_each_wherever_owners_are_read():
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("jaxminimax.estimators.defaults", chosen)
-            patch.setattr("jaxminimax.tables.fair_fit.fair_defaults", chosen)
+            patch.setattr("jaxminimax.estimators.fair_defaults", chosen)
             with pytest.raises(ZeroDivisionError):
                 kind(**how).fit(x, y, owners=ids, **more)
         assert seen == [400]

@@ -2,6 +2,7 @@
 
 import decimal
 import json
+import math
 import stat
 
 import jax
@@ -24,16 +25,12 @@ from jaxminimax.tables import (
     command,
     defaults,
     files,
-    moments,
-    options,
-    ranges,
-    reference,
     report,
     rule,
     scorer,
+    statistics,
     train,
     unfinished,
-    words,
 )
 
 SCHEMA = Schema({"a": Charged(), "b": Number(0, 1), "c": Category(("u", "v"))}, "y", 1)
@@ -139,7 +136,7 @@ def told(*given):
 def test_options_stand_for_a_schema():
     args = told("--label", "y", "--positive", "1", "--numeric", "a", "b=0:1", "--categorical",
                 "c=u|v", "--ranges", "charged", "--owner", "who", "--most", "3")
-    assert options.schema(args, ["a", "b", "c", "y", "who"], 400) == Schema(
+    assert command.schema_of(args, ["a", "b", "c", "y", "who"], 400) == Schema(
         SCHEMA.columns, "y", 1, "who", 3)
     assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
 
@@ -153,25 +150,26 @@ def test_options_stand_for_a_schema():
 ])
 def test_what_is_missing_is_said(given, message):
     with pytest.raises(ValueError, match=message):
-        options.schema(told(*given), ["userId", "age", "job", "y"], 1000)
+        command.schema_of(told(*given), ["userId", "age", "job", "y"], 1000)
 
 
 @pytest.mark.parametrize(("name", "noted"), [
     ("id", True), ("customer_id", True), ("userId", True), ("Unnamed: 0", True), ("e-mail", True),
     ("birthdate", True), ("age", False), ("paid", False), ("monkey", False), ("valid", False)])
 def test_names_that_say_who_or_when_are_noted(name, noted):
-    assert (options.doubt(name) is not None) == noted
+    assert (command.doubt(name) is not None) == noted
 
 
 def test_constants_and_categories_with_too_many_values_are_noted():
     schema = Schema({"a": Number(0, 1), "b": Number(0, 1), "c": Category(range(20))}, "y", 1)
-    assert any(note.startswith("c: 20 values") for note in options.doubts(schema, 500))
-    assert not options.doubts(schema, 5000)
-    by = moments.Moments(np.array([0.2, 0.2, *[0.05] * 20]), np.array([0.0401, 0.4, *[0.05] * 20]),
+    assert any(note.startswith("c: 20 values") for note in command.doubts(schema, 500))
+    assert not command.doubts(schema, 5000)
+    by = statistics.Moments(np.array([0.2, 0.2, *[0.05] * 20]),
+                            np.array([0.0401, 0.4, *[0.05] * 20]),
                          0.5)
     for floor, names in ((0.0025, ["a"]), (0.1, []), (None, [])):
         one = scorer.Scorer(schema, np.zeros(23), by, floor, None)
-        assert [note.partition(":")[0] for note in options.constant(one)] == names
+        assert [note.partition(":")[0] for note in command.constant(one)] == names
 
 
 def test_settings_are_said_in_words():
@@ -184,7 +182,7 @@ def test_settings_are_said_in_words():
 def test_a_delta_near_one_over_n_is_told_at_smaller_ones():
     n = 5092
     chosen = defaults(n, SCHEMA, epsilon=1.0, delta=n**-1.1)
-    found = words.other_deltas(chosen.mechanism(), n, chosen.delta)
+    found = rule.other_deltas(chosen.mechanism(), n, chosen.delta)
     assert list(found.values()) == [jmm.epsilon(chosen.mechanism(), x) for x in (1e-6, n**-2.0)]
     assert 1 < found["1e-06"] < list(found.values())[1]
     assert "near 1/n" in chosen.notes()[-1]
@@ -200,25 +198,25 @@ def test_areas_and_their_errors_have_their_law():
     for _ in range(400):
         y = np.arange(90) < 30
         scores = np.round(rng.normal(y * 0.8, 1.0), 1)  # with ties
-        found.append(reference.area(scores, y))
+        found.append(report.area(scores, y))
     auc, error = np.array(found, float).T
     assert auc[-1] == pytest.approx(roc_auc_score(y, scores))
     assert np.mean(error**2) == pytest.approx(np.var(auc), rel=0.15)
-    assert reference.area([0.0, 1.0], [0, 1]) == (1.0, None)
+    assert report.area([0.0, 1.0], [0, 1]) == (1.0, None)
 
 
 # --- charged ranges, and runs that go on ---
 
 
 def test_charged_ranges_are_paid_from_the_same_epsilon():
-    paid = ranges.paid(4000, SCHEMA, 1.0, 1e-6)
+    paid = statistics.ranges_query(4000, SCHEMA, 1.0, 1e-6)
     chosen = defaults(4000, SCHEMA, epsilon=1.0, delta=1e-6, alongside=paid)
     assert len(paid) == 1
     assert paid[0] in chosen.mechanism().parts
     assert 0.9999 < jmm.epsilon(chosen.mechanism(), 1e-6) <= 1
-    assert ranges.paid(4000, SCHEMA.told(), 1.0, 1e-6) == ()
+    assert statistics.ranges_query(4000, SCHEMA.without_charged(), 1.0, 1e-6) == ()
     with pytest.raises(ValueError, match="declare"):
-        ranges.paid(10**8, SCHEMA, 1.0, 1e-6)
+        statistics.ranges_query(10**8, SCHEMA, 1.0, 1e-6)
     with pytest.raises(ValueError, match="released by train"):
         SCHEMA.features(made(5))
 
@@ -248,8 +246,7 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
 
     seen = []
     with monkeypatch.context() as patched:
-        patched.setattr(ranges, "_release", again)
-        patched.setattr(moments, "_release", again)
+        patched.setattr(statistics, "_release", again)
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
     assert seen[0] > 30
@@ -317,7 +314,7 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
                       population=100)
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
-    by = moments.Moments(np.zeros(4), np.zeros(4), 0.5)
+    by = statistics.Moments(np.zeros(4), np.zeros(4), 0.5)
     for delta, noted in ((0.02, 1), (1e-6, 0)):
         said = jmm.statement(jmm.sgda, hyper, delta=delta)
         page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, said), {})
@@ -327,14 +324,15 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
 
 
 def test_noise_in_an_empty_cell_stretches_no_range():
-    described = ranges.mechanism(2000, 3, 10.0)
+    described = statistics.one_release(2000, math.sqrt(3), 10.0)
     deviation = described.query.clip.w * 10 / 2000
-    drawn = np.random.default_rng(0).normal(0, deviation, (200, 3 * ranges.CELLS))
-    assert np.mean((drawn > ranges.least(described)).any(1)) < 0.05
+    drawn = np.random.default_rng(0).normal(0, deviation, (200, 3 * statistics.CELLS))
+    assert np.mean((drawn > statistics.least_share(described)).any(1)) < 0.05
 
 
 def test_a_positive_value_that_is_nowhere_is_noted():
     for prior, count in ((0.02, 1), (0.3, 0), (0.98, 1)):
-        one = scorer.Scorer(SCHEMA, np.zeros(5), moments.Moments(np.zeros(4), np.zeros(4), prior),
+        one = scorer.Scorer(SCHEMA, np.zeros(5), statistics.Moments(np.zeros(4), np.zeros(4),
+                                                                    prior),
                             None, None)
-        assert len(options.labels(one)) == count
+        assert len(command.rare_label(one)) == count

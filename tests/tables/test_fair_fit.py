@@ -8,10 +8,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import jaxminimax as jmm
-from jaxminimax import Saddle
+from jaxminimax import Saddle, estimators
 from jaxminimax.accounting import epsilon
 from jaxminimax.estimators import PrivateFairClassifier
-from jaxminimax.tables import Number, Schema, fair_defaults, fair_fit
+from jaxminimax.tables import Number, Schema, fair_defaults
 
 SCHEMA = Schema({"a": Number(-1, 1), "b": Number(-1, 1)}, "y", "1")
 
@@ -86,7 +86,7 @@ def test_every_fit_is_charged_for_all_that_it_releases_and_so_are_copies(tmp_pat
     def scorer_of(schema):
         return type("Scorer", (), {"statement": None, "schema": schema})()
 
-    monkeypatch.setattr(fair_fit, "train_fair", stub)
+    monkeypatch.setattr(estimators, "train_fair", stub)
     one = PrivateFairClassifier(1.0, 1e-6, bounds=bounds, ledger=ledger, random_state=0)
     clone(one).fit(x, y, groups=group)  # as a cross-validation does
     (chosen, schema, numbers, assumed), = seen

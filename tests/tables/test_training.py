@@ -14,10 +14,9 @@ from sklearn.metrics import roc_auc_score
 import jaxminimax as jmm
 from jaxminimax import __main__ as main
 from jaxminimax.estimators import PrivateAUCClassifier
-from jaxminimax.tables import Category, Number, Schema, defaults, moments, ranges, scorer, train
+from jaxminimax.tables import Category, Number, Schema, defaults, scorer, statistics, train
 from jaxminimax.tables import files as files_of_tables
-from jaxminimax.tables.groups import Groups
-from jaxminimax.tables.records import by_person, group_of_persons, records, scaled
+from jaxminimax.tables.records import Groups, by_person, group_of_persons, records, scaled
 
 COLUMNS = {"age": Number(18, 90), "gain": Number(0, 1e5, log=True, missing=True),
            "work": Category(("state", "private", 3))}
@@ -150,12 +149,14 @@ def test_no_row_is_longer_than_what_moments_are_clipped_to():
     rows = records(SCHEMA.features(table), SCHEMA.labels(table))
     lengths = np.sum(rows.x[:, 0, :2] ** 2 + (rows.x[:, 0, :2] ** 2 - 0.5) ** 2, 1) + (
         rows.x[:, 0, 2] - 0.5) ** 2 + np.sum(rows.x[:, 0, 3:] ** 2, 1) + 0.25
-    assert lengths.max() <= moments.length(SCHEMA) ** 2 + 1e-5
+    assert lengths.max() <= statistics.psi_length(SCHEMA) ** 2 + 1e-5
     longest = np.argsort(lengths)[-20:]
-    assert lengths[longest].min() > 0.99 * moments.length(SCHEMA) ** 2, "the bound is attained"
+    bound = statistics.psi_length(SCHEMA) ** 2
+    assert lengths[longest].min() > 0.99 * bound, "the bound is attained"
     for part in (np.arange(600), longest):
-        silent = moments.mechanism(len(part), SCHEMA, 0.0)
-        found = moments.released(jax.random.key(0), silent, *(a[part] for a in rows), SCHEMA)
+        silent = statistics.one_release(len(part), statistics.psi_length(SCHEMA), 0.0)
+        found = statistics.release_moments(jax.random.key(0), silent, *(a[part] for a in rows),
+                                           SCHEMA)
         assert np.allclose(found.mean, rows.x[part, 0].mean(0), atol=2e-6), "the clip binds"
         assert np.allclose(found.second, (rows.x[part, 0] ** 2).mean(0), atol=2e-6)
 
@@ -176,7 +177,7 @@ def test_too_few_records_release_their_prior_alone():
 
 
 def test_rows_are_no_longer_than_the_square_root_of_two():
-    by = moments.Moments(np.array([0.3, -2.0]), np.array([0.1, 5.0]), 0.5)
+    by = statistics.Moments(np.array([0.3, -2.0]), np.array([0.1, 5.0]), 0.5)
     x = scaled(np.random.default_rng(0).uniform(-1, 1, (500, 2)) * 9, by, 0.0025)
     assert np.linalg.norm(x, axis=1).max() <= math.sqrt(2) * (1 + 1e-6)
 
@@ -233,14 +234,15 @@ def test_groups_are_of_persons():
 def test_ranges_hold_most_of_what_is_there():
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(50, 5, 5000), rng.exponential(1e4, 5000), np.zeros(5000)], -1)
-    described = ranges.mechanism(5000, 3, 5.0)
-    found = ranges.released(jax.random.key(0), described, values[:, None], np.ones((5000, 1)))
+    described = statistics.one_release(5000, math.sqrt(3), 5.0)
+    found = statistics.release_ranges(jax.random.key(0), described, values[:, None],
+                                      np.ones((5000, 1)))
     for column, one in zip(values.T, found, strict=True):
         assert np.mean((column >= one.low) & (column <= one.high)) > 0.95
     assert found[0].low > 20
     assert found[0].high < 90
-    assert ranges.cells(np.array([np.nan, -np.inf, np.inf])).tolist() == [
-        ranges.CELLS - 1, 0, ranges.CELLS - 2]
+    assert statistics.cells(np.array([np.nan, -np.inf, np.inf])).tolist() == [
+        statistics.CELLS - 1, 0, statistics.CELLS - 2]
 
 
 # --- the whole ---
@@ -282,9 +284,9 @@ def test_ranges_means_and_training_have_keys_of_their_own(monkeypatch):
         used.append(key)
         raise StoppedError
 
-    for module in (ranges, moments):
-        monkeypatch.setattr(module, "_release", lambda key, *given, how=module._release: (
-            used.append(key), how(key, *given))[1])
+    release = statistics._release
+    monkeypatch.setattr(statistics, "_release", lambda key, *given: (
+        used.append(key), release(key, *given))[1])
     monkeypatch.setattr(scorer, "fit", stop)
     rng = np.random.default_rng(0)
     root = jax.random.key(7)

@@ -26,8 +26,8 @@ from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism import GroupLosses, Repeat
 from jaxminimax.releases.groups import release_weighted_gradient
 from jaxminimax.releases.sums import release
-from jaxminimax.tables import Category, Charged, Number, Schema, files, moments, ranges, train
-from jaxminimax.tables import groups as grouping
+from jaxminimax.tables import Category, Charged, Number, Schema, files, statistics, train
+from jaxminimax.tables import records as recording
 from jaxminimax.tables import scorer as scoring
 from jaxminimax.tables.columns import Column
 
@@ -168,10 +168,9 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
         return types.SimpleNamespace(state=state._replace(
             mean=state.mean._replace(value=state.mean.value._replace(w=w))))
 
-    with mock.patch.multiple(moments, _release=recorded(moments._release)), \
-            mock.patch.multiple(ranges, _release=recorded(ranges._release)), \
-            mock.patch.multiple(grouping,
-                                release_group_losses=recorded(grouping.release_group_losses)), \
+    with mock.patch.multiple(statistics, _release=recorded(statistics._release)), \
+            mock.patch.multiple(recording,
+                                release_group_losses=recorded(recording.release_group_losses)), \
             mock.patch.multiple(scoring, fit=rounds):
         train(table, schema, epsilon=20.0, delta=1e-3, key=key)
     return made

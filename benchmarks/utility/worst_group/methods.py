@@ -15,9 +15,9 @@ from jaxminimax import GroupGradients, GroupLosses, Saddle
 from jaxminimax.mechanism import Selection
 from jaxminimax.tables import Schema, defaults
 from jaxminimax.tables.columns import Number
-from jaxminimax.tables.moments import Moments
 from jaxminimax.tables.records import scaled
 from jaxminimax.tables.scorer import train_records
+from jaxminimax.tables.statistics import Moments
 
 TABLES = ("average", "balanced", "balanced, then minimax")  # by the rule
 _NAMED = dict(zip(TABLES, ("average", "balanced", "minimax"), strict=True))

@@ -8,8 +8,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.utility.worst_group import tables
-from jaxminimax.tables.groups import Groups
-from jaxminimax.tables.records import Records, records
+from jaxminimax.tables.records import Groups, Records, records
 
 SMALL = ("merge", "drop")
 

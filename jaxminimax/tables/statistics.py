@@ -1,0 +1,243 @@
+"""What is released of a table before training: ranges that nobody declared, means, second moments.
+
+**Ranges.** One release of all columns' histograms over fixed cells: eight to a decade from 10^-2
+to 10^6 on either side of 0, one around 0, one beyond either end, one for what is missing. A record
+sits in one cell of each of c columns, a vector of norm sqrt(c), which is its clip norm. A range is
+from the 1st to the 99th percentile of the cells whose noisy share stands out: above what noise
+alone reaches in any cell of any column once in a hundred runs, as one empty cell far out would
+stretch the range by decades. If no cell does, it is the fullest one and its neighbours. Everything
+after the release is post-processing.
+
+**Moments.** One release of means and second moments puts features on one scale. psi of a row: x_j
+and x_j^2 - 1/2 for a number in [-1, 1]; x_j - 1/2 for what is 0 or 1; the places of a category;
+y - 1/2 for the label. For a number
+
+    x^2 + (x^2 - 1/2)^2 = x^4 + 1/4 <= 5/4,
+
+so |psi|^2 <= c^2 = 5/4 numbers + 1/4 flags + categories + 1/4, the clip never binds, and the mean
+of psi over persons moves by at most 2 c / n when one of them is replaced. (Of a person with several
+rows it is their mean, which is no longer.)
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+from jaxminimax.accounting import calibrate_noise
+from jaxminimax.base.types import Problem, Saddle
+from jaxminimax.mechanism import Query, Repeat
+from jaxminimax.mechanism.description import Mechanism
+from jaxminimax.releases.sums import release
+from jaxminimax.tables.columns import Category, Charged, Number, as_numbers
+from jaxminimax.tables.schema import Schema
+
+_release = jax.jit(release, static_argnames="problem")  # compiled once for tables of one shape
+
+RANGES_SHARE = 0.1  # of mu^2, for ranges
+_DECADES, _EACH = (-2, 6), 8
+_ENDS = 10.0 ** (np.arange(_EACH * _DECADES[0], _EACH * _DECADES[1] + 1) / _EACH)
+EDGES = np.concatenate([-_ENDS[::-1], _ENDS])  # of the cells, ascending
+CELLS = len(EDGES) + 2  # beyond either end, and what is missing
+_FALSE = 0.01  # chance that an empty cell of any column counts
+_TAIL = 0.01  # share of the values that are left outside at either end
+_LARGEST = 10**9  # numbers that the release of ranges holds at once
+_LABEL = 0.25  # (y - 1/2)^2
+
+
+def one_release(population: int, clip: float, noise_multiplier: float | None = None) -> Repeat:
+    """One release of the mean over all records of a vector no longer than `clip`."""
+    noise = None if noise_multiplier is None else Saddle(noise_multiplier, None)
+    return Repeat(query=Query(clip=Saddle(clip, None), population=population,
+                              noise_multiplier=noise), times=1)
+
+
+def noise_of_one(population: int, epsilon: float, delta: float,
+                 alongside: tuple[Mechanism, ...] = ()) -> float:
+    """The noise multiplier of one release that takes all of (epsilon, delta) that is left."""
+    one = calibrate_noise(one_release(population, 1.0), epsilon, delta, alongside=alongside)
+    return float(one.query.noise_multiplier.w)
+
+
+# --- ranges ---
+
+
+def _shares(z: Saddle, record: tuple[jax.Array, jax.Array]) -> Saddle:
+    cell, weight = record
+    return Saddle(jnp.einsum("r,rck->ck", weight, jax.nn.one_hot(cell, CELLS)), None)
+
+
+_SHARES = Problem(_shares)
+
+
+def ranges_query(population: int, schema: Schema, epsilon: float,
+                 delta: float) -> tuple[Repeat, ...]:
+    """The release that the charged columns of a schema need: none, or one with its noise.
+
+    Args:
+      population: n, records.
+      schema: of the table.
+      epsilon: of everything that is to be released; the histograms take a tenth of mu^2.
+      delta: in (0, 1).
+
+    Raises:
+      ValueError: for numbers out of range, or more cells than fit into memory.
+    """
+    if not schema.charged:
+        return ()
+    size = population * len(schema.charged) * CELLS
+    if size > _LARGEST:
+        raise ValueError(f"charged ranges of {len(schema.charged)} columns of {population} records "
+                         f"need histograms of {size:.2g} numbers, above {_LARGEST:.2g}: declare "
+                         "ranges of some columns, or leave some out.")
+    z = noise_of_one(population, epsilon, delta)
+    # a record is in one cell of every column
+    return (one_release(population, math.sqrt(len(schema.charged)), z / math.sqrt(RANGES_SHARE)),)
+
+
+def least_share(described: Repeat) -> float:
+    """The share of records from which on a cell counts; c is the square of the clip norm."""
+    query = described.query
+    sure = -scipy.special.ndtri(_FALSE / (CELLS * max(1.0, query.clip.w**2)))
+    return float(sure * query.clip.w * query.noise_multiplier.w / query.population)
+
+
+def charged_cells(schema: Schema, frame: Any) -> np.ndarray:
+    """The charged columns of a table, `[rows, columns]`; NaN where a cell is no number."""
+    return np.stack([as_numbers(schema.cells(frame, name)) for name in schema.charged], -1)
+
+
+def with_ranges(schema: Schema, found: Sequence[Number]) -> Schema:
+    """The schema with released ranges in place of its charged columns, in their order."""
+    left = iter(found)
+    columns = {name: kind.within((one := next(left)).low, one.high)
+               if isinstance(kind, Charged) else kind for name, kind in schema.columns.items()}
+    return dataclasses.replace(schema, columns=columns)
+
+
+def cells(values: np.ndarray) -> np.ndarray:
+    """Number of each value's cell, int32 in the shape of `values`; NaN has the last one."""
+    found = np.searchsorted(EDGES, values, side="right")
+    return np.where(np.isnan(values), CELLS - 1, found).astype(np.int32)
+
+
+def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
+                   weight: np.ndarray) -> tuple[Number, ...]:
+    """A range for each column.
+
+    Args:
+      key: a key of its own.
+      described: by `ranges_query`.
+      values: `[n, rows, columns]`, NaN where they are missing.
+      weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
+    """
+    columns = values.shape[-1]
+    start = Saddle(jnp.zeros((columns, CELLS)), ())
+    answer = _release(key, described, jnp.int32(0), _SHARES, start,
+                     (cells(values), np.asarray(weight, np.float32)))
+    return tuple(_range(row, least_share(described))
+                 for row in np.asarray(answer.w, np.float64)[:, :-1])
+
+
+def _range(shares: np.ndarray, least: float) -> Number:
+    """From noisy shares of a column's cells to its range."""
+    ends = np.concatenate([[EDGES[0]], EDGES, [EDGES[-1]]])  # cell k is [ends[k], ends[k + 1])
+    kept = np.where(shares > least, shares, 0.0)
+    if not kept.any():
+        middle = int(np.argmax(shares))
+        low, high = max(middle - 1, 0), min(middle + 1, len(shares) - 1)
+    else:
+        below = np.cumsum(kept) / kept.sum()
+        low = int(np.searchsorted(below, _TAIL))
+        high = int(np.searchsorted(below, 1 - _TAIL))
+    if ends[high + 1] <= ends[low]:  # all values beyond one end
+        low, high = max(low - 1, 0), min(high + 1, len(shares) - 1)
+    return Number(float(ends[low]), float(ends[high + 1]))
+
+
+# --- moments ---
+
+
+class Moments(NamedTuple):
+    """Released means; public.
+
+    Attributes:
+      mean: of every feature, `[d]`.
+      second: of every feature's square, `[d]`.
+      prior: share of positive labels.
+    """
+
+    mean: np.ndarray
+    second: np.ndarray
+    prior: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain Python values."""
+        return {"mean": self.mean.tolist(), "second": self.second.tolist(), "prior": self.prior}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """What `to_json` made `record` of."""
+        return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
+
+
+def psi_length(schema: Schema | None) -> float:
+    """c, the longest psi of a row; of the label alone without a schema."""
+    columns = () if schema is None else schema.columns.values()
+    return math.sqrt(sum(column.length for column in columns) + _LABEL)
+
+
+def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
+    """What is subtracted of each feature in psi, and whether its square is another number."""
+    shift = np.concatenate([
+        np.full(c.width, 0.0) if isinstance(c, Category) else np.where(c.squares, 0.0, 0.5)
+        for c in schema.columns.values()])
+    return shift, np.concatenate([c.squares for c in schema.columns.values()])
+
+
+def release_moments(key: jax.Array, described: Repeat, x: np.ndarray, y: np.ndarray,
+                    weight: np.ndarray, schema: Schema | None) -> Moments:
+    """The release.
+
+    Args:
+      key: a key of its own, not the run's.
+      described: `one_release` of vectors of `psi_length`.
+      x: features in [-1, 1], `[n, rows, d]`.
+      y: labels in {0, 1}, `[n, rows]`.
+      weight: of a person's rows, `[n, rows]`; they add up to 1, or to 0 where there are none.
+      schema: of the features; None: the prior alone, features stay as they are.
+    """
+    width = x.shape[-1]
+    shift, squared = (np.zeros(0), np.zeros(0, bool)) if schema is None else _layout(schema)
+    places = np.flatnonzero(squared)
+    problem = _psi(None if schema is None else tuple(shift.tolist()), tuple(places.tolist()))
+    start = Saddle(jnp.zeros(1 + (width + len(places) if schema is not None else 0)), ())
+    answer = np.asarray(_release(key, described, jnp.int32(0), problem, start,
+                                (x, y, weight)).w, np.float64)
+    prior = float(np.clip(answer[0] + 0.5, 0.02, 0.98))
+    if schema is None:
+        return Moments(np.zeros(width), np.ones(width), prior)
+    mean = answer[1: 1 + width] + shift
+    second = mean.copy()  # of 0 and 1
+    second[places] = answer[1 + width:] + 0.5
+    return Moments(mean, second, prior)
+
+
+@functools.lru_cache(maxsize=32)  # one function for equal columns, so that it is compiled once
+def _psi(shift: tuple[float, ...] | None, places: tuple[int, ...]) -> Problem:
+    """Psi as an operator: of the label alone, or with the features less `shift` and squares."""
+
+    def psi(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
+        x, y, weight = record
+        parts = [y[:, None] - 0.5]
+        if shift is not None:
+            parts += [x - jnp.asarray([shift], x.dtype), x[:, np.array(places, int)] ** 2 - 0.5]
+        return Saddle(weight @ jnp.concatenate(parts, 1), None)
+
+    return Problem(psi)
