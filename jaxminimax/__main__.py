@@ -2,17 +2,22 @@
 
 import argparse
 import dataclasses
+import inspect
 import json
 import sys
 import warnings
 from typing import Any
 
-from jaxminimax import accounting, options, plan_command
-from jaxminimax.accounting import answers, curve, filters, profiles, statements, stating
+import numpy as np
+
+from jaxminimax import accounting, options
+from jaxminimax.accounting import answers, curve, filters, profiles, stating
 from jaxminimax.accounting.statements import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, own_files
+from jaxminimax.base.types import GroupProblem, Saddle
 from jaxminimax.mechanism import (
+    NEIGHBOURS,
     GroupLosses,
     Query,
     RecordLosses,
@@ -25,6 +30,7 @@ from jaxminimax.mechanism import (
 )
 from jaxminimax.mechanism.description import Mechanism, check_noise
 from jaxminimax.mechanism.resolvent import noise_unit
+from jaxminimax.plans import plan
 from jaxminimax.tables import command as tables
 
 
@@ -73,22 +79,29 @@ def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
     return _together([part for part in stopped if part is not None])
 
 
-def profiled(args: argparse.Namespace) -> tuple[accounting.Profile, float | None]:
-    """The profile that `profile` prints, and draws; epsilon at --delta, if that is given."""
+def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The privacy profile, which --plot draws; epsilon at --delta, if that is given."""
     options.check_options(args)
-    whole = _together(_given(args))
+    everything = _together(_given(args))
     if args.spent is not None:
-        whole = _stopped([whole], args.spent)
+        everything = _stopped([everything], args.spent)
     how = {"neighbours": args.neighbours, "people": args.people}
-    at = None if args.delta is None else accounting.epsilon(whole, args.delta, **how)
-    made = accounting.profile(whole, **how)
+    profile = accounting.profile(everything, **how)
+    record, plain = profile.to_json(), str(profile)
+    if args.delta is not None:
+        epsilon = accounting.epsilon(everything, args.delta, **how)
+        finite = epsilon < float("inf")
+        record["at_delta"] = {"delta": args.delta, "epsilon": epsilon if finite else NO_GUARANTEE}
+        plain += (f"\nAt delta = {args.delta:g}: epsilon = "
+                  f"{f'{epsilon:.6g}' if finite else NO_GUARANTEE}.")
     if args.plot is not None:
-        made.plot(args.plot)
-    return made, at
+        profile.plot(args.plot)
+        plain += f"\nDrawn: {args.plot}"
+    return record, plain
 
 
-def explain(args: argparse.Namespace) -> tuple[statements.Statement, str]:
-    """The statement that `explain` prints, and the same in plain words."""
+def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The privacy statement, and before it the same in plain words."""
     options.check_options(args)
     parts = _given(args)
     allowed = releases(parts[0])
@@ -101,7 +114,8 @@ def explain(args: argparse.Namespace) -> tuple[statements.Statement, str]:
                                                      for part in parts[1:]))
     brief = profiles.briefly(whole, args.delta, neighbours=args.neighbours, people=args.people)
     said = dataclasses.replace(said, answers=brief.answers(profiles.STATED))
-    return said, stating.in_plain_words(said, brief)
+    plain = stating.in_plain_words(said, brief)
+    return said.to_json(), f"{plain}\n\nThe statement.\n{said}"
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
@@ -176,34 +190,8 @@ def _how(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
             "sampling": " ".join(map(stating.describe, leaves(whole)))}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs a command; 0, or 2 with the reason on standard error.
-
-    Args:
-      argv: its words; None: those of the process, which the command then owns.
-    """
-    args = options.parser(__doc__, plan_command.add, tables.add).parse_args(argv)
-    if argv is None and args.command in tables.SAID:
-        own_files.keep_programs()
-    try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always", UserWarning)
-            said, plain = (_SAID | plan_command.SAID | tables.SAID)[args.command](args)
-    except (ValueError, OSError, ImportError) as error:  # a file that cannot be written
-        print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
-        return 2
-    for noted in dict.fromkeys(str(w.message) for w in warned if w.category is UserWarning):
-        print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
-    print(json.dumps(said, allow_nan=False) if args.json else plain)
-    return 0
-
-
-def _explained(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    said, plain = explain(args)
-    return said.to_json(), f"{plain}\n\nThe statement.\n{said}"
-
-
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Noise multipliers, epsilon or delta, a line for each."""
     said, lines = delta_answer(args) if args.command == "delta" else answer(args), []
     for name, value in said.items():
         if name == "epsilon" and value == float("inf"):
@@ -218,25 +206,180 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             for name, value in said.items()}, "\n".join(lines)
 
 
-def _profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    made, epsilon = profiled(args)
-    said, plain = made.to_json(), str(made)
-    if epsilon is not None:
-        known = epsilon < float("inf")
-        said["at_delta"] = {"delta": args.delta, "epsilon": epsilon if known else NO_GUARANTEE}
-        plain += (f"\nAt delta = {args.delta:g}: epsilon = "
-                  f"{f'{epsilon:.6g}' if known else NO_GUARANTEE}.")
-    return said, plain + (f"\nDrawn: {args.plot}" if args.plot else "")
-
-
 def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     said = accounting.Ledger(args.file).statement()
     return said.to_json(), str(said)
 
 
+# --- settings by a theorem ---
+
+_PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "plan")}
+_PLAN = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
+
+
+def _rounds(given: str) -> int | str:
+    return int(given) if given.isdigit() else given
+
+
+# the keyword of `plan`, its type, and what it is
+NUMBERS: dict[str, tuple[Any, str]] = {
+    "population": (int, "n, records"),
+    "dim": (int, "d, numbers of both players together; of group algorithms, of the model"),
+    "bound": (float, "on the norm of a record's operator, players together; of group algorithms, "
+                     "on a record's loss"),
+    "smooth": (float, "Lipschitz constant of a record's operator"),
+    "diameter": (float, "of the feasible set"),
+    "radius": (float, "largest distance of a feasible point from the start"),
+    "modulus": (float, "of strong monotonicity"),
+    "passes": (str, "one, many or full"),
+    "iterations": (int, "rounds"),
+    "batch": (int, "records of a disjoint batch"),
+    "slack": (float, "relative residual of certified solutions"),
+    "mode": (str, "tight, paper or manual"),
+    "kappa": (float, "factor of the regularisation, or of the step"),
+    "rounds": (_rounds, "largest, bound_optimal, or a number"),
+    "inner": (int, "iterates of a round"),
+    "composite": (bool, "keep the regularisation out of the clipped operator"),
+    "game": (str, "monotone, bilinear or strongly_monotone"),
+    "proved": (bool, "keep to the settings that the theorem covers"),
+    "tree": (bool, "noise by a tree where correlated noise would be less, too"),
+    "eta": (float, "step size"),
+    "phases": (int, "certified solutions"),
+    "step": (float, "step size"),
+    "anchors": (float, "share of the budget for anchors"),
+}
+_IN_PYTHON = {"sampling", "solver", "geometry", "decaying"}
+_CONSTANTS = ("bound", "lipschitz", "diameter", "smooth")  # of a group problem
+
+
+def _add_plan(commands: Any) -> None:
+    """Adds `plan` to the commands of a parser.
+
+    Its options are the public numbers that the algorithms' `plan` functions take. For group
+    algorithms they include the constants of the `problem`, because a plan reads nothing else of it.
+    Samplings, solvers and geometries can be given in Python only.
+    """
+    lines = (f"  {name}: {', '.join(flag_of(x) for x in plan_options(name))}" for name in _PLANNED)
+    command = commands.add_parser(
+        "plan", help=_PLAN, description=_PLAN, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["options of each algorithm:", *lines, "example:",
+                          "  python -m jaxminimax plan gda --epsilon 1 --delta 1e-6 "
+                          "--population 1000 --bound 1 --smooth 1 --modulus 0.5"]))
+    flag = command.add_argument
+    flag("algorithm", choices=list(_PLANNED), metavar="ALGORITHM",
+         help="one of " + ", ".join(_PLANNED))
+    flag("--epsilon", type=float, required=True, help="the target, positive")
+    flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n")
+    flag("--neighbours", choices=NEIGHBOURS, default="replace_one",
+         help="what neighbouring data sets differ by (default: replace_one)")
+    for name, (kind, text) in NUMBERS.items():
+        if kind is bool:
+            flag(flag_of(name), action="store_true", default=None, help=text)
+        else:
+            flag(flag_of(name), type=kind, help=text)
+    flag("--lipschitz", type=float, help="of group algorithms, on the norm of a record's gradient")
+    flag("--group-sizes", dest="sizes", type=int, nargs="+", metavar="N",
+         help="of group algorithms, records of every group")
+    flag("--json", action="store_true", help="print JSON only")
+
+
+def plan_options(name: str) -> list[str]:
+    """The options of an algorithm, by the names that they have in Python."""
+    taken = [x for x in inspect.signature(ALGORITHMS[name].plan).parameters
+             if x != "target" and x not in _IN_PYTHON]
+    return [x for one in taken for x in (_CONSTANTS if one == "problem" else (one,))]
+
+
+def flag_of(name: str) -> str:
+    """The option of a public number."""
+    return "--group-sizes" if name == "sizes" else f"--{name.replace('_', '-')}"
+
+
+def _numbers(args: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `plan` that the options mean.
+
+    Raises:
+      ValueError: for an option that the algorithm has no use for, or a constant that is missing.
+    """
+    own = plan_options(args.algorithm)
+    given = {name: getattr(args, name) for name in (*NUMBERS, "lipschitz", "sizes")
+             if getattr(args, name) is not None}
+    for name in given.keys() - set(own):
+        raise ValueError(f"{flag_of(name)} is no number of {args.algorithm}, which takes "
+                         f"{', '.join(map(flag_of, own))}: leave it out.")
+    if "lipschitz" not in own:
+        return given
+    constants = {name: given.pop(name) for name in _CONSTANTS if name in given}
+    for name in _CONSTANTS[:3]:
+        if name not in constants:
+            raise ValueError(f"{args.algorithm} needs {flag_of(name)}.")
+
+    def unused(*_: Any) -> Any:
+        raise TypeError("a plan reads constants only")
+
+    problem = GroupProblem(unused, unused, unused, convex=True, **constants)
+    return given | {"problem": problem, "sizes": tuple(given.pop("sizes", ()))}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON knows it; a schedule, or an algorithm, by its name."""
+    if isinstance(value, Saddle):
+        return {player: _plain(one) for player, one in value._asdict().items() if one is not None}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name))
+                for field in dataclasses.fields(value)} or type(value).__name__
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if hasattr(value, "__name__") or callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    return float(np.asarray(value))
+
+
+def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    algorithm = ALGORITHMS[args.algorithm]
+    planned = plan(algorithm, epsilon=args.epsilon, delta=args.delta,
+                   neighbours=args.neighbours, **_numbers(args))
+    mechanism = algorithm.mechanism(planned.hyper)
+    said = {"algorithm": args.algorithm,
+            "epsilon": accounting.epsilon(mechanism, args.delta, neighbours=args.neighbours),
+            "delta": args.delta, "neighbours": args.neighbours,
+            "sampling": " ".join(leaf.summary() for leaf in leaves(mechanism)),
+            "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
+            "why": list(planned.why), "hyper": _plain(planned.hyper)}
+    lines = [f"{name:28} {value:.6g}" if isinstance(value, float) else f"{name:28} {value}"
+             for name, value in said.items() if name not in ("why", "hyper") and value is not None]
+    lines += [f"{'hyper ' + name:28} {value}" for name, value in said["hyper"].items()]
+    return said, "\n".join([*lines, *planned.why])
+
+
 # what a command prints with --json and without
-_SAID = {"explain": _explained, "calibrate": _answered, "epsilon": _answered,
-         "delta": _answered, "profile": _profiled, "ledger": _summed}
+_COMMANDS = {"explain": explain, "calibrate": _answered, "epsilon": _answered,
+             "delta": _answered, "profile": profiled, "ledger": _summed, "plan": _planned,
+             **tables.COMMANDS}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command; 0, or 2 with the reason on standard error.
+
+    Args:
+      argv: its words; None: those of the process, which the command then owns.
+    """
+    args = options.parser(__doc__, _add_plan, tables.add).parse_args(argv)
+    if argv is None and args.command in tables.COMMANDS:
+        own_files.keep_programs()
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", UserWarning)
+            said, plain = _COMMANDS[args.command](args)
+    except (ValueError, OSError, ImportError) as error:  # a file that cannot be written
+        print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
+        return 2
+    for noted in dict.fromkeys(str(w.message) for w in warned if w.category is UserWarning):
+        print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
+    print(json.dumps(said, allow_nan=False) if args.json else plain)
+    return 0
 
 
 if __name__ == "__main__":

@@ -16,19 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.algorithms import sgda
-from jaxminimax.base import arguments, checks
-from jaxminimax.base.types import (
-    Algorithm,
-    AnyProblem,
-    Labels,
-    People,
-    Problem,
-    PyTree,
-    Saddle,
-    SaddleOperator,
-    Settings,
-    rows_each,
-)
+from jaxminimax.base import arguments, checks, types
+from jaxminimax.base.types import People, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
 from jaxminimax.mechanism import Full, leaves
@@ -118,8 +107,8 @@ def _plain(x: Any) -> str:
     return f"{x:,}" if isinstance(x, int) else f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
-def check(problem: AnyProblem, z: Saddle, data: PyTree, hyper: Settings,
-          algorithm: Algorithm[Any, Any] = sgda, *,
+def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Settings,
+          algorithm: types.Algorithm[Any, Any] = sgda, *,
           delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
     """What a run will do, before it does it.
 
@@ -183,7 +172,8 @@ def check(problem: AnyProblem, z: Saddle, data: PyTree, hyper: Settings,
         cost |= _measured(rows, z, hyper, algorithm, problem)
     noise, labels = _noise_is_set(described), getattr(problem, "labels", None)
     return Report(
-        records={"number": n, "arrays": _arrays("record", record), "rows each": rows_each(data)},
+        records={"number": n, "arrays": _arrays("record", record),
+                 "rows each": types.rows_each(data)},
         parameters=tuple(x for name, one in z._asdict().items()
                          for x in _arrays(f"z.{name}", one)),
         players=_players(problem.operator, z, wanted),
@@ -232,7 +222,8 @@ def _arrays(name: str, tree: PyTree) -> list[dict[str, Any]]:
 
 def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]]:
     """Every player's sign: that of a loss is known, an operator of one's own says it itself."""
-    moves = ("descends the loss", "ascends the loss") if isinstance(operator, SaddleOperator) else (
+    of_loss = isinstance(operator, types.SaddleOperator)
+    moves = ("descends the loss", "ascends the loss") if of_loss else (
         "moves against the operator's w", "moves against the operator's v: it must be -grad_v")
     return {name: {"moves": how, "numbers": sum(a.size for a in jax.tree.leaves(x)),
                    "clip": None if c is None else float(c)}
@@ -362,7 +353,7 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
     return found
 
 
-def labels_outside(labels: Labels, data: PyTree) -> tuple[int, int]:
+def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:
     """How many labels are none of the documented ones, and how many were counted; not private.
 
     A label coded otherwise ({1, 2} where {0, 1} is wanted) trains a model of something else. No run
@@ -389,7 +380,7 @@ def labels_outside(labels: Labels, data: PyTree) -> tuple[int, int]:
     return int(np.sum(wrong & counted)), int(np.sum(counted))
 
 
-def _labels_outside_host(labels: Labels, data: HostData) -> tuple[int, int]:
+def _labels_outside_host(labels: types.Labels, data: HostData) -> tuple[int, int]:
     """The same, a chunk at a time."""
     people = isinstance(data.record, People)
     leaves = jax.tree.leaves(data.record.rows if people else data.record)

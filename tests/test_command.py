@@ -11,7 +11,8 @@ import tomllib
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, options, plan_command
+from jaxminimax import Saddle, options
+from jaxminimax import __main__ as commands
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.base import own_files
@@ -419,7 +420,7 @@ PLANS = {
 def test_a_plan_is_that_of_the_library(capsys, name):
     numbers, words = dict(PLANS[name]), []
     for option, value in numbers.items():
-        words.append(plan_command._flag(option))
+        words.append(commands.flag_of(option))
         if value is not True:
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
     target = {"epsilon": 1.0, "delta": 1e-6}
@@ -444,8 +445,8 @@ def test_a_plan_takes_every_number_of_an_algorithm_and_no_other(capsys):
     for name, algorithm in ALGORITHMS.items():
         if not hasattr(algorithm, "plan"):
             continue
-        offered = {*plan_command._NUMBERS, "lipschitz", "sizes"}
-        assert set(plan_command._options(name)) <= offered, name
+        offered = {*commands.NUMBERS, "lipschitz", "sizes"}
+        assert set(commands.plan_options(name)) <= offered, name
     given = ["plan", "gda", "--epsilon", "1", "--delta", "1e-6", "--population", "1000"]
     assert main(given) == 2
     assert "Its public numbers are population, bound" in capsys.readouterr().err

@@ -19,14 +19,14 @@ FLOORS = {
     "releases": 5,
     "algorithms": 6, "problems": 6, "metrics": 6,
     "drivers": 7, "plans": 7,
-    "audit": 8, "checkup": 8, "options": 8, "plan_command": 8, "tables": 8,
+    "audit": 8, "checkup": 8, "options": 8, "tables": 8,
     "estimators": 9, "types": 9,
     "__init__": 10, "__main__": 10,
 }
 BESIDE = {("__main__", "__init__")}  # on one floor, and in this order
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
-MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "plan_command", "tables", "estimators",
+MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "tables", "estimators",
                "__init__", "__main__"}
 # of the door
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}

@@ -113,6 +113,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     rows = [{"settings": name, "epsilon": args.epsilon, "delta": args.delta, "seeds": args.seeds,
              "auc_mean": statistics.fmean(x), "auc_least": min(x),
              "auc_std": statistics.stdev(x) if len(x) > 1 else 0.0} for name, x in lines]
+    assert noise is not None
     ratio = said.noise_multiplier[0][0]["w"] / float(noise.w)
     return {"rows": rows, "winners": winners, "scores": scores, "noise_ratio": ratio,
             "statement": said.to_json(), "words": str(said)}

@@ -137,7 +137,7 @@ class Profile:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Self:
         """The profile that `to_json` made a record of."""
-        zcdp, renyi = record["zcdp"], record["renyi"]
+        zcdp, divergence = record["zcdp"], record["renyi"]
         order = zcdp and zcdp["up_to_order"]
         return cls(
             record["neighbours"], record["people"], tuple(record["epsilon"]),
@@ -145,7 +145,8 @@ class Profile:
             tuple((tuple(one), tuple(two)) for one, two in record["curves"]),
             None if zcdp is None else renyi.Concentrated(
                 zcdp["rho"], math.inf if order is None else order),
-            None if renyi is None else (tuple(renyi["order"]), tuple(renyi["divergence"])),
+            None if divergence is None else (
+                tuple(divergence["order"]), tuple(divergence["divergence"])),
             record["apart_from"])
 
     def __str__(self) -> str:

@@ -17,7 +17,11 @@ i n_max + j, wherever it is.
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 import math
+import os
+import pathlib
+import platform
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -35,6 +39,8 @@ from jaxminimax.placement.host_shards import HostShards
 from jaxminimax.placement.sharding import Sharded
 
 _LIBRARIES = ("jaxminimax", "jax", "optax", "chex", "numpy", "builtins")
+# that compilers read
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
 _CHUNK, _SENT = 2**20, 2**25  # bytes that are worked on, and fetched from a device, together
 _ROWS = 2**14  # that are worked on together, at most
 _WIDE = 2**12  # words of a row that are summed together
@@ -68,12 +74,38 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
                 jax.tree.map(lambda _: None, hyper)).encode())}
 
 
+def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, str]:
+    """What decides how numbers are rounded: device, mesh, strategy, versions."""
+    # where arrays are made that nobody placed
+    device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (
+        mesh.devices.flat[0])
+    how = [getattr(problem.operator, name, None)
+           for name in ("strategy", "microbatch", "memory", "precision")]
+    words = (jax.__version__, importlib.metadata.version("jaxlib"), device.platform,
+             device.device_kind, jnp.result_type(float).name,
+             None if mesh is None else dict(mesh.shape), how,
+             [os.environ.get(name) or "" for name in _VARIABLES],
+             _instructions() if device.platform == "cpu" else None)
+    return {"device, mesh, strategy or version of JAX": mark(own, repr(words).encode())}
+
+
+@functools.cache
+def _instructions() -> tuple[str, str]:
+    """What a processor can do: compilers round as its instructions do."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    return platform.machine(), next((line for line in lines
+                                     if line.lower().startswith(("flags", "features"))), "")
+
+
 def mark(own: bytes, *parts: bytes) -> str:
     """128 bits of bytes that only who knows `own` can compute."""
-    made = hashlib.blake2b(key=own, digest_size=16)
+    digest = hashlib.blake2b(key=own, digest_size=16)
     for part in parts:
-        made.update(len(part).to_bytes(8, "little") + part)
-    return made.hexdigest()
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
 
 
 # --- rows ---

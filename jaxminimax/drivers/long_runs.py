@@ -2,12 +2,10 @@
 
 import contextlib
 import functools
-import importlib.metadata
 import importlib.util
 import json
 import os
 import pathlib
-import platform
 import re
 import tempfile
 from collections.abc import Callable
@@ -21,7 +19,7 @@ from jax.sharding import Mesh
 from jaxminimax.accounting import Ledger, statement
 from jaxminimax.accounting.books import RunMark
 from jaxminimax.accounting.ledger import Entry
-from jaxminimax.base import arguments, checks, own_files
+from jaxminimax.base import arguments, checks, own_files, types
 from jaxminimax.base.types import (
     Algorithm,
     AnyProblem,
@@ -30,8 +28,6 @@ from jaxminimax.base.types import (
     PyTree,
     Saddle,
     StateT,
-    rows_each,
-    unit_of,
 )
 from jaxminimax.drivers import fingerprint, runs
 from jaxminimax.drivers.prefetch import Supply
@@ -45,8 +41,6 @@ from jaxminimax.releases import opening
 from jaxminimax.releases.watch import update
 
 _SHARDS = "number of shards"
-# that compilers read
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "NPROC")
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "problem", "places"),
@@ -79,11 +73,11 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     last save and a crash are repeated exactly, not released a second time with other noise; a
     resumed run ends bit for bit where an uninterrupted one does. The key is never saved. A folder
     that belongs to another key, mechanism, algorithm, problem or optimiser is refused, and so is
-    one of other rows, or of the same in another order, in which a record could be read twice: going
-    on would spend a budget that is not in the books. To tell them apart, all rows are read once
-    more when a run with `checkpoint` starts, and keyed hashes are saved, by which only the owner of
-    the key can test anything about the data. Functions are told apart as this version of JAX traces
-    them, and optimisers by their code: go on with the versions that a run began with.
+    one of other rows, or of the same in another order, in which a record could be read twice. To
+    tell them apart, all rows are read once more when a run with `checkpoint` starts, and keyed
+    hashes are saved, by which only the owner of the key can test anything about the data. Functions
+    are compared as this version of JAX traces them, and optimisers by their code: go on with the
+    versions that a run began with.
 
     With `mesh`, the rows are spread over its axis "data", those of every group where the problem is
     of groups, and every device clips and sums its own rows of the same sample (`sharding`), or of
@@ -105,8 +99,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
       z: initial point; must not depend on the data.
       data: leaves `[n, ...]`; `HostData` of them, or of any object that hands out records by
         number, if they are larger than the device's memory: the same run, with the rows of every
-        release sent ahead; or what `sharding.shard` made of them,
-        which brings its mesh.
+        release sent ahead; or what `sharding.shard` made of them, which brings its mesh.
       hyper: the algorithm's `Hyper`, calibrated.
       algorithm: a module such as `sgda`.
       problem: operator, public terms, projection.
@@ -181,7 +174,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
         {} if shards is None else {_SHARDS: int(shards)})
     with Booking(ledger, key, described, promise, name, checkpoint is not None,
                           delta=delta, neighbours=neighbours, people=people,
-                          unit=unit or unit_of(people, rows_each(data))) as booking:
+                          unit=unit or types.unit_of(people, types.rows_each(data))) as booking:
         sharding.check_records(data)  # what is refused here is not charged
         placed = on_mesh(data, mesh, shards, grouped=isinstance(problem, GroupProblem))
         if not isinstance(placed, HostData | HostShards):
@@ -223,7 +216,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                         callback(sharding.on_host(state))
     return runs.Run.stated(state, statement(algorithm, hyper, state, delta=delta, unit=unit,
                                        neighbours=neighbours, alongside=alongside, people=people,
-                                       rows_each=rows_each(data)))
+                                       rows_each=types.rows_each(data)))
 
 
 def _promise(key: jax.Array, described: Mechanism, hyper: Any,
@@ -234,10 +227,10 @@ def _promise(key: jax.Array, described: Mechanism, hyper: Any,
     mark = int(jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     # a function prints its address, which is another one in every process
-    told = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))
+    words = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(described))
     # part of the keys; a run whose parts are all of different kinds has nothing but zeros
     places = [part.place for part in described.answered()]
-    return {"algorithm": name, "mechanism": told, "numbers": numbers, "key mark": mark,
+    return {"algorithm": name, "mechanism": words, "numbers": numbers, "key mark": mark,
             "key scheme": opening.SCHEME} | (
                 {"place of a part": places} if any(places) else {})
 
@@ -270,10 +263,8 @@ class _Folder:
         self._args = ocp.args
         self._manager = ocp.CheckpointManager(
             os.path.abspath(path),
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=2, enable_async_checkpointing=False,
-                cleanup_tmp_directories=True),  # what a killed process left holds a state, too
-        )
+            options=ocp.CheckpointManagerOptions(  # what a killed process left holds a state, too
+                max_to_keep=2, enable_async_checkpointing=False, cleanup_tmp_directories=True))
 
     def __enter__(self) -> "_Folder":
         return self
@@ -322,53 +313,31 @@ class _Folder:
 
 # --- the ledger: a run is charged once, however often it goes on after a crash ---
 #
-# A run is known again by two marks that only the owner of its key can make: of the key, and of the
+# A run is recognised by two marks that only the owner of its key can make: of the key, and of the
 # key with everything that decides what is released, but for the data. The charge is on disk before
-# data are read. Then, before the first release, keyed hashes of the rows, the problem and the
-# initial point are written down too. A run that goes on must agree with all of them, so that it
-# repeats what it had released, bit for bit, also where its checkpoint was lost: nothing new is
-# released, and nothing is charged. Another device, mesh, strategy or version of JAX rounds
-# otherwise, so a run may go on there from the last state that was shown, but not from an earlier
-# one, nor begin anew: equal noise at other points would give the data away. Without a checkpoint
-# the rows are not hashed, and a key is good for one start.
-
-
-@functools.cache
-def _instructions() -> tuple[str, str]:
-    """What a processor can do: compilers round as its instructions do."""
-    try:
-        told = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        told = ""
-    return platform.machine(), next((line for line in told.splitlines()
-                                     if line.lower().startswith(("flags", "features"))), "")
+# data are read; before the first release, keyed hashes of the rows, the problem and the initial
+# point are, too. A run that goes on must agree with all of them, so that it repeats what it had
+# released, bit for bit, also where its checkpoint was lost: nothing new is released, and nothing is
+# charged. Another machine, strategy or version of JAX rounds otherwise, so a run may go on there
+# from the last state that was shown, but not from an earlier one, nor begin anew: equal noise at
+# other points would give the data away. Without a checkpoint a key is good for one start.
 
 
 class Booking:
-    """A run in a ledger, as a context: closed at its end, cancelled if it was refused before.
+    """A run in a ledger, if there is one, as a context: closed at its end.
 
-    An exception of another kind leaves it charged: it might have been made by what records contain.
-
-    Args:
-      ledger: None: no ledger, and nothing is done.
-      key: root key of the run.
-      described: its description.
-      promise: what decides what is released, but the data.
-      name: of the run.
-      resumable: whether it has a checkpoint.
-      delta: of the statement of `fit`.
-      **stated: unit, neighbours and people of that statement.
+    Cancelled if it was refused before. An exception of another kind leaves it charged: it might
+    have been made by what records contain.
 
     Raises:
-      ValueError: if the ledger refuses it, or is for another unit, other neighbours or people;
-        where several processes run.
+      ValueError: if the ledger refuses it, or is for other units; where several processes run.
     """
 
     def __init__(self, ledger: Ledger | None, key: jax.Array, described: Mechanism,
                  promise: dict[str, Any], name: str | None, resumable: bool,
                  delta: float, **stated: Any) -> None:
         self._entry: Entry | None = None
-        self._key, self._begun = key, False
+        self._own, self._begun = fingerprint.secret(key), False
         if ledger is None:
             if name is not None:
                 raise ValueError(f"name = {name!r} is that of a run in a ledger: give ledger=... "
@@ -379,63 +348,36 @@ class Booking:
             raise ValueError("Several processes would each charge the run: reserve it in one of "
                              "them before, by ledger.reserve(algorithm, hyper, name=...), and "
                              "leave out ledger=... here.")
-        own = fingerprint.secret(key)
         marks = RunMark(
-            key=fingerprint.mark(own, b"a key in a ledger"),
-            run=fingerprint.mark(own, b"a run in a ledger", json.dumps(promise).encode()),
+            key=fingerprint.mark(self._own, b"a key in a ledger"),
+            run=fingerprint.mark(self._own, b"a run in a ledger", json.dumps(promise).encode()),
             resumable=resumable)
-        own_delta = ledger.filter == "basic" and delta < ledger.delta
+        below = ledger.filter == "basic" and delta < ledger.delta
         self._entry = ledger.reserve(described, name=name, run=marks,
-                                     delta=delta if own_delta else None)
+                                     delta=delta if below else None)
 
     def bind(self, z: PyTree, marks: dict[str, str], problem: AnyProblem,
              mesh: Mesh | None = None) -> None:
-        """Writes down what a run reads and computes, or compares it with what it began with.
-
-        Args:
-          z: initial point.
-          marks: of `fingerprint.of_run`.
-          problem: how its sums are computed.
-          mesh: where it runs.
-
-        Raises:
-          ValueError: naming what is another one.
-        """
+        """Writes down what a run reads and computes, or refuses another than it began with."""
         if self._entry is None:
             return
         start = [np.asarray(x) for x in jax.tree.leaves(z)]
-        told = [part for x in start for part in (repr((x.shape, x.dtype.name)).encode(),
-                                                 x.tobytes())]
-        self._entry.ledger.bind(self._entry, {**marks, "initial point": fingerprint.mark(
-            fingerprint.secret(self._key), *told)}, self._place(problem, mesh))
+        numbers = [part for x in start for part in (repr((x.shape, x.dtype.name)).encode(),
+                                                    x.tobytes())]
+        self._entry.ledger.bind(
+            self._entry, {**marks, "initial point": fingerprint.mark(self._own, *numbers)},
+            fingerprint.of_machine(self._own, problem, mesh))
 
     def bind_place(self, done: int, problem: AnyProblem, mesh: Mesh | None) -> None:
-        """Compares where a run goes on with where it began, if it repeats what was shown before.
+        """Refuses another machine than a run began on, if it repeats what was shown before.
 
         A run that went on elsewhere repeats nothing any more.
-
-        Raises:
-          ValueError: if it is another place.
         """
         if self._entry is not None:
-            ledger, place = self._entry.ledger, self._place(problem, mesh)
+            ledger = self._entry.ledger
             anew = not done or done < ledger.shown(self._entry, done)
-            ledger.bind(self._entry, place, several=not anew)
-
-    def _place(self, problem: AnyProblem, mesh: Mesh | None) -> dict[str, str]:
-        """What decides how numbers are rounded."""
-        # where arrays are made that nobody placed
-        device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (
-            mesh.devices.flat[0])
-        widest = jnp.result_type(float).name
-        how = [getattr(problem.operator, name, None)
-               for name in ("strategy", "microbatch", "memory", "precision")]
-        told = (jax.__version__, importlib.metadata.version("jaxlib"), device.platform,
-                device.device_kind, widest, None if mesh is None else dict(mesh.shape), how,
-                [os.environ.get(name) or "" for name in _VARIABLES],
-                _instructions() if device.platform == "cpu" else None)
-        return {"device, mesh, strategy or version of JAX": fingerprint.mark(
-            fingerprint.secret(self._key), repr(told).encode())}
+            ledger.bind(self._entry, fingerprint.of_machine(self._own, problem, mesh),
+                        several=not anew)
 
     def begin(self, done: int) -> None:
         """From here on others may see the state after so many rounds."""

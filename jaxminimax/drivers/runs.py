@@ -152,13 +152,12 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
 
     def step(t: jax.Array, state: Any) -> Any:
         new = update(algorithm, key, state, data, own, problem)
+        if not hide_time:
+            return new
         return jax.tree.map(lambda a, b: jnp.where(t < length, a, b), new, state)
 
-    if hide_time:
-        return jax.lax.fori_loop(0, max(lengths), step, algorithm.init(z, hyper))
-    return jax.lax.fori_loop(
-        0, length, lambda _, state: update(algorithm, key, state, data, own, problem),
-        algorithm.init(z, hyper))
+    return jax.lax.fori_loop(0, max(lengths) if hide_time else length, step,
+                             algorithm.init(z, hyper))
 
 
 # --- progress, if wanted and if tqdm is installed ---

@@ -18,19 +18,9 @@ import numpy as np
 from jaxminimax.accounting import TuningStatement
 from jaxminimax.accounting.stating import tuning_statement
 from jaxminimax.accounting.tuning import Target, calibrate_search
-from jaxminimax.base import arguments, checks
+from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.random_bits import fold_in, random_words
-from jaxminimax.base.types import (
-    Algorithm,
-    AnyProblem,
-    HyperT,
-    Problem,
-    PyTree,
-    Saddle,
-    StateT,
-    rows_each,
-    unit_of,
-)
+from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
 from jaxminimax.drivers import many_runs, runs
 from jaxminimax.mechanism import Full, Query, Repeat
 from jaxminimax.mechanism.composed import with_noise_of_all
@@ -165,8 +155,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
         _check_flat(candidates, algorithm, data)
     target = Target(epsilon, delta, runs, neighbours)
     made, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
-    promised = tuning_statement(algorithm, made, scored, score_range, target,
-                                unit=unit or unit_of(rows=rows_each(data)), padded=hide_time,
+    promised = tuning_statement(algorithm, made, scored, score_range, target, padded=hide_time,
+                                unit=unit or types.unit_of(rows=types.rows_each(data)),
                                 apart=apart, assumed=assumed)
     arguments.records(data)
     arguments.records(held_out, "held_out")

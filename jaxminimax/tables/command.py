@@ -362,4 +362,4 @@ def _predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 # what a command prints with --json and without
-SAID = {"train": _train, "predict": _predict}
+COMMANDS = {"train": _train, "predict": _predict}
