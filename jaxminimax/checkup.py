@@ -21,9 +21,9 @@ from jaxminimax.base.types import People, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import clipped_sum
 from jaxminimax.gradients.weights import norm
 from jaxminimax.mechanism import Full, leaves
+from jaxminimax.mechanism.composed import check as check_description
 from jaxminimax.mechanism.composed import with_noise_of_all
 from jaxminimax.mechanism.costs import REPLACE_ONE
-from jaxminimax.mechanism.description import check as check_description
 from jaxminimax.placement.host_data import HostData
 from jaxminimax.placement.sharding import Sharded
 from jaxminimax.releases import operator_rng, record_isolation, watch

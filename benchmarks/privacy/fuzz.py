@@ -186,7 +186,7 @@ def judged(one: Case, answer: Any) -> str:
     if one.question == "calibrate":
         fine = 0 < answer <= one.epsilon * (1 + 1e-9)
         return "answered" if fine else f"FINDING: calibrated to {answer}"
-    costs = jmm.mechanism.description.charges(one.made, one.neighbours)
+    costs = jmm.mechanism.composed.charges(one.made, one.neighbours)
     if one.question == "delta":
         least = least_delta(one, costs)
         fine = 0 <= answer <= 1 and answer >= least * (1 - _LOST) - 1e-300

@@ -27,8 +27,8 @@ from jaxminimax.accounting import curve
 from jaxminimax.accounting.curve import charges, dearest, truncated
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
+from jaxminimax.mechanism.composed import check, known
 from jaxminimax.mechanism.costs import Charge, concrete, silent
-from jaxminimax.mechanism.description import check, known
 from jaxminimax.mechanism.repeat import OneRelease
 
 LARGE = 0.1  # a delta that is pointed at loudly

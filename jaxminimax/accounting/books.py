@@ -23,8 +23,8 @@ from jaxminimax.accounting.statements import LedgerStatement
 from jaxminimax.base import checks, own_files
 from jaxminimax.base.types import unit_of
 from jaxminimax.mechanism import NEIGHBOURS, Description
+from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.costs import concrete
-from jaxminimax.mechanism.description import check
 
 WHAT, VERSION = "jaxminimax ledger", 1
 

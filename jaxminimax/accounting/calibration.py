@@ -16,6 +16,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Leaf, Sequence, leaves, with_noise
 from jaxminimax.mechanism.composed import (
+    check,
     check_charged,
     descriptions,
     disjoint_parts,
@@ -23,7 +24,7 @@ from jaxminimax.mechanism.composed import (
     with_noise_of_all,
 )
 from jaxminimax.mechanism.costs import silent
-from jaxminimax.mechanism.description import Mechanism, check
+from jaxminimax.mechanism.description import Mechanism
 
 _CACHE: dict[tuple, float] = {}  # answers, by what is charged
 

@@ -52,8 +52,8 @@ from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
 from jaxminimax.mechanism import NEIGHBOURS, Description
+from jaxminimax.mechanism.composed import known
 from jaxminimax.mechanism.costs import Charge, silent
-from jaxminimax.mechanism.description import known
 
 
 def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
@@ -63,8 +63,8 @@ def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
       ValueError: for a description that is not valid, or a relation it has no guarantee for.
     """
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
-    described.description.check(mechanism)
-    return described.description.charges(mechanism, neighbours)
+    described.composed.check(mechanism)
+    return described.composed.charges(mechanism, neighbours)
 
 
 def of_run(algorithm: Any, hyper: Any) -> Description:

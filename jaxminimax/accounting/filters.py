@@ -54,7 +54,7 @@ import numpy as np
 from jaxminimax.accounting import renyi
 from jaxminimax.accounting.curve import charges, dearest, together
 from jaxminimax.mechanism import Description, Sequence
-from jaxminimax.mechanism.description import leaves
+from jaxminimax.mechanism.composed import leaves
 
 Amounts = dict[str, float]
 

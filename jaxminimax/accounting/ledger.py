@@ -18,7 +18,7 @@ from jaxminimax.accounting.statements import LedgerStatement, Statement
 from jaxminimax.accounting.stating import assumed_by, enforced_by
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, releases, with_noise
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
 
 _TOLERANCE = 1e-4  # relative, of calibrated noise
 _NONE: Mapping[str, str] = MappingProxyType({})

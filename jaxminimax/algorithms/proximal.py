@@ -48,7 +48,7 @@ from jaxminimax.algorithms.planning import Plan, Target
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import Problem, PyTree, Saddle, pytree_dataclass
 from jaxminimax.mechanism import Disjoint, FixedSize, Repeat, Resolvent
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
 from jaxminimax.mechanism.resolvent import inner_steps
 from jaxminimax.releases.solutions import release_resolvent
 

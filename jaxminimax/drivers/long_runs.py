@@ -32,7 +32,8 @@ from jaxminimax.base.types import (
 from jaxminimax.drivers import fingerprint, runs
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.mechanism import releases
-from jaxminimax.mechanism.description import Mechanism, check
+from jaxminimax.mechanism.composed import check
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.placement import sharding
 from jaxminimax.placement.agreement import agree
 from jaxminimax.placement.host_data import HostData

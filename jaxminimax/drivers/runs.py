@@ -12,7 +12,7 @@ from jaxminimax.accounting import Statement
 from jaxminimax.base import arguments, checks
 from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
-from jaxminimax.mechanism.description import check
+from jaxminimax.mechanism.composed import check
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases import record_isolation
 from jaxminimax.releases.watch import update

@@ -10,10 +10,23 @@ import jax
 
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism.costs import Charge, compose
-from jaxminimax.mechanism.description import Answered, Description, Leaf, known
+from jaxminimax.mechanism.description import Answered, Description, Leaf
 from jaxminimax.mechanism.repeat import OneRelease, Repeat
 
-__all__ = ["Parallel", "Sequence", "with_noise"]
+__all__ = ["Parallel", "Sequence", "is_exact", "leaves", "releases", "with_noise"]
+
+
+def known(mechanism: Any) -> Description:
+    """`mechanism`, if it is a description.
+
+    Raises:
+      ValueError: for everything else.
+    """
+    if not isinstance(mechanism, Description):
+        raise ValueError("A mechanism is a Repeat, a Sequence or another description of "
+                         f"jaxminimax.mechanism, got {type(mechanism).__name__}; pass "
+                         "algorithm.mechanism(hyper).")
+    return mechanism
 
 
 class _Several(Description):
@@ -182,6 +195,57 @@ def disjoint_parts(described: Any) -> tuple[Any, ...]:
 def parts_of_data(described: Any) -> int:
     """How many parts of the data a `Repeat` takes one after the other; 1 of all else."""
     return described.parts if isinstance(described, Repeat) else 1
+
+
+# --- what is asked of whatever is given as a description ---
+
+
+def check(mechanism: Any) -> None:
+    """Refuses a description that no run or charge should start from.
+
+    Raises:
+      ValueError: naming the value and the fix.
+    """
+    known(mechanism).check()
+
+
+def charges(mechanism: Any, neighbours: str) -> tuple[Charge, ...]:
+    """The cost of a valid description, each charge once."""
+    return tuple(dict.fromkeys(known(mechanism).charges(neighbours)))
+
+
+def releases(mechanism: Any) -> int:
+    """Number of releases that the mechanism allows.
+
+    Examples:
+        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
+        >>> jmm.mechanism.releases(jmm.Repeat(query=query, times=20))
+        20
+    """
+    return known(mechanism).releases()
+
+
+def leaves(mechanism: Any) -> list[Leaf]:
+    """The mechanisms that `Sequence` and `Parallel` are built from, in order.
+
+    Examples:
+        >>> tree = jmm.mechanism.TreeSums(clip=1.0, leaves=8)
+        >>> losses = jmm.mechanism.RecordLosses(bound=1.0, times=8)
+        >>> parts = jmm.mechanism.leaves(jmm.Sequence(parts=(tree, losses)))
+        >>> [type(part).__name__ for part in parts]
+        ['TreeSums', 'RecordLosses']
+    """
+    return list(known(mechanism).flattened())
+
+
+def is_exact(mechanism: Any) -> bool:
+    """Whether a mechanism's noise is made of integers and added without rounding.
+
+    Examples:
+        >>> jmm.mechanism.is_exact(jmm.mechanism.TreeSums(clip=1.0, leaves=8))
+        True
+    """
+    return known(mechanism).is_exact()
 
 
 def with_noise(query: Any, scale: float) -> Any:

@@ -22,8 +22,9 @@ from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, Charge, Unit, concrete
 from jaxminimax.mechanism.grid import PARAMETERS
+from jaxminimax.mechanism.sentences import Words
 
-__all__ = ["Description", "Leaf", "is_exact", "leaves", "releases"]
+__all__ = ["Description", "Leaf"]
 
 MOST_STEPS = 10**7  # of an inner solver
 
@@ -67,24 +68,6 @@ class Facts(NamedTuple):
     absent: bool = False
     how: tuple[str, str] = ("Integer noise, added exactly",
                             "rounding to the grid and inside blocks")
-
-
-class Words(NamedTuple):
-    """What statements say of a leaf.
-
-    Attributes:
-      summary: what is released, one sentence.
-      enforced: sentences: what the code does that the charge rests on.
-      assumed: sentences: what the charge rests on that the user must see to.
-      unit: what the noise multiplier is a multiple of; "" for a clip norm and the like.
-      clips: clip norms, by player.
-    """
-
-    summary: str
-    enforced: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-    unit: str = ""
-    clips: dict[str, float] = {}  # noqa: RUF012  # nobody changes it
 
 
 class Description(abc.ABC):
@@ -338,68 +321,7 @@ class Once(Leaf):
         return True
 
 
-# --- questions to whatever is given as a description ---
-
-
-def known(mechanism: Any) -> Description:
-    """`mechanism`, if it is a description.
-
-    Raises:
-      ValueError: for everything else.
-    """
-    if not isinstance(mechanism, Description):
-        raise ValueError("A mechanism is a Repeat, a Sequence or another description of "
-                         f"jaxminimax.mechanism, got {type(mechanism).__name__}; pass "
-                         "algorithm.mechanism(hyper).")
-    return mechanism
-
-
-def check(mechanism: Any) -> None:
-    """Refuses a description that no run or charge should start from.
-
-    Raises:
-      ValueError: naming the value and the fix.
-    """
-    known(mechanism).check()
-
-
-def charges(mechanism: Any, neighbours: str) -> tuple[Charge, ...]:
-    """The cost of a valid description, each charge once."""
-    return tuple(dict.fromkeys(known(mechanism).charges(neighbours)))
-
-
-def releases(mechanism: Any) -> int:
-    """Number of releases that the mechanism allows.
-
-    Examples:
-        >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=100)
-        >>> jmm.mechanism.releases(jmm.Repeat(query=query, times=20))
-        20
-    """
-    return known(mechanism).releases()
-
-
-def leaves(mechanism: Any) -> list[Leaf]:
-    """The mechanisms that `Sequence` and `Parallel` are built from, in order.
-
-    Examples:
-        >>> tree = jmm.mechanism.TreeSums(clip=1.0, leaves=8)
-        >>> losses = jmm.mechanism.RecordLosses(bound=1.0, times=8)
-        >>> parts = jmm.mechanism.leaves(jmm.Sequence(parts=(tree, losses)))
-        >>> [type(part).__name__ for part in parts]
-        ['TreeSums', 'RecordLosses']
-    """
-    return list(known(mechanism).flattened())
-
-
-def is_exact(mechanism: Any) -> bool:
-    """Whether a mechanism's noise is made of integers and added without rounding.
-
-    Examples:
-        >>> jmm.mechanism.is_exact(jmm.mechanism.TreeSums(clip=1.0, leaves=8))
-        True
-    """
-    return known(mechanism).is_exact()
+# --- what descriptions refuse ---
 
 
 def check_noise(query: Any) -> Any:

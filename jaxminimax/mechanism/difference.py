@@ -39,29 +39,16 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import sentences
+from jaxminimax.mechanism import description, sentences
 from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import (
-    Answered,
-    Facts,
-    Leaf,
-    Words,
-    check_bound,
-    check_grid,
-    check_multiplier,
-    check_times,
-)
+from jaxminimax.mechanism.description import Answered, Facts, Leaf
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
-from jaxminimax.mechanism.repeat import (
-    OneRelease,
-    Repeat,
-    check_sampled,
-    sampled_words,
-)
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_sampled, sampled_words
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["Difference", "Windows"]
 
@@ -109,8 +96,8 @@ class Difference(OneRelease):
 
     def check_own(self) -> None:
         """Refuses numbers that no release should start from, and samples that are not drawn."""
-        check_bound("lipschitz", self.lipschitz)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
+        description.check_bound("lipschitz", self.lipschitz)
+        description.check_multiplier("noise_multiplier", self.noise_multiplier)
         if known_sampling(self.sampling).spread() is None:
             raise ValueError("differences need samples that are drawn anew in every release, got "
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
@@ -180,7 +167,7 @@ class Windows(Answered):
     def check(self) -> None:
         """Both kinds of releases, and that they are of the same records."""
         self.check_own()
-        check_times("rounds (the number of releases)", self.rounds)
+        description.check_times("rounds (the number of releases)", self.rounds)
         for leaf in self.flattened():
             leaf.check()
 
@@ -193,7 +180,7 @@ class Windows(Answered):
         self.anchor.check_own()
         self.difference.check_own()
         for one in (self.anchor, self.difference):
-            check_grid(one.exact, one.parameters)
+            description.check_grid(one.exact, one.parameters)
         if None in self.anchor.clip:
             raise ValueError("An anchor needs a clip norm for both players, got "
                              f"{self.anchor.clip!r}: differences are of both.")

@@ -69,18 +69,11 @@ import scipy
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge
-from jaxminimax.mechanism.description import (
-    Facts,
-    Once,
-    Words,
-    check_bound,
-    check_grid,
-    check_multiplier,
-    check_times,
-)
+from jaxminimax.mechanism.description import Facts, Once
 from jaxminimax.mechanism.grid import DITHER_FAILURE, PARAMETERS, grid_bits
+from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["CorrelatedSums", "TreeSums", "planned_bands", "sums_for"]
 
@@ -262,10 +255,10 @@ class TreeSums(Once):
 
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
-        check_grid(self.exact, self.parameters)
-        check_times("leaves", self.leaves)
-        check_bound("clip", self.clip)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
+        description.check_grid(self.exact, self.parameters)
+        description.check_times("leaves", self.leaves)
+        description.check_bound("clip", self.clip)
+        description.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def moves(self) -> float:
         """How far a record moves the nodes, over twice the clip norm."""
@@ -321,11 +314,11 @@ class CorrelatedSums(Once):
 
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""
-        check_grid(self.exact, self.parameters)
+        description.check_grid(self.exact, self.parameters)
         checks.count("leaves", self.leaves)
         check_bands(self.bands, self.leaves, self.parameters)
-        check_bound("clip", self.clip)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
+        description.check_bound("clip", self.clip)
+        description.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
         """That of a sum, and what rounding the noise's combinations may move."""

@@ -9,30 +9,15 @@ import jax
 from jaxminimax import noise
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
-from jaxminimax.mechanism.description import (
-    Facts,
-    Leaf,
-    Once,
-    Words,
-    check_bound,
-    check_grid,
-    check_multiplier,
-    check_sizes,
-    check_times,
-    replace_one_only,
-)
+from jaxminimax.mechanism.description import Facts, Leaf, Once
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
-from jaxminimax.mechanism.repeat import (
-    OneRelease,
-    Repeat,
-    check_relation,
-    check_sampling,
-)
+from jaxminimax.mechanism.repeat import OneRelease, Repeat, check_relation, check_sampling
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["GroupGradients", "GroupLosses", "RecordLosses", "Selection", "group_batch_sizes"]
 
@@ -93,7 +78,7 @@ class GroupGradients(OneRelease):
         """The groups, and the sampling, clip norm and noise of the smallest and the largest."""
         if repeat.parts > 1:
             raise ValueError(f"parts must be 1 for gradients of groups, got {repeat.parts}.")
-        check_sizes(self.sizes)
+        description.check_sizes(self.sizes)
         checks.one_of("groups", self.groups, ("one", "all"))
         if self.groups == "all" and not isinstance(self.sampling, Full):
             raise ValueError(f"groups='all' reads all records: sampling must be Full(), got "
@@ -105,7 +90,7 @@ class GroupGradients(OneRelease):
 
     def charges(self, repeat: Repeat, neighbours: str) -> tuple[Charge, ...]:
         """One for each group where the record may be, of those that cost differently."""
-        replace_one_only(neighbours)
+        description.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
         queries = {(one := in_group(self, n)).population: one for n in self.populations()}
         return tuple(dict.fromkeys(
@@ -183,11 +168,11 @@ def group_batch_sizes(query: GroupGradients) -> tuple[float, ...]:
 
 def _check_losses(losses: Any) -> None:
     """Refuses groups, a bound or noise that no release of losses should start from."""
-    check_times("times (the number of releases)", losses.times)
+    description.check_times("times (the number of releases)", losses.times)
     if hasattr(losses, "sizes"):
-        check_sizes(losses.sizes)
-    check_bound("bound", losses.bound)
-    check_multiplier("noise_multiplier", losses.noise_multiplier)
+        description.check_sizes(losses.sizes)
+    description.check_bound("bound", losses.bound)
+    description.check_multiplier("noise_multiplier", losses.noise_multiplier)
 
 
 @pytree_dataclass
@@ -234,7 +219,7 @@ class GroupLosses(Leaf):
 
     def check(self) -> None:
         """The groups, the bound and the noise."""
-        check_grid(self.exact)
+        description.check_grid(self.exact)
         _check_losses(self)
         if self.noise is not None:
             checks.one_of("noise", self.noise, ("laplace", "gaussian"))
@@ -383,7 +368,7 @@ class RecordLosses(Once):
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""
-        check_grid(self.exact)
+        description.check_grid(self.exact)
         _check_losses(self)
 
     def facts(self) -> Facts:

@@ -52,9 +52,8 @@ import jax.numpy as jnp
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
-from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Words, check_multiplier, check_noise, is_plain
 from jaxminimax.mechanism.factorisation import cost_of_passes, norms
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import MOST_BITS, PARAMETERS
@@ -66,6 +65,7 @@ from jaxminimax.mechanism.repeat import (
     sampled_words,
 )
 from jaxminimax.mechanism.sampling import Sampling
+from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["AdaptiveClip", "Query"]
 
@@ -121,7 +121,7 @@ class AdaptiveClip:
         checks.number("adaptive.rate", self.rate, low=0.0, high=10.0)
         checks.number("adaptive.share", self.share, low=1e-9, high=0.5, closed=True)
         w, v = self.quantile
-        if query.joint and all(is_plain(x, lambda _: True) for x in (w, v)) and w != v:
+        if query.joint and all(description.is_plain(x, lambda _: True) for x in (w, v)) and w != v:
             raise ValueError("adaptive.quantile must be the same for both players of a joint clip, "
                              f"which has one count, got {self.quantile!r}.")
         if not query.exact or query.bands != 1:
@@ -240,8 +240,9 @@ class Query(OneRelease):
                 raise ValueError(f"clip.{name} is {clip!r} but noise_multiplier.{name} is {z!r}: "
                                  "a player is released with both or with neither.")
             if z is not None:
-                check_multiplier(f"noise_multiplier.{name}", z)
-                if is_plain(z, lambda x: x > 0) and is_plain(clip, math.isinf):
+                description.check_multiplier(f"noise_multiplier.{name}", z)
+                if (description.is_plain(z, lambda x: x > 0)
+                        and description.is_plain(clip, math.isinf)):
                     raise ValueError(f"clip.{name} is infinite, so no noise can cover it: give a "
                                      f"finite clip norm, or noise_multiplier.{name}=0.0.")
 
@@ -254,8 +255,8 @@ class Query(OneRelease):
 
     def multiplier(self) -> float:
         """z_eff: one Gaussian as strong as both players' together, with their counts."""
-        players = costs.combined((concrete(x) for x in check_noise(self) if x is not None),
-                                 self.joint)
+        given = map(concrete, jax.tree.leaves(description.check_noise(self)))
+        players = costs.combined(given, self.joint)
         if self.adaptive is None:
             return players
         return players * math.sqrt(1 - concrete(self.adaptive.share))
@@ -264,7 +265,7 @@ class Query(OneRelease):
         """By the sampling, unless noise is correlated."""
         if self.bands == 1 or z == 0:
             return self.sampling.charge(times, z, self.population)
-        smallest = min(map(concrete, jax.tree.leaves(check_noise(self))))
+        smallest = min(map(concrete, jax.tree.leaves(description.check_noise(self))))
         return cost_of_passes(self.multiplier(), z, smallest, times, self.bands, self.parameters,
                               self.sampling.apart(self.population))
 
@@ -294,7 +295,7 @@ class Query(OneRelease):
 
     def noise_multipliers(self) -> dict[str, float]:
         """By player, and of the counts."""
-        found = _by_player(check_noise(self))
+        found = _by_player(description.check_noise(self))
         if self.adaptive is not None:
             found["counts"] = concrete(count_multiplier(self))
         return found

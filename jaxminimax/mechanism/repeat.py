@@ -12,20 +12,12 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import costs, sentences
+from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import (
-    Facts,
-    Leaf,
-    Words,
-    check_grid,
-    check_noise,
-    check_times,
-    replace_one_only,
-    scaled,
-)
+from jaxminimax.mechanism.description import Facts, Leaf
 from jaxminimax.mechanism.factorisation import check_bands
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
+from jaxminimax.mechanism.sentences import Words
 
 __all__ = ["Repeat", "batch_size", "rows_read"]
 
@@ -79,7 +71,7 @@ class OneRelease(abc.ABC):
           ValueError: for a relation that the sampling has no proof for, or on parts of the data.
         """
         if repeat.parts > 1 or neighbours not in known_sampling(self.sampling).relations:
-            replace_one_only(neighbours)
+            description.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
         return (costs.price(repeat, neighbours),)
 
@@ -89,7 +81,7 @@ class OneRelease(abc.ABC):
 
     def multiplier(self) -> float:
         """The noise multiplier, players combined."""
-        return concrete(check_noise(self))
+        return concrete(description.check_noise(self))
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
         """The multiplier of a real mechanism that is no more private, rounding included."""
@@ -106,7 +98,7 @@ class OneRelease(abc.ABC):
     def with_noise(self, scale: float) -> Self:
         """Noise multipliers (1 each if not set) times `scale`, as Python floats."""
         self.check_own()
-        return scaled(self, scale)
+        return description.scaled(self, scale)
 
     def sampled_by(self, sampling: Sampling) -> Self:
         """The same on other samples; what follows from the sampling is left to be set."""
@@ -153,10 +145,10 @@ class Repeat(Leaf):
 
     def check(self) -> None:
         """Counts, the grid, and what the release itself checks."""
-        check_grid(self._query.exact, self.query.parameters)
+        description.check_grid(self._query.exact, self.query.parameters)
         checks.count("parts", self.parts)
-        check_times("times (the number of releases)", self.times)
-        check_times("times (the number of releases)", self.times * self.parts)
+        description.check_times("times (the number of releases)", self.times)
+        description.check_times("times (the number of releases)", self.times * self.parts)
         self.query.check(self)
 
     def facts(self) -> Facts:

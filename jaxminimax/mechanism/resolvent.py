@@ -8,14 +8,8 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import sentences
+from jaxminimax.mechanism import description, sentences
 from jaxminimax.mechanism.costs import REPLACE_ONE, concrete
-from jaxminimax.mechanism.description import (
-    MOST_STEPS,
-    Words,
-    are_plain,
-    check_multiplier,
-)
 from jaxminimax.mechanism.fixed_size import Disjoint, FixedSize, Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.repeat import (
@@ -27,6 +21,7 @@ from jaxminimax.mechanism.repeat import (
     sampled_words,
 )
 from jaxminimax.mechanism.sampling import Sampling, known_sampling
+from jaxminimax.mechanism.sentences import Words
 from jaxminimax.solvers import certifying_steps
 
 __all__ = ["Resolvent"]
@@ -126,9 +121,9 @@ class Resolvent(OneRelease):
         checks.number("lipschitz", self.lipschitz, low=0.0, high=1e12, closed=True)
         checks.number("slack", self.slack, low=1e-9, high=1e6, closed=True)
         checks.number("modulus", self.modulus, low=0.0, high=1e12, closed=True)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
+        description.check_multiplier("noise_multiplier", self.noise_multiplier)
         numbers = (self.prox, self.lipschitz, self.diameter, self.bound, self.slack, self.modulus)
-        if not are_plain(*numbers):
+        if not description.are_plain(*numbers):
             return  # checked on the host, where the description is charged
         if self.assumes == "lipschitz" and concrete(self.modulus) > 0:
             raise ValueError(f"modulus={self.modulus!r} goes with assumes='monotone': clipping "
@@ -288,9 +283,10 @@ def _steps(query: Resolvent) -> int:
     # half of the residual, for a quarter may be lost to rounding
     steps = certifying_steps(0.5 * residual, lipschitz=concrete(split(query)[1]),
                              prox=concrete(modulus(query)), distance=concrete(query.diameter))
-    if lost > 0.25 * residual or steps > MOST_STEPS:
+    if lost > 0.25 * residual or steps > description.MOST_STEPS:
         raise ValueError(
             f"slack={concrete(query.slack):g} asks for a residual of {residual:.3g}, where "
-            f"rounding leaves {lost:.3g} and {steps} steps are needed of at most {MOST_STEPS}: "
-            "raise slack, or take fewer parts, another prox or smaller batches.")
+            f"rounding leaves {lost:.3g} and {steps} steps are needed of at most "
+            f"{description.MOST_STEPS}: raise slack, or take fewer parts, another prox or smaller "
+            "batches.")
     return steps

@@ -1,6 +1,7 @@
 """Sentences of statements that several descriptions share; each says one thing, once."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from jaxminimax.mechanism.costs import Charge
 
@@ -30,6 +31,24 @@ REGENERATED = ("Correlated noise is made anew from the key and the number of the
 CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
 
 _ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
+
+
+class Words(NamedTuple):
+    """What statements say of a leaf.
+
+    Attributes:
+      summary: what is released, one sentence.
+      enforced: sentences: what the code does that the charge rests on.
+      assumed: sentences: what the charge rests on that the user must see to.
+      unit: what the noise multiplier is a multiple of; "" for a clip norm and the like.
+      clips: clip norms, by player.
+    """
+
+    summary: str
+    enforced: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    unit: str = ""
+    clips: dict[str, float] = {}  # noqa: RUF012  # nobody changes it
 
 
 def imperfections(cost: Charge) -> str:

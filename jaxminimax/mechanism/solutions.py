@@ -7,19 +7,11 @@ import jax
 
 from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
-from jaxminimax.mechanism import sentences
+from jaxminimax.mechanism import description, sentences
 from jaxminimax.mechanism.costs import SENSITIVITY, concrete
-from jaxminimax.mechanism.description import (
-    MOST_STEPS,
-    Facts,
-    Once,
-    Words,
-    are_plain,
-    check_grid,
-    check_multiplier,
-    check_sizes,
-)
+from jaxminimax.mechanism.description import Facts, Once
 from jaxminimax.mechanism.grid import PARAMETERS
+from jaxminimax.mechanism.sentences import Words
 from jaxminimax.solvers import groups
 
 __all__ = ["GroupSolution", "Solution", "phase_sizes"]
@@ -54,7 +46,7 @@ class Solution(Once):
         """The sensitivity, what is left of it uncertified, and its assumptions."""
         checks.number("sensitivity", self.sensitivity, low=0.0)
         checks.number("slack", self.slack, low=0.0, high=1e6, closed=True)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
+        description.check_multiplier("noise_multiplier", self.noise_multiplier)
         if not self.because:
             raise ValueError("because must name the assumptions that the sensitivity rests on.")
 
@@ -127,9 +119,9 @@ class GroupSolution(Once):
 
     def check(self) -> None:
         """The phases, the constants of the loss, and whether solutions can be certified."""
-        check_grid(self.exact, self.parameters)
+        description.check_grid(self.exact, self.parameters)
         checks.count("phases", self.phases)
-        check_sizes(self.sizes)
+        description.check_sizes(self.sizes)
         if min(phase_sizes(self)) < 1:
             raise ValueError(f"phases must be at most {min(self.sizes)}, the smallest group's "
                              f"records, got {self.phases}.")
@@ -141,9 +133,10 @@ class GroupSolution(Once):
         if self.smooth is not None:
             checks.number("smooth", self.smooth, low=0.0, high=1e12, closed=True)
         checks.number("slack", self.slack, low=0.0, high=1e6)
-        check_multiplier("noise_multiplier", self.noise_multiplier)
-        if not are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w, self.reg_lam,
-                         self.slack, 0.0 if self.smooth is None else self.smooth):
+        description.check_multiplier("noise_multiplier", self.noise_multiplier)
+        if not description.are_plain(self.lipschitz, self.bound, self.diameter, self.reg_w,
+                                     self.reg_lam, self.slack,
+                                     0.0 if self.smooth is None else self.smooth):
             return  # checked on the host, where the description is charged
         enough = solution_steps(self)
         if self.steps is not None:
@@ -269,11 +262,11 @@ def solution_steps(query: GroupSolution) -> int:
                  if query.smooth is None else groups.accelerated_steps(
                      0.5 * distance, smooth=concrete(solution_smooth(query, reg_w)), **numbers))
         lost = concrete(solution_rounding(dataclasses.replace(query, steps=steps), reg_w, diameter))
-        if lost > 0.25 * distance or steps > MOST_STEPS:
+        if lost > 0.25 * distance or steps > description.MOST_STEPS:
             raise ValueError(
                 f"slack={concrete(query.slack):g} asks for a solution within {distance:.3g} in "
                 f"phase {phase + 1}, where rounding leaves {lost:.3g} and {steps} steps are "
-                f"needed of at most {MOST_STEPS}: raise slack or reg_w, take fewer phases, or "
-                "smooth the loss.")
+                f"needed of at most {description.MOST_STEPS}: raise slack or reg_w, take fewer "
+                "phases, or smooth the loss.")
         most = max(most, steps)
     return most

@@ -194,9 +194,9 @@ def test_it_is_charged_as_a_sum_over_all_records():
     with pytest.raises(ValueError, match="replace_one"):
         jmm.epsilon(made, 1e-6, neighbours="add_or_remove_one")
     with pytest.raises(ValueError, match=r"sampling must be Full\(\)"):
-        jmm.mechanism.description.check(described(sampling=Poisson(rate=0.5)))
+        jmm.mechanism.composed.check(described(sampling=Poisson(rate=0.5)))
     with pytest.raises(ValueError, match="groups must be"):
-        jmm.mechanism.description.check(
+        jmm.mechanism.composed.check(
             Repeat(query=dataclasses.replace(made.query, groups="both"), times=1))
     assert "all groups at once" in made.summary()
 

@@ -18,9 +18,10 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, mechanism
 from jaxminimax.mechanism import Description, Leaf, Sampling, costs, sentences
-from jaxminimax.mechanism.description import Facts, Words
+from jaxminimax.mechanism.description import Facts
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
+from jaxminimax.mechanism.sentences import Words
 
 ROOT = pathlib.Path(jmm.__file__).parent
 
@@ -149,7 +150,7 @@ def everything(described, rows):
     made, own = jmm.Repeat(query=described, times=12), hyper(described)
     key = jax.random.key(0)
     return {
-        "check": lambda: mechanism.description.check(made),
+        "check": lambda: mechanism.composed.check(made),
         "epsilon": lambda: jmm.epsilon(made, 1e-5),
         "spent": lambda: jmm.epsilon(made, 1e-5, 3),
         "multiplier": lambda: jmm.accounting.effective_noise_multiplier(described),
@@ -179,14 +180,14 @@ def test_an_unknown_sampling_is_refused(sampling, name):
 @pytest.mark.parametrize("described", ["a query", None, object(), Saddle(1.0, 1.0)],
                          ids=["string", "None", "object", "pair"])
 def test_an_unknown_description_is_refused(described):
-    for call in (lambda: mechanism.description.check(described),
-                 lambda: mechanism.description.check(jmm.Sequence(parts=(described,))),
+    for call in (lambda: mechanism.composed.check(described),
+                 lambda: mechanism.composed.check(jmm.Sequence(parts=(described,))),
                  lambda: jmm.epsilon(described, 1e-5),
                  lambda: jmm.epsilon(jmm.Parallel(parts=(described,)), 1e-5, 1),
                  lambda: jmm.accounting.calibrate_noise(described, 1.0, 1e-5),
                  lambda: mechanism.releases(described),
                  lambda: mechanism.leaves(described),
-                 lambda: mechanism.description.charges(described, "replace_one")):
+                 lambda: mechanism.composed.charges(described, "replace_one")):
         with pytest.raises(ValueError, match="A mechanism is a Repeat, a Sequence or another"):
             call()
 
@@ -338,7 +339,7 @@ def test_a_new_sampling_is_refused_for_what_it_does_not_offer():
     with pytest.raises(ValueError, match="No pair is known to be the worst"):
         everything(described, None)["audit"]()
     with pytest.raises(ValueError, match="batch must be at most"):
-        mechanism.description.check(jmm.Repeat(query=query(Shuffled(batch=41)), times=1))
+        mechanism.composed.check(jmm.Repeat(query=query(Shuffled(batch=41)), times=1))
 
 
 @jmm.types.pytree_dataclass

@@ -15,7 +15,7 @@ from jaxminimax import Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.mechanism import CorrelatedSums, TreeSums
 from jaxminimax.mechanism import factorisation as described
-from jaxminimax.mechanism.description import charges as described_charges
+from jaxminimax.mechanism.composed import charges as described_charges
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients, norms, sums_for
 from jaxminimax.mechanism.grid import grid_bits
 from jaxminimax.noise import floored_normal
