@@ -144,7 +144,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
       ValueError: for numbers out of range.
     """
     checks.one_of("passes", passes, ("one", "many", "full"))
-    known: dict[str, Any] = dict(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
+    constants: dict[str, Any] = dict(dim=dim, bound=bound, smooth=smooth, diameter=diameter)
     privacy: dict[str, Any] = dict(epsilon=target.epsilon, delta=target.delta)
     schedule, kind, why = {
         "one": (single_pass, Disjoint,
@@ -154,11 +154,11 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
         "full": (full_batch, None,
                  "Boob and Guzman (2023) analyse the stability of full batches only; the step "
                  "balances it with the optimisation error.")}[passes]
-    batch, rounds, step = schedule(population=population, **known, **privacy)
+    batch, rounds, step = schedule(population=population, **constants, **privacy)
     query = planning.joint_query(bound, population, kind(batch=batch) if kind else Full())
     hyper = target.noise(Hyper(query=query, step=Saddle(step, step), iterations=rounds))
     if passes == "one":
-        step = calibrated_step(iterations=rounds, query=hyper.query, **known)
+        step = calibrated_step(iterations=rounds, query=hyper.query, **constants)
         hyper = dataclasses.replace(hyper, step=Saddle(step, step))
     return Plan(hyper, None, False, (
         why, "The noise is calibrated to all 2T releases; the step is at most 1 / (sqrt(3) L)."))

@@ -179,13 +179,13 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper,
     t = state.spent // 2
     draw = jax.random.fold_in(jax.random.fold_in(key, _DRAW), t)
     group = jax.random.categorical(draw, state.log_weights).astype(jnp.int32)  # i ~ v_t
-    first, second, there = next_pair(state.turns, group, hyper.sizes, data)
-    over = state.over | ~there
+    first, second, present = next_pair(state.turns, group, hyper.sizes, data)
+    over = state.over | ~present
 
     w, weight = state.online.z.w, jnp.exp(state.log_weights[group])
     losses = hyper.query.parts[1]
     loss = release_loss(key, losses, t, problem, w, data, second)
-    online = hyper.optimiser.observe_record(key, state.online, data, first, there,  # w_{t+1}
+    online = hyper.optimiser.observe_record(key, state.online, data, first, present,  # w_{t+1}
                                             _online(hyper), _alone(problem))
     estimate = (offset(losses) - loss).astype(weight.dtype) / weight  # l / v_{t, i}
     log_weights = jax.nn.log_softmax(  # ln v_{t+1}

@@ -210,12 +210,13 @@ def plan(target: Target, *, problem: GroupProblem, sizes: tuple[int, ...], dim: 
     Raises:
       ValueError: for numbers out of range.
     """
-    known: dict[str, Any] = dict(sizes=sizes, lipschitz=problem.lipschitz, bound=problem.bound,
+    constants: dict[str, Any] = dict(sizes=sizes, lipschitz=problem.lipschitz, bound=problem.bound,
                                  diameter=problem.diameter)
     if eta is None:
-        eta = calibrated_eta(**known, dim=dim, slack=slack, delta=target.delta,
+        eta = calibrated_eta(**constants, dim=dim, slack=slack, delta=target.delta,
                              epsilon=target.epsilon)  # type: ignore[arg-type]  # checked there
-    query = certified(regularised(eta, **known, smooth=problem.smooth, slack=slack, phases=phases))
+    query = certified(regularised(eta, **constants, smooth=problem.smooth, slack=slack,
+                                  phases=phases))
     return Plan(target.noise(Hyper(query=query)), None, False, (
         "The excess worst-group risk by Theorem 2 of Zhou and Bassily (2024), a rate.",
         "The step size is the largest with which the calibrated noise keeps the proof's bound."))

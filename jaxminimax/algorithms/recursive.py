@@ -156,12 +156,12 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     """
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
                               target.gaussian(), slack)
-    made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
-    query = Resolvent(bound=bound, prox=4 * made.base, lipschitz=float(smooth), doubling=True,
-                      diameter=diameter, slack=slack, population=made.population, modulus=modulus,
-                      assumes="monotone", solver=solver)
-    hyper = target.noise(Hyper(query=certified(query, made.rounds), iterations=made.rounds))
-    return Plan(hyper, made.gap_bound, made.vacuous, made.why, bound * diameter)
+    planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    query = Resolvent(bound=bound, prox=4 * planned.base, lipschitz=float(smooth), doubling=True,
+                      diameter=diameter, slack=slack, population=planned.population,
+                      modulus=modulus, assumes="monotone", solver=solver)
+    hyper = target.noise(Hyper(query=certified(query, planned.rounds), iterations=planned.rounds))
+    return Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
 
 
 def init(z: Saddle, hyper: Hyper) -> State:

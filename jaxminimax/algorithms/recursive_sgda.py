@@ -137,18 +137,19 @@ def plan(target: Target, *, population: int, dim: int, bound: float, diameter: f
     decaying = mode == "tight" if decaying is None else decaying
     public = recursion.Public(dim, bound, diameter, target.epsilon, target.delta,
                               target.gaussian(), inner=inner, sampling=sampling, decaying=decaying)
-    made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
-    query = planning.joint_query(bound, made.population, public.drawn(made.population))
-    hyper = target.noise(Hyper(query=query, base=made.base, diameter=diameter, rounds=made.rounds,
-                               inner=public.iterates(made.population), composite=composite,
-                               decaying=decaying))
+    planned = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=rounds)
+    query = planning.joint_query(bound, planned.population, public.drawn(planned.population))
+    hyper = target.noise(Hyper(
+        query=query, base=planned.base, diameter=diameter, rounds=planned.rounds,
+        inner=public.iterates(planned.population), composite=composite, decaying=decaying))
     if target.epsilon is not None:  # what the samples really cost, over full batches' r
         z = check_noise(hyper.query).w
-        full = 2 * public.ratio * math.sqrt(hyper.inner - 1) / made.population
+        full = 2 * public.ratio * math.sqrt(hyper.inner - 1) / planned.population
         public = dataclasses.replace(public, excess=z / batch_size(query) / full)
-        made = recursion.schedule(public, population, mode=mode, kappa=kappa, rounds=made.rounds)
-        hyper = dataclasses.replace(hyper, base=made.base)
-    return Plan(hyper, made.gap_bound, made.vacuous, made.why, bound * diameter)
+        planned = recursion.schedule(public, population, mode=mode, kappa=kappa,
+                                     rounds=planned.rounds)
+        hyper = dataclasses.replace(hyper, base=planned.base)
+    return Plan(hyper, planned.gap_bound, planned.vacuous, planned.why, bound * diameter)
 
 
 def steps(hyper: Hyper, z: Saddle, t: Any) -> Any:
@@ -220,8 +221,8 @@ def update(key: jax.Array, state: State, data: PyTree, hyper: Hyper, problem: Pr
     mean = averaging.weigh(state.mean, state.z, jnp.ones((), dtype))
     # the round ends after K - 1 steps, with its last iterate or the mean of K as its output
     ends = (state.spent + 1) % (hyper.inner - 1) == 0
-    whole = averaging.weigh(mean, z, jnp.ones((), dtype))
-    out = z if hyper.decaying else tree.cast_like(whole.value, z)
+    all_iterates = averaging.weigh(mean, z, jnp.ones((), dtype))
+    out = z if hyper.decaying else tree.cast_like(all_iterates.value, z)
     going = State(z, mean, state.centre, state.average, state.spent + 1)
     centre = recentred(state.centre, out, t + 1)  # c_{t+1}
     done = State(out, averaging.start(out), centre, out, state.spent + 1)

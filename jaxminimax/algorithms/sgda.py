@@ -138,9 +138,9 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     if batch is not None:
         raise ValueError("batch is for passes='one': leave it out, Theorem 2 sets it.")
     epsilon: float = target.epsilon  # type: ignore[assignment]  # checked by `theorem2_step`
-    known = dict(population=population, dim=dim, epsilon=epsilon, delta=target.delta)
-    step = (theorem2_step_nonsmooth(**known) if smooth is None  # type: ignore[arg-type]
-            else theorem2_step(smooth=smooth, **known))  # type: ignore[arg-type]
+    numbers = dict(population=population, dim=dim, epsilon=epsilon, delta=target.delta)
+    step = (theorem2_step_nonsmooth(**numbers) if smooth is None  # type: ignore[arg-type]
+            else theorem2_step(smooth=smooth, **numbers))  # type: ignore[arg-type]
     rounds = int(population) ** 2 if smooth is None else population
     if rounds >= 2**31:
         raise ValueError(f"population must be at most {math.isqrt(2**31 - 1)} for n^2 rounds, got "

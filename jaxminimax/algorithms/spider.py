@@ -169,10 +169,10 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
     opening = -(-iterations // length)
     # mu^2 is 4 times the sum of 1 / z^2
     ratio = math.sqrt(opening / anchors), math.sqrt((iterations - opening) / (1 - anchors))
-    made = Windows(anchor=dataclasses.replace(query, noise_multiplier=Saddle(*ratio[:1] * 2)),
+    windows = Windows(anchor=dataclasses.replace(query, noise_multiplier=Saddle(*ratio[:1] * 2)),
                    difference=dataclasses.replace(difference, noise_multiplier=ratio[1] or 1.0),
                    length=length)
-    hyper = target.noise(dataclasses.replace(plain, query=made))
+    hyper = target.noise(dataclasses.replace(plain, query=windows))
     return Plan(hyper, None, False, (
         "No theorem covers these settings: they rest on measurement (docs/choosing.md).",
         f"rho is {rho:.3g} by the noise alone: variance reduction has at least {4 * rho:.2g} times "

@@ -122,21 +122,21 @@ def of_rows(own: bytes, data: PyTree, *, grouped: bool = False) -> str:
                          f"problem's records are{' not' * (not grouped)} in groups: "
                          f"shard(data, mesh, grouped={grouped}).")
     lead = 1 + grouped
-    total, told, known = np.zeros(2, np.uint64), [], []
+    total, shapes, factors_of = np.zeros(2, np.uint64), [], []
     for number, (path, x) in enumerate(jax.tree_util.tree_leaves_with_path(_shapes(data))):
-        told.append(repr((jax.tree_util.keystr(path), x.shape, x.dtype.name)))
+        shapes.append(repr((jax.tree_util.keystr(path), x.shape, x.dtype.name)))
         words = -(-x.dtype.itemsize * int(np.prod(x.shape[lead:])) // 4)
-        made = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
+        secrets = hashlib.shake_256(own + number.to_bytes(4, "little")).digest(
             16 * (min(words, _WIDE) + 1))
-        start, *factors = np.frombuffer(made, "<u8").astype(np.uint64).reshape(-1, 2)
-        known.append((x.dtype, np.array(factors, np.uint64).reshape(-1, 2), start))
+        start, *factors = np.frombuffer(secrets, "<u8").astype(np.uint64).reshape(-1, 2)
+        factors_of.append((x.dtype, np.array(factors, np.uint64).reshape(-1, 2), start))
     for number, first, piece in _pieces(data, grouped):
-        dtype, each, start = known[number]
-        with np.errstate(all="ignore"):  # what does not fit a narrower type is not told
+        dtype, each, start = factors_of[number]
+        with np.errstate(all="ignore"):  # no warning of what does not fit a narrower type
             total += _sums(piece.astype(dtype, copy=False), first, each, start)
     if isinstance(data, Sharded | HostShards):
         total = _over_processes(data.mesh, total)
-    return mark(own, total.tobytes(), *(x.encode() for x in told))
+    return mark(own, total.tobytes(), *(x.encode() for x in shapes))
 
 
 def _shapes(data: PyTree) -> PyTree:

@@ -123,10 +123,10 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem,
                                   observe, at_once, progress))
 
-    def one(key: jax.Array, hyper: Any) -> runs.Run:
+    def single(key: jax.Array, hyper: Any) -> runs.Run:
         return runs.run(key, z, data, hyper, algorithm, problem, observe)
 
-    return jax.vmap(jax.vmap(one, (0, None)), (0, 0))(keys, hypers)
+    return jax.vmap(jax.vmap(single, (0, None)), (0, 0))(keys, hypers)
 
 
 def _check_different(keys: jax.Array) -> None:
@@ -194,10 +194,10 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
             jax.debug.callback(ticks, jnp.sum(states.spent > 0))
         return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, lead - 1), seen)
 
-    found = jax.lax.map(share, (keys.reshape(-1)[order],
+    ended = jax.lax.map(share, (keys.reshape(-1)[order],
                                 jax.tree.map(lambda x: x[order // seeds], hypers),
                                 jnp.asarray(rounds)))
-    return jax.tree.map(lambda x: x.reshape((shares * width, *x.shape[lead:]))[place], found)
+    return jax.tree.map(lambda x: x.reshape((shares * width, *x.shape[lead:]))[place], ended)
 
 
 def lengths_of(hypers: Any, budgets: int,

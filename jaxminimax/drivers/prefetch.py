@@ -84,8 +84,8 @@ class Supply:
             return
         while rounds:
             assert self._next is not None
-            (first, count), found = self._next
-            window = self._window(found.result(), first)
+            (first, count), gathered = self._next
+            window = self._window(gathered.result(), first)
             self._next = self._start()
             yield window, count
             rounds -= count
@@ -109,14 +109,14 @@ class Supply:
         return sent, self._ahead.take(joined(sent.rows, sent.high))
 
     @np.errstate(all="ignore")
-    def _window(self, found: tuple[Sent, PyTree], first: int) -> Window:
-        (sent, rows), told = found, described(self._repeated)
+    def _window(self, gathered: tuple[Sent, PyTree], first: int) -> Window:
+        (sent, rows), words = gathered, described(self._repeated)
         if isinstance(self._ahead, HostShards):
-            return self._ahead.window(sent, rows, first, told)
+            return self._ahead.window(sent, rows, first, words)
         return Window(**jax.device_put(dict(
             rows=rows, numbers=sent.rows, high=sent.high, valid=sent.valid, fits=sent.fits,
             marks=sent.marks, first=np.int32(first))), population=self._ahead.population,
-            described=told)
+            described=words)
 
     def _start(self) -> tuple[tuple[int, int], Future] | None:
         """Begins to gather the next share, on the other thread."""

@@ -153,19 +153,19 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     else:
         _check_flat(candidates, algorithm, data)
     target = Target(epsilon, delta, runs, neighbours)
-    made, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
-    promised = tuning_statement(algorithm, made, scored, score_range, target, padded=hide_time,
+    paid, scored = calibrate_search(algorithm, candidates, scored, target, apart=apart, share=share)
+    promised = tuning_statement(algorithm, paid, scored, score_range, target, padded=hide_time,
                                 unit=unit or types.unit_of(rows=types.rows_each(data)),
                                 apart=apart, assumed=assumed)
     arguments.records(data)
     arguments.records(held_out, "held_out")
     low, high = score_range
     winner, best, number = search(
-        key, arrays(z), arrays(data), arrays(rows), many_runs.stack(made), scored, cumulative(runs),
+        key, arrays(z), arrays(data), arrays(rows), many_runs.stack(paid), scored, cumulative(runs),
         algorithm=algorithm, problem=problem, scored=score_problem(score, float(low), float(high)),
         point=point, at_once=at_once, hide_time=hide_time)
     number = int(number)
-    return Tuned(winner, best + (low + high) / 2, number, made[number], promised)
+    return Tuned(winner, best + (low + high) / 2, number, paid[number], promised)
 
 
 # --- on the host, before any record is read ---
@@ -206,12 +206,12 @@ def _rows(data: PyTree, name: str) -> int:
     """How many records there are, of leaves `[n, ...]`."""
     if isinstance(data, Sharded):
         return data.population
-    found = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
-    if len(found) != 1 or found == {()}:
+    leading = {np.shape(x)[:1] for x in jax.tree.leaves(data)}
+    if len(leading) != 1 or leading == {()}:
         arguments.records(data, name)  # lists are told as such
         raise ValueError(f"The arrays of {name} must have one row a record, and the same number of "
-                         f"rows, got leading axes {found}.")
-    return int(found.pop()[0])
+                         f"rows, got leading axes {leading}.")
+    return int(leading.pop()[0])
 
 
 def score_mechanism(score_range: tuple[float, float], population: int) -> Repeat:
@@ -301,7 +301,7 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
     count = number_of_runs(fold_in(key, 0), table)
     last = table[0].shape[0] + 1
 
-    def one(number: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+    def single(number: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         """Run `number` = 1, 2, ...: state, score, candidate."""
         own = fold_in(key, number)
         # as good as uniform; it need not be, as every candidate is charged as the dearest
@@ -310,14 +310,14 @@ def search(key: jax.Array, z: Saddle, data: PyTree, rows: PyTree, hypers: Any, s
         state = runs.whole_run(fold_in(own, _TRAINING), z, data, hyper, algorithm, problem,
                                lengths, drawn, hide_time)
         at = Saddle(jnp.zeros((), jnp.float32), point(state))
-        found = release(fold_in(own, _SCORE), score, jnp.int32(0), scored, at, rows).w
-        return state, found, drawn.astype(jnp.int32)
+        released = release(fold_in(own, _SCORE), score, jnp.int32(0), scored, at, rows).w
+        return state, released, drawn.astype(jnp.int32)
 
     # one run at a time is not mapped over: its conditions stay conditions
     def several(first: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         if at_once > 1:
-            return jax.vmap(one)(first + jnp.arange(at_once))
-        return jax.tree.map(lambda x: x[None], one(first))
+            return jax.vmap(single)(first + jnp.arange(at_once))
+        return jax.tree.map(lambda x: x[None], single(first))
 
     def step(turn: jax.Array, best: tuple[Any, jax.Array, jax.Array, jax.Array]) -> Any:
         first = 1 + turn * at_once

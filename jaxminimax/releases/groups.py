@@ -82,7 +82,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     bracket is multiplied by, are too, so that is post-processing. Of a problem that draws, a record
     holds the words of its key as well, functions of the run's key, group and row.
 
-    On a mesh the bracket's sum is made shard by shard (`placement.group_shards`): a record's share
+    On a mesh the bracket's sum is made shard by shard (`placement.shard_sums`): a record's share
     follows from its group wherever it is, and what is added to it is the same noise, once.
 
     Args:

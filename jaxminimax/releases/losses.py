@@ -20,7 +20,7 @@ from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.grid import MOST_BITS
 from jaxminimax.noise import chosen
 from jaxminimax.noise.floats import ROUNDING_MARGIN
-from jaxminimax.placement.group_shards import each_record
+from jaxminimax.placement.shard_sums import each_record
 from jaxminimax.placement.sharding import Sharded
 from jaxminimax.releases import noisy_sums, opening, operator_rng, reading
 from jaxminimax.releases.opening import Opened
