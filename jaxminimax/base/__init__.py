@@ -34,6 +34,6 @@ def public_names(namespace: Mapping[str, Any], modules: Collection[str] = ()) ->
         home = getattr(value, "__module__", own)
         return not isinstance(value, ModuleType) and f"{home}.".startswith(f"{own}.")
 
-    found = {name for name, value in namespace.items() if not name.startswith("_")
+    names = {name for name, value in namespace.items() if not name.startswith("_")
              and made_here(value)}
-    return sorted(found | {*modules})
+    return sorted(names | {*modules})

@@ -163,7 +163,7 @@ def _refuse_leaf(where: str, leaf: Any, inside: str = "") -> None:
     raise TypeError(f"{where} must be an array of JAX or NumPy, got {name}: give {fix}.")
 
 
-def _list_above(tree: PyTree, path: tuple, name: str) -> str:
+def _list_above(tree: PyTree, path: tuple[Any, ...], name: str) -> str:
     """Where the outermost list is on the way to a leaf; "" if there is none."""
     for k, step in enumerate(path):
         if isinstance(tree, list):
@@ -232,8 +232,8 @@ def same_shapes(found: PyTree, wanted: PyTree, name: str, of: str) -> None:
     Raises:
       TypeError: naming both.
     """
-    told_of = [(str(jax.tree.structure(tree)), [np.shape(x) for x in jax.tree.leaves(tree)])
+    looks = [(str(jax.tree.structure(tree)), [np.shape(x) for x in jax.tree.leaves(tree)])
                for tree in (found, wanted)]
-    if told_of[0] != told_of[1]:
+    if looks[0] != looks[1]:
         raise TypeError(f"{name} must look like {of}, shapes {jax.tree.map(np.shape, wanted)}, got "
                         f"{jax.tree.map(np.shape, found)}.")

@@ -40,9 +40,9 @@ def persons(owners: Any, what: str = "owners") -> tuple[list[str], np.ndarray]:
     if array.dtype.kind in "iu":
         cells, rows = np.unique(array, return_inverse=True)
     names = [_name(cell, f"row {row} of {what} (from 0)") for row, cell in enumerate(cells)]
-    known = sorted(set(names), key=_order)
-    number = {name: k for k, name in enumerate(known)}
-    return known, np.array([number[name] for name in names])[rows]
+    people = sorted(set(names), key=_order)
+    number = {name: k for k, name in enumerate(people)}
+    return people, np.array([number[name] for name in names])[rows]
 
 
 def exact(cells: Any) -> np.ndarray:
@@ -107,5 +107,5 @@ def _digits(cell: Any) -> str | None:
 
 def _order(name: str) -> tuple[bool, int, str]:
     """Integers by value, then other text."""
-    whole = _INTEGER.fullmatch(name) is not None
-    return not whole, int(name) if whole else 0, name
+    is_integer = _INTEGER.fullmatch(name) is not None
+    return not is_integer, int(name) if is_integer else 0, name

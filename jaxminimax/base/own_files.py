@@ -59,7 +59,7 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
                 check(pathlib.Path(place, name), closed=closed)
 
 
-def check(path: str | os.PathLike, found: os.stat_result | None = None, *,
+def check(path: str | os.PathLike[str], found: os.stat_result | None = None, *,
           closed: bool = False, secret: bool = False) -> None:
     """Refuses a link, and a file or folder that another user owns or may write to.
 
@@ -118,7 +118,7 @@ def check_parent(folder: pathlib.Path) -> None:
                          "(chmod o-w).")
 
 
-def read(path: str | os.PathLike, *, secret: bool = False) -> str:
+def read(path: str | os.PathLike[str], *, secret: bool = False) -> str:
     """The content of a file that nobody else owns or may write to; nor read, if it is a secret.
 
     Raises:
@@ -133,7 +133,7 @@ def read(path: str | os.PathLike, *, secret: bool = False) -> str:
         return file.read()
 
 
-def write(path: str | os.PathLike, text: str, *, mode: int = 0o666, new: bool = False) -> None:
+def write(path: str | os.PathLike[str], text: str, *, mode: int = 0o666, new: bool = False) -> None:
     """Replaces the content of a file; returns when it is on disk.
 
     Args:
@@ -176,19 +176,19 @@ def closed_to_writing() -> Iterator[None]:
         os.umask(before)
 
 
-def remove(folder: str | os.PathLike) -> None:
+def remove(folder: str | os.PathLike[str]) -> None:
     """Removes a folder, which is renamed first, so that its path is free at once."""
     ended = _aside(folder)
     os.rename(folder, ended)
     shutil.rmtree(ended)
 
 
-def _aside(path: str | os.PathLike) -> str:
+def _aside(path: str | os.PathLike[str]) -> str:
     return f"{os.fspath(path)}.{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextlib.contextmanager
-def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
+def locked(what: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
     """While this holds, no other process has the lock of a file or folder.
 
     Args:
@@ -221,7 +221,7 @@ def locked(what: str | os.PathLike, wait: float = 0.0) -> Iterator[None]:
         time.sleep(_PAUSE)
 
 
-def sweep(path: str | os.PathLike) -> None:
+def sweep(path: str | os.PathLike[str]) -> None:
     """Removes the temporary files and folders that ended processes left of a file or folder.
 
     Args:
@@ -235,7 +235,7 @@ def sweep(path: str | os.PathLike) -> None:
                 shutil.rmtree(left) if os.path.isdir(left) else os.remove(left)
 
 
-def is_at(handle: int, path: str | os.PathLike) -> bool:
+def is_at(handle: int, path: str | os.PathLike[str]) -> bool:
     """Whether an open file or folder still has its name."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))

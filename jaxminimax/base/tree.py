@@ -55,10 +55,10 @@ def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
     all that follow. (n = 65,536 of them were moved by 65 times what the row itself had added.)
     """
     count = x.shape[0] // _BLOCK
-    whole = count * _BLOCK
-    blocks = jnp.einsum("bi,bik->bk", weight[:whole].reshape(count, _BLOCK),
-                        x[:whole].reshape(count, _BLOCK, x.shape[1]), precision=EXACT)
-    rest = jnp.einsum("i,ik->k", weight[whole:], x[whole:], precision=EXACT)
+    in_blocks = count * _BLOCK
+    blocks = jnp.einsum("bi,bik->bk", weight[:in_blocks].reshape(count, _BLOCK),
+                        x[:in_blocks].reshape(count, _BLOCK, x.shape[1]), precision=EXACT)
+    rest = jnp.einsum("i,ik->k", weight[in_blocks:], x[in_blocks:], precision=EXACT)
     if blocks.shape[0] > _BLOCK:
         return sum_rows(jnp.ones(blocks.shape[0], blocks.dtype), blocks) + rest
     return jnp.sum(blocks, 0) + rest
@@ -68,6 +68,17 @@ def two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
     """What rounding a + b to `total` lost, exactly."""
     part = total - a
     return (a - (total - part)) + (b - part)
+
+
+def add_compensated(total: PyTree, lost: PyTree, more: PyTree) -> tuple[PyTree, PyTree]:
+    """`total` + `more`, with what former additions lost; and what this one loses.
+
+    Plainly added, small terms on a large sum would be lost or not as one record decides, and move
+    the sum by far more than the record's clip norm.
+    """
+    more = jax.tree.map(jnp.add, more, lost)
+    new = jax.tree.map(jnp.add, total, more)
+    return new, jax.tree.map(two_sum_error, total, more, new)
 
 
 def add(x: PyTree, y: PyTree) -> PyTree:
@@ -162,15 +173,15 @@ def _roots(jaxpr: "Jaxpr") -> list[tuple[Any, tuple[int, ...]]]:
     def shape(x: Any) -> tuple[int, ...]:
         return x.aval.shape
 
-    made = {eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns
+    source = {eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns
             if eqn.primitive.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
             # a reshape in another order permutes, too
             and (eqn.primitive.name != "reshape" or eqn.params["dimensions"] is None)
             and math.prod(shape(eqn.outvars[0])) == math.prod(shape(eqn.invars[0]))}
     roots = []
     for i, x in enumerate(jaxpr.outvars):
-        while isinstance(x, Var) and x in made:
-            x = made[x]
+        while isinstance(x, Var) and x in source:
+            x = source[x]
         roots.append((x if isinstance(x, Var) else i, shape(x)))
     return roots
 
@@ -186,7 +197,7 @@ def in_float64(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         with jax.enable_x64(True):
             return function(*args)
 
-    def rule(_: int, batched: list, *args: PyTree) -> tuple[PyTree, PyTree]:
+    def rule(_: int, batched: list[Any], *args: PyTree) -> tuple[PyTree, PyTree]:
         axes = jax.tree.map(lambda b: 0 if b else None, tuple(batched))
         out = in_float64(jax.vmap(function, axes))(*args)
         return out, jax.tree.map(lambda _: True, out)

@@ -58,11 +58,11 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
                 object.__setattr__(self, name, _python(value))
 
     cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
-    made: type[T] = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-    static += [field.name for field in dataclasses.fields(made)  # type: ignore[arg-type]
+    wrapped: type[T] = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    static += [field.name for field in dataclasses.fields(wrapped)  # type: ignore[arg-type]
                if field.metadata.get("static")]
-    jax.tree_util.register_dataclass(made)
-    return made
+    jax.tree_util.register_dataclass(wrapped)
+    return wrapped
 
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})

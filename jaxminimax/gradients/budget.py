@@ -48,7 +48,9 @@ class Need(NamedTuple):
 
     def rows(self, size: int, budget: int) -> int:
         """How many of `size` examples are held at a time; 0 if not one fits into the budget."""
+        # rows record + sums <= budget
         fits = (budget - self.sums) // max(self.record, 1)
+        # larger slices than these gain no speed once the gradients leave the cache
         slices = max(_ROWS, max(_SLICE, _PASSES * self.sums) // max(self.record, 1))
         if size * self.record > (_HELD if self.whole and slices >= BLOCK else _LARGE):
             fits = min(fits, slices)
@@ -106,10 +108,10 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
 def of_plan(plan: planning.Plan, wanted: PyTree, one: PyTree) -> Need:
     """With what a plan keeps of each example; arguments as in `of_gradients`."""
     # rows that are multiplied to matrices, such as the pixels that a convolution reads
-    made = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
-    extra = sum([use.rows * sum(use.shape) * _wide(t.dtype) for t in made for use in t.uses])
+    as_matrices = [t for t in plan.treatments if t is not None and t.kind in ("matrix", "function")]
+    extra = sum([use.rows * sum(use.shape) * _wide(t.dtype) for t in as_matrices for use in t.uses])
     # and matrices of functions of a parameter
-    extra += sum([2 * of.numbers * _wide(of.dtype) for t in made for _, of in t.through])
+    extra += sum([2 * of.numbers * _wide(of.dtype) for t in as_matrices for _, of in t.through])
     return Need(2 * (kept(plan) + results(plan.traced)) + extra + bytes_of(one),
                 6 * bytes_of(wanted))
 

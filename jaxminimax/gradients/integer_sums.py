@@ -12,6 +12,8 @@ An integer of a short sum has one word of 32 bits. Long ones have two, high * 2^
 they wrap around, modulo 2^52, which loses the number and tells nothing.
 """
 
+import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -47,7 +49,10 @@ def is_words(x: Any) -> bool:
     return isinstance(x, Words)
 
 
-class Grid(NamedTuple):
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["scale", "dither"],
+                   meta_fields=["wide"])
+@dataclasses.dataclass(frozen=True)
+class Grid:
     """Where sums are rounded to.
 
     Attributes:
@@ -93,6 +98,7 @@ def _of(x: jax.Array, wide: bool) -> Words:
 
 def plus(a: Words, b: Words) -> Words:
     """A + B."""
+    # of two words below 2^20 the sum has a carry of at most 1
     low = a.low + b.low
     if a.high is None or b.high is None:
         return Words(None, low)
@@ -116,6 +122,7 @@ def _added(blocks: jax.Array, wide: bool) -> Words:
         return Words(None, jnp.sum(blocks, 0, dtype=jnp.int32))
     high, low = blocks >> _LOW, blocks & (2**_LOW - 1)
     while low.shape[0] > 1:
+        # 1024 words below 2^20 add up to less than 2^30
         groups = -(-low.shape[0] // _GROUP)
         room = [(0, groups * _GROUP - low.shape[0])] + [(0, 0)] * (low.ndim - 1)
         high, low = (jnp.sum(jnp.pad(x, room).reshape(groups, _GROUP, *x.shape[1:]), 1,
@@ -163,6 +170,7 @@ class Leaf(NamedTuple):
         rest = rounded(sum_rows(weight[whole:], flat[whole:]), self.scale, dither)
         if not whole:
             return jax.tree.map(lambda a: a.reshape(shape), _of(rest, self.wide))
+        # blocks of 128 rows as trees of sums of 32
         parts = jnp.einsum("bi,bik->bk", weight[:whole].reshape(whole // inner, inner),
                            flat[:whole].reshape(whole // inner, inner, flat.shape[1]),
                            precision=EXACT)
@@ -190,6 +198,7 @@ def as_float(total: Words, noise: jax.Array, dtype: Any) -> jax.Array:
     if total.high is None:
         return (total.low + noise).astype(dtype) + jnp.asarray(0.5, dtype)
     # of one form for every integer, or it would show how blocks were added
+    # a carry of the noise moves to the high word, so that the low one is exact as a float
     low = total.low + noise
     high, low = total.high + (low >> _LOW), low & (2**_LOW - 1)
     return high.astype(dtype) * 2.0**_LOW + (low.astype(dtype) + jnp.asarray(0.5, dtype))

@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxminimax.base import programs
-from jaxminimax.base.tree import at_least_float32, materialise, materialise_rows, two_sum_error
+from jaxminimax.base.tree import add_compensated, at_least_float32, materialise, materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.integer_sums import Grid, is_words, leaf_of, plus
@@ -141,6 +141,13 @@ class Sums(NamedTuple):
     integers: Saddle | None
     num_unclipped: Saddle | None = None
 
+    def plus(self, lost: Saddle, more: "Sums") -> tuple["Sums", Saddle]:
+        """With `more`, in floating point as `add_compensated`: exact on the grid."""
+        floats, lost = add_compensated(self.floats, lost, more.floats)
+        integers = jax.tree.map(plus, self.integers, more.integers, is_leaf=is_words)
+        counts = jax.tree.map(jnp.add, self.num_unclipped, more.num_unclipped)
+        return Sums(floats, integers, counts), lost
+
 
 @dataclasses.dataclass(frozen=True)
 class Summation:
@@ -158,7 +165,7 @@ class Summation:
     joint: bool
     counted: bool = False
 
-    def players(self, of: Callable, *trees: Saddle) -> Saddle:
+    def players(self, of: Callable[..., Any], *trees: Saddle) -> Saddle:
         """`of` applied to each player that has a clip norm, None for the others."""
         rows = zip(self.clip, *trees, strict=True)
         return Saddle(*(None if clip is None else of(clip, *x) for clip, *x in rows))
@@ -168,6 +175,7 @@ class Summation:
         norm = self.players(lambda _, x: weights.norm(x), g)
         for x in jax.tree.leaves(norm):
             mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
+        # ||g_p|| / C_p
         ratio = self.players(lambda clip, x: x / jnp.asarray(clip, x.dtype), norm)
         if self.joint:
             ratio, g = weights.joint_ratio(ratio), Saddle(g, g)
@@ -189,9 +197,9 @@ class Summation:
         return Sums(zeros, None if rounding is None else self.on_leaves(
             lambda leaf, _: leaf.zeros(), rounding.grid, z), count)
 
-    def on_leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
+    def on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle, *lists: Saddle) -> Saddle:
         """`of` applied to how a leaf is added up and to its numbers in `lists`."""
-        def player(name: str, x: PyTree, *lists: list) -> PyTree:
+        def player(name: str, x: PyTree, *lists: list[Any]) -> PyTree:
             leaves = [of(leaf_of(grid, name, k), *row) for k, row in enumerate(
                 zip(jax.tree.leaves(x), *lists, strict=True))]
             return jax.tree.unflatten(jax.tree.structure(x), leaves)
@@ -210,10 +218,11 @@ class Summation:
         """Whether both sums are made together: of one block, the same numbers, and few of them."""
         return mask.shape[0] < BLOCK and sum(x.size for x in jax.tree.leaves(z)) <= _FEW
 
-    def twice_on_leaves(self, of: Callable, grid: Grid, z: Saddle, *lists: Saddle) -> Sums:
+    def twice_on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle,
+                        *lists: Saddle) -> Sums:
         """`on_leaves` of what gives both sums at once."""
-        found = self.on_leaves(lambda *x: Sums(*of(*x)), grid, z, *lists)
-        return Sums(*(jax.tree.map(lambda x, k=k: x[k], found,
+        pairs = self.on_leaves(lambda *x: Sums(*of(*x)), grid, z, *lists)
+        return Sums(*(jax.tree.map(lambda x, k=k: x[k], pairs,
                                    is_leaf=lambda x: isinstance(x, Sums)) for k in range(2)))
 
 
@@ -260,30 +269,22 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
     count = mask.shape[0]
     reshaped = not count % size and not isinstance(examples, Part)
     if reshaped:
+        # copied once as they are, without an index a slice
         slices = jax.tree.map(lambda x: x.reshape(count // size, size, *x.shape[1:]),
                               (examples, mask))
     else:  # the last slice begins early, to be whole
         slices = jnp.arange(-(-count // size)) * size
-        whole = examples if isinstance(examples, Part) else Part(examples, jnp.int32(0), count)
+        part = examples if isinstance(examples, Part) else Part(examples, jnp.int32(0), count)
 
     def at(slices: Any) -> tuple[PyTree, jax.Array]:
         if reshaped:
             return slices
         first = jnp.minimum(slices, count - size)
         counted = jax.lax.dynamic_slice_in_dim(mask, first, size)
-        return whole.read(first, size), counted & fresh(first + jnp.arange(size), slices)
+        return part.read(first, size), counted & fresh(first + jnp.arange(size), slices)
 
-    # Compensated: plainly added, many small terms on a large sum would be lost or not
-    # depending on one record, and move the sum by far more than its clip norm.
-    def step(carry: tuple, slices: Any) -> tuple[tuple, None]:
-        so_far, lost, integers, unclipped = carry
-        found = total(*at(slices))
-        more = jax.tree.map(jnp.add, found.floats, lost)
-        new = jax.tree.map(jnp.add, so_far, more)
-        lost = jax.tree.map(two_sum_error, so_far, more, new)
-        if integers is not None:
-            integers = jax.tree.map(plus, integers, found.integers, is_leaf=is_words)
-        return (new, lost, integers, jax.tree.map(jnp.add, unclipped, found.num_unclipped)), None
+    def step(carry: tuple[Sums, Saddle], slices: Any) -> tuple[tuple[Sums, Saddle], None]:
+        return carry[0].plus(carry[1], total(*at(slices))), None
 
-    carry, _ = jax.lax.scan(step, (nothing.floats, nothing.floats, *nothing[1:]), slices)
-    return Sums(jax.tree.map(jnp.add, *carry[:2]), *carry[2:])
+    (sums, lost), _ = jax.lax.scan(step, (nothing, nothing.floats), slices)
+    return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost))

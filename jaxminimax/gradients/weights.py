@@ -35,6 +35,7 @@ def norm(g: PyTree) -> jax.Array:
 
 def joint_ratio(ratio: Saddle) -> Saddle:
     """Each player's ratio replaced by the norm of both, without overflow."""
+    # (r_w^2 + r_v^2)^(1/2) = s ((r_w / s)^2 + (r_v / s)^2)^(1/2), s the larger one
     largest = jnp.maximum(*ratio)
     scale = unit(largest)
     squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
@@ -47,6 +48,7 @@ def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
 
     `weight` allows for the rounding, and the range, of its own type only.
     """
+    # a norm of float32 leaves in float64 has the rounding errors of float32
     types = [at_least_float32(x.dtype) for x in jax.tree.leaves(g)]
     coarse = max((float(jnp.finfo(t).eps) for t in types), default=0.0)
     if coarse <= jnp.finfo(ratio.dtype).eps:
@@ -62,8 +64,8 @@ def weight(ratio: jax.Array, present: jax.Array) -> jax.Array:
     small a weight, would be subnormal and vanish one by one, and what they cancel would stay.
     """
     margin = 1.0 - 32 * jnp.finfo(ratio.dtype).eps
-    known = present & (ratio >= 0) & (ratio < _longest(ratio.dtype))  # not for a NaN clip norm
-    return jnp.where(known, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
+    counts = present & (ratio >= 0) & (ratio < _longest(ratio.dtype))  # not for a NaN clip norm
+    return jnp.where(counts, jnp.minimum(1.0, margin / ratio), 0.0).astype(ratio.dtype)
 
 
 def silenced(g: PyTree, weight: jax.Array) -> list[tuple[jax.Array, jax.Array]]:

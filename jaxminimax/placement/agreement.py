@@ -178,8 +178,8 @@ def _bytes(value: Any) -> bytes:
     """A value, or of what is spread over processes how it is."""
     if isinstance(value, bytes):
         return value
-    found = [str(jax.tree.structure(value)).encode()]
+    parts = [str(jax.tree.structure(value)).encode()]
     for x in jax.tree.leaves(value):
-        found.append(repr((np.shape(x), jnp.result_type(x))).encode())
-        found.append(repr(x.sharding).encode() if _apart(x) else np.asarray(x).tobytes())
-    return b"|".join(found)
+        parts.append(repr((np.shape(x), jnp.result_type(x))).encode())
+        parts.append(repr(x.sharding).encode() if _apart(x) else np.asarray(x).tobytes())
+    return b"|".join(parts)

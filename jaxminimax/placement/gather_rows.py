@@ -36,11 +36,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from jaxminimax.base.tree import sum_rows
 from jaxminimax.base.types import PyTree
-from jaxminimax.placement.sharding import AXIS, Sharded, rows_spec
+from jaxminimax.placement.agreement import AXIS
+from jaxminimax.placement.sharding import (
+    EVERYWHERE,
+    Sharded,
+    first_rows,
+    held_rows,
+    in_shards,
+    rows_spec,
+)
 
 
 def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Mesh | None,
@@ -60,9 +68,7 @@ def added(function: Callable[..., PyTree], point: PyTree, rows: PyTree, mesh: Me
     def here(point: PyTree, mine: PyTree) -> PyTree:
         return jax.tree.map(_in_order, jax.lax.all_gather(function(point, mine), AXIS))
 
-    everywhere = PartitionSpec()
-    return jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=everywhere,
-                         in_specs=(everywhere, rows_spec(grouped)), check_vma=False)(point, rows)
+    return in_shards(here, mesh, (EVERYWHERE, rows_spec(grouped)))(point, rows)
 
 
 def _in_order(x: jax.Array) -> jax.Array:
@@ -81,10 +87,8 @@ def one_row(rows: PyTree, number: jax.Array, mesh: Mesh | None) -> PyTree:
     def here(mine: PyTree, first: jax.Array, number: jax.Array) -> PyTree:
         return _taken(mine, number[None] - first[0], size, 0)
 
-    everywhere = PartitionSpec()
-    return jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=everywhere,
-                         in_specs=(rows_spec(False), rows_spec(False), everywhere),
-                         check_vma=False)(rows, _firsts(mesh, size), number)
+    return in_shards(here, mesh, (rows_spec(False), rows_spec(False), EVERYWHERE))(
+        rows, first_rows(mesh, size), number)
 
 
 def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
@@ -95,17 +99,15 @@ def record(data: Sharded, place: tuple[jax.Array, ...]) -> PyTree:
       place: int32 `[]` each; one number, or two.
     """
     *group, row = place
-    size = _held(data)
+    size = held_rows(data)
 
     def here(mine: PyTree, first: jax.Array, group: list[jax.Array], row: jax.Array) -> PyTree:
         mine = jax.tree.map(lambda x: x.at[tuple(group)].get(mode="clip"), mine)
         return jax.tree.map(lambda x: x[0], _taken(mine, row[None] - first[0], size, 0))
 
-    everywhere = PartitionSpec()
-    return jax.shard_map(here, mesh=data.mesh, axis_names={AXIS}, out_specs=everywhere,
-                         in_specs=(rows_spec(data.grouped), rows_spec(False), everywhere,
-                                   everywhere), check_vma=False)(
-        data.rows, _firsts(data.mesh, size), [jnp.asarray(i) for i in group],
+    return in_shards(here, data.mesh, (rows_spec(data.grouped), rows_spec(False), EVERYWHERE,
+                                       EVERYWHERE))(
+        data.rows, first_rows(data.mesh, size), [jnp.asarray(i) for i in group],
         jnp.clip(row, 0, data.population - 1))
 
 
@@ -121,7 +123,7 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
       then the last one again; spread like `data`.
     """
     mesh, axis = data.mesh, int(data.grouped)
-    shards, size = mesh.shape[AXIS], _held(data)
+    shards, size = mesh.shape[AXIS], held_rows(data)
     width = -(-numbers.shape[-1] // shards)
     room = [(0, 0)] * axis + [(0, shards * width - numbers.shape[-1])]
     numbers = jnp.pad(jnp.clip(numbers, 0, data.population - 1), room, mode="edge")
@@ -137,19 +139,8 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
         return jax.lax.fori_loop(0, shards, send, nothing)
 
     spread = rows_spec(data.grouped)
-    return jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=spread, check_vma=False,
-                         in_specs=(spread, rows_spec(False), PartitionSpec()))(
-        data.rows, _firsts(mesh, size), numbers)
-
-
-def _held(data: Sharded) -> int:
-    """Rows of a device, as they are laid out."""
-    return jax.tree.leaves(data.rows)[0].shape[int(data.grouped)] // data.mesh.shape[AXIS]
-
-
-def _firsts(mesh: Mesh, size: int) -> jax.Array:
-    """The number of the first row of each device."""
-    return jnp.arange(mesh.shape[AXIS], dtype=jnp.int32) * size
+    return in_shards(here, mesh, (spread, rows_spec(False), EVERYWHERE), spread)(
+        data.rows, first_rows(mesh, size), numbers)
 
 
 def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:

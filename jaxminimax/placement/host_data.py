@@ -113,19 +113,19 @@ class Reader:
 
 def _check_kind(source: Any) -> None:
     kind = type(source)
-    told = f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
+    given = f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
     if isinstance(source, jax.Array | str | bytes | int | float) or hasattr(kind, "iloc"):
         raise ValueError("HostData are NumPy arrays of numbers, memory-mapped or not, or readers "
-                         f"by number, got {told}: arrays on the device need no HostData, frames "
+                         f"by number, got {given}: arrays on the device need no HostData, frames "
                          "are given by their to_numpy().")
     if not hasattr(kind, "__len__") or hasattr(kind, "__next__") or not (
             hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__")):
         raise ValueError("HostData are asked for records by number, got "
-                         f"{told}: give an object with __len__ and __getitems__(list) or "
+                         f"{given}: give an object with __len__ and __getitems__(list) or "
                          "__getitem__(int), not one that iterates in an order of its own.")
 
 
-def _spec(path: tuple, x: Any) -> jax.ShapeDtypeStruct:
+def _spec(path: tuple[Any, ...], x: Any) -> jax.ShapeDtypeStruct:
     where = f"record{jax.tree_util.keystr(path)}"
     listed = any(isinstance(step, jax.tree_util.SequenceKey) for step in path)
     if not isinstance(x, _NUMBERS):
@@ -356,7 +356,7 @@ class Window:
     marks: jax.Array = dataclasses.field(repr=False)
     first: jax.Array
     population: int = jax.tree.static()
-    described: tuple = jax.tree.static()
+    described: tuple[Any, ...] = jax.tree.static()
     mesh: Mesh | None = jax.tree.static(default=None)
     shards: int | None = jax.tree.static(default=None)
 

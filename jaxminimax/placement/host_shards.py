@@ -142,7 +142,7 @@ class HostShards:
 
         return found, jax.tree.map(spread, read)
 
-    def window(self, sent: Sent, rows: PyTree, first: int, described: tuple) -> Window:
+    def window(self, sent: Sent, rows: PyTree, first: int, described: tuple[Any, ...]) -> Window:
         """What `gather` found, on the devices of the mesh."""
         where = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
         place = {shard: k for k, shard in enumerate(self.own_shards())}

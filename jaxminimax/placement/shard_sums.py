@@ -29,8 +29,28 @@ Why that costs no privacy and is charged as it stands:
 * What the shards add up are integers, exact in any order. The sum over devices is what leaves this
   module. Noise is added to it afterwards by the same code as without a mesh, once: it is a function
   of the key, so replicas of the result are equal.
+
+Records in groups are summed shard by shard, too.
+Rows of a group are spread like those of a population: row j of each group is in shard j // m,
+m = ceil(n_max / D), and is its row j - m (j // m). So shard d holds m rows of each of the p groups,
+
+    total = sum_d  sum_i  sum_{j < n_i in shard d} r_i clip(g(w; z_ij)),        d = 1, ..., D,
+
+and what is beyond n_i is no record: the rows that `problems.by_group` pads a smaller group with,
+and those that pad the last shards of all groups. Both are told by the row's number in its group,
+whatever is in them, and in one mask.
+
+Why that costs no privacy and is charged as it stands: a record is one row of one group, so it is
+in one shard, clipped once and added once, or its loss clipped once and rounded once. Clipping and
+the precautions for norms happen in the shard and look at its own records. What shards add up are
+integers, exact in any order: for gradients as above, for losses as numbers below 2^52 in
+float64. Noise is added afterwards by the same code as without a mesh, once.
+
+Samples of one group are rows of a population, see above. How a group's rows lie in the
+shards is public, as is how many there are; a small group may lie in the first shards alone.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -38,18 +58,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding
 
 from jaxminimax.base.random_bits import fold_in
-from jaxminimax.base.tree import materialise, two_sum_error
+from jaxminimax.base.tree import materialise
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients.integer_sums import Grid, across, is_words, plus
+from jaxminimax.gradients import summation
+from jaxminimax.gradients.integer_sums import across, is_words
 from jaxminimax.gradients.summation import Rounding, Sums
 from jaxminimax.mechanism import Query, batch_size
 from jaxminimax.mechanism.distinct import CROWDED, places
 from jaxminimax.placement.agreement import AXIS, has_copies, same_copies
 from jaxminimax.placement.host_data import Window, mark
-from jaxminimax.placement.sharding import Sharded, count_shards, shard_rows
+from jaxminimax.placement.sharding import (
+    EVERYWHERE,
+    Sharded,
+    count_shards,
+    first_rows,
+    held_rows,
+    in_shards,
+    rows_spec,
+    shard_rows,
+)
 
 Attach = Callable[[PyTree, jax.Array, Any], PyTree]
 
@@ -183,40 +213,32 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
                      else numbers_here < data.population, rounding), nothing
 
     def here(z: Saddle, mine: PyTree, numbers: jax.Array | None, first: jax.Array,
-             rows: jax.Array | None, count: jax.Array | None, rounding: tuple, words: jax.Array,
-             of_rows: PyTree, sent: Any) -> tuple[Sums, jax.Array | None]:
-        scale, dither, floats, integers = rounding
-        grid = Rounding(Grid(scale, dither, wide), floats, integers)
-        rest = rows, count, grid, words, of_rows, sent
+             rows: jax.Array | None, count: jax.Array | None, rounding: Rounding,
+             words: jax.Array, of_rows: PyTree, sent: Any) -> tuple[Sums, jax.Array | None]:
+        rest = rows, count, rounding, words, of_rows, sent
         if data.shards is None:
             found, told = in_shard(z, mine, numbers, 0, first[0], *rest)
         else:
             found, told = _each_shard(
                 lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
-        return add_up(found, floats), None if numbers is None else _is_sample(told)
+        return add_up(found, rounding.floats), None if numbers is None else _is_sample(told)
 
-    # Unchecked on purpose: with varying types, the derivative of a shard's loss by a point that is
-    # the same for all shards would itself be a sum over them, made before anything is clipped.
-    (scale, dither, wide), floats, integers = rounding
-    everywhere, numbers, sent = PartitionSpec(), None, None
-    spread, copied = PartitionSpec(AXIS), None
+    numbers, sent, copied, spread = None, None, None, rows_spec(False)
     if isinstance(data, Window):
         assert spent is not None
         at, inside = data.release(spent)
-        spread, numbers = PartitionSpec(None, AXIS), data.numbers
+        spread, numbers = rows_spec(True), data.numbers
         sent = at, marked, data.marks[at], data.fits[at], inside
         if has_copies(mesh):
             copies = [*jax.tree.leaves(data.rows), numbers]
             first = jnp.broadcast_to(data.first, data.fits.shape)
             copied = same_copies(mesh, [*copies, data.marks, data.fits, first],
-                                 [*[spread] * len(copies), *[everywhere] * 3], at)
-    one_sum = jax.shard_map(here, mesh=mesh, axis_names={AXIS}, out_specs=everywhere,
-                            in_specs=(everywhere, spread, spread, PartitionSpec(AXIS),
-                                      *[everywhere] * 6), check_vma=False)
+                                 [*[spread] * len(copies), *[EVERYWHERE] * 3], at)
     firsts = jnp.arange(shards, dtype=jnp.int32) * size
-    found, same = one_sum(z, data.rows, numbers, firsts, rows, count,
-                          (scale, dither, floats, integers), jax.random.key_data(key), of_rows,
-                          sent)
+    found, same = in_shards(here, mesh, (
+        EVERYWHERE, spread, spread, rows_spec(False), *[EVERYWHERE] * 6))(
+        z, data.rows, numbers, firsts, rows, count, rounding, jax.random.key_data(key), of_rows,
+        sent)
     return found, same if copied is None or same is None else same & copied
 
 
@@ -256,20 +278,14 @@ def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
 
     Compensated, as in `clipped_sum`: of a large sum and small terms none may be lost.
     """
-    def step(k: jax.Array, carry: tuple) -> tuple:
-        so_far, lost, integers, count, told = carry
-        found, said = one(k)
-        more = jax.tree.map(jnp.add, found.floats, lost)
-        new = jax.tree.map(jnp.add, so_far, more)
-        lost = jax.tree.map(two_sum_error, so_far, more, new)
-        return (new, lost, jax.tree.map(plus, integers, found.integers, is_leaf=is_words),
-                jax.tree.map(jnp.add, count, found.num_unclipped), told + said)
+    def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        sums, lost, told = carry
+        more, more_told = one(k)
+        return *sums.plus(lost, more), told + more_told
 
-    sums, told = begun
-    none = jax.tree.map(jnp.zeros_like, sums.floats)
-    floats, lost, *rest, told = jax.lax.fori_loop(
-        first, stop, step, (sums.floats, none, *sums[1:], told))
-    return Sums(jax.tree.map(jnp.add, floats, lost), *rest), told
+    none = jax.tree.map(jnp.zeros_like, begun[0].floats)
+    sums, lost, told = jax.lax.fori_loop(first, stop, step, (begun[0], none, begun[1]))
+    return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost)), told
 
 
 def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple[Sums, jax.Array]:
@@ -296,3 +312,79 @@ def _check_layout(data: Sharded | Window, whole: int, size: int, shards: int, at
     if sent[1] != shards or sent[2] % at_once:
         raise ValueError(f"A release reads {at_once} rows at once in each of {shards} shards, but "
                          f"{sent[1:]} were sent: they were sent for another description or mesh.")
+
+
+# (leaves [k, m, ...], groups [k, 1], rows [k, m], replicated numbers) -> leaves [k, m, ...]
+GroupAttach = Callable[[PyTree, jax.Array, jax.Array, PyTree], PyTree]
+
+
+def counted(number: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Which rows are records, of numbers `[m]` in groups of these sizes, `[k, m]`."""
+    return number[None] < sizes[:, None]
+
+
+def one_group(data: Sharded, group: jax.Array) -> Sharded:
+    """The rows of a group, as those of a population of n_max."""
+    where = NamedSharding(data.mesh, rows_spec(False))
+    return dataclasses.replace(data, grouped=False, rows=jax.tree.map(
+        lambda x: jax.lax.with_sharding_constraint(x[group], where), data.rows))
+
+
+def sum_over_groups(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
+                    data: Sharded, sizes: tuple[int, ...], rounding: Rounding, attach: GroupAttach,
+                    extra: PyTree, group: jax.Array | None = None) -> Sums:
+    """`total(z, examples, mask, rounding)` over all records of all groups or of one, added up.
+
+    Args:
+      total: a sum over examples, `ClippedSum.sums`.
+      z: the point, on every device.
+      data: of groups.
+      sizes: n_1, ..., n_p.
+      rounding: of the sums.
+      attach: what is computed of a row's group and number besides the record.
+      extra: arrays that `attach` gets, the same for all rows.
+      group: i, int32 `[]`, one that there is; None for all groups.
+
+    Returns:
+      As `total`, the same on every device along the axis of the rows.
+    """
+    def here(z: Saddle, mine: PyTree, first: jax.Array, groups: jax.Array, limits: jax.Array,
+             rounding: Rounding, extra: PyTree) -> Sums:
+        if group is not None:
+            mine = jax.tree.map(lambda x: x[groups], mine)
+        number = first[0] + jnp.arange(jax.tree.leaves(mine)[0].shape[1], dtype=jnp.int32)
+        mask = counted(number, limits)
+        rows = attach(mine, groups[:, None], jnp.broadcast_to(number, mask.shape), extra)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+        return add_up(total(z, flat, mask.reshape(-1), rounding), rounding.floats)
+
+    limits = jnp.asarray(sizes, jnp.int32)
+    groups = jnp.arange(len(sizes), dtype=jnp.int32)
+    if group is not None:
+        groups = jnp.asarray(group, jnp.int32)[None]
+        limits = limits[groups]
+    return in_shards(here, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
+                                       *[EVERYWHERE] * 4))(
+        z, data.rows, first_rows(data.mesh, held_rows(data)), groups, limits, rounding, extra)
+
+
+def each_record(function: Callable[[PyTree, PyTree], jax.Array], w: PyTree, data: Sharded,
+                attach: GroupAttach, extra: PyTree) -> jax.Array:
+    """`function(w, record)` of every row, `[p, D m, ...]`, each in its shard; of padding too.
+
+    Args:
+      function: of one record.
+      w: the point, on every device.
+      data: of groups.
+      attach: as in `sum_over_groups`.
+      extra: as in `sum_over_groups`.
+    """
+    def here(w: PyTree, mine: PyTree, first: jax.Array, extra: PyTree) -> jax.Array:
+        p, size = jax.tree.leaves(mine)[0].shape[:2]
+        row = jnp.broadcast_to(first[0] + jnp.arange(size, dtype=jnp.int32), (p, size))
+        rows = attach(mine, jnp.arange(p, dtype=jnp.int32)[:, None], row, extra)
+        return summation.each_of_groups(function, w, rows)
+
+    return in_shards(here, data.mesh, (EVERYWHERE, rows_spec(True), rows_spec(False),
+                                       EVERYWHERE), rows_spec(True))(
+        w, data.rows, first_rows(data.mesh, held_rows(data)), extra)

@@ -4,12 +4,13 @@ Rows are spread over the axis "data" of a mesh in their order, m = ceil(n / S) t
 what pads the last ones is no record and never counts. Of records in groups, `[p, n_max]`, every
 group's rows are spread so. There is one shard for each of the D devices along the axis, or a number
 that D divides: then a device holds S / D of them, and the run has the same shapes on whatever
-number of devices. `shard_sums` and `group_shards` say how a release reads them. Where several
+number of devices. `shard_sums` says how a release reads them. Where several
 processes take part, all must hold the same key, state and settings, and those that share a shard
 the same rows: `shard` and `agreement` see to it. Nothing here defends the processes against each
 other: what they exchange are exact sums.
 """
 
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeGuard
 
 import jax
@@ -23,6 +24,7 @@ from jaxminimax.placement.agreement import AXIS, agree_on_shards, check_copies, 
 from jaxminimax.placement.host_data import HostData, Window
 
 _LIMIT = 2**31  # row numbers have 32 bits
+EVERYWHERE = PartitionSpec()
 
 
 @pytree_dataclass
@@ -238,6 +240,28 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
 def rows_spec(grouped: bool) -> PartitionSpec:
     """How rows are spread, or those of every group."""
     return PartitionSpec(None, AXIS) if grouped else PartitionSpec(AXIS)
+
+
+def in_shards(function: Callable[..., PyTree], mesh: Mesh, in_specs: tuple[PartitionSpec, ...],
+              out_specs: PartitionSpec = EVERYWHERE) -> Callable[..., PyTree]:
+    """`function` of what each device along the axis of the rows holds.
+
+    Unchecked on purpose: with varying types, the derivative of a shard's loss by a point that is
+    the same for all shards would itself be a sum over them, made before anything is clipped.
+    """
+    return jax.shard_map(function, mesh=mesh, axis_names={AXIS}, in_specs=in_specs,
+                         out_specs=out_specs, check_vma=False)
+
+
+def held_rows(data: Sharded) -> int:
+    """Rows of a device, or of each group on it, as they are laid out."""
+    rows: int = jax.tree.leaves(data.rows)[0].shape[int(data.grouped)]
+    return rows // data.mesh.shape[AXIS]
+
+
+def first_rows(mesh: Mesh, size: int) -> jax.Array:
+    """The number of the first row of each device, if each has so many."""
+    return jnp.arange(mesh.shape[AXIS], dtype=jnp.int32) * size
 
 
 def check_records(data: PyTree) -> None:

@@ -95,7 +95,7 @@ def with_key_data(examples: PyTree, rows: jax.Array, key_data: jax.Array | None,
 
 def with_key_data_in_groups(examples: PyTree, group: jax.Array, rows: jax.Array,
                             key_data: jax.Array | None) -> PyTree:
-    """`with_key_data` in the order of arguments of `group_shards.Attach`."""
+    """`with_key_data` in the order of arguments of `shard_sums.GroupAttach`."""
     return with_key_data(examples, rows, key_data, group)
 
 

@@ -20,9 +20,8 @@ from jaxminimax.mechanism import Query, Repeat, Resolvent, rows_read
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
 from jaxminimax.placement import gather_rows, host_data
-from jaxminimax.placement.group_shards import one_group, sum_over_groups
 from jaxminimax.placement.host_data import Sent, Window
-from jaxminimax.placement.shard_sums import sum_over_shards
+from jaxminimax.placement.shard_sums import one_group, sum_over_groups, sum_over_shards
 from jaxminimax.placement.sharding import Sharded, is_spread, refuse_ahead
 from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.opening import Keys, Opened

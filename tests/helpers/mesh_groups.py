@@ -28,7 +28,7 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers import fingerprint
-from jaxminimax.placement import gather_rows, group_shards
+from jaxminimax.placement import gather_rows, shard_sums
 from jaxminimax.releases import noisy_sums, reading, solutions
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
@@ -144,9 +144,9 @@ def planted(found):
     found["groups noise scale"] = noise_scale(rows)
     noise = noisy_sums.integer_noise
     bugs = {
-        "group's mask": (group_shards, "counted", lambda number, sizes: jnp.broadcast_to(
+        "group's mask": (shard_sums, "counted", lambda number, sizes: jnp.broadcast_to(
             number < 41, (len(sizes), len(number)))),
-        "shards' mask": (group_shards, "counted", lambda number, sizes: jnp.ones(
+        "shards' mask": (shard_sums, "counted", lambda number, sizes: jnp.ones(
             (len(sizes), len(number)), bool)),
         "noise of every device": (noisy_sums, "integer_noise", lambda *x: jax.tree.map(
             lambda a: 8 * a, noise(*x))),

@@ -32,12 +32,12 @@ import jax.numpy as jnp
 
 from jaxminimax.base.tree import (
     EXACT,
+    add_compensated,
     at_least_float32,
     in_any_lane,
     in_float64,
     squared,
     sum_rows,
-    two_sum_error,
     unit,
 )
 from jaxminimax.base.types import PyTree
@@ -60,6 +60,7 @@ def _lengths(x: jax.Array) -> jax.Array:
     """
     if x.shape[-1] == 1:
         return jnp.abs(x[..., 0])
+    # the root rounds once, the tree of squares at most a few times
     return jnp.sqrt(squared(x)) * (1 + 8 * float(jnp.finfo(x.dtype).eps))
 
 
@@ -75,6 +76,7 @@ def balanced(x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
     cancel would stay.
     """
     x, d = wide(x, d)
+    # x_t d_t^T = (x_t / |x_t|) (|x_t| d_t)^T
     size = unit(_lengths(x))[..., None]
     d = size * d
     return x / size, jnp.where(jnp.abs(d) < jnp.finfo(d.dtype).tiny, 0, d)
@@ -88,6 +90,7 @@ def norms(x: jax.Array, d: jax.Array) -> jax.Array:
     x, d = wide(x, d)
     if x.shape[1] > 1:
         return _gram_norms(x, d)
+    # rank one: ||x d^T|| = |x| |d|, either longer by what could have vanished
     return (_lengths(x[:, 0]) + _subnormal(x)) * (_lengths(d[:, 0]) + _subnormal(d))
 
 
@@ -112,7 +115,9 @@ def union_norms(x: jax.Array, rows: jax.Array, d: jax.Array, least: float) -> ja
     size, s = _lengths(x), rows.shape[1]
     a = x / unit(size)[..., None]
     seen = jnp.take_along_axis(a, jnp.clip(rows, 0, x.shape[-1] - 1)[:, None], 2)  # [b, t, s]
+    # e_r . e_r' of rows that differ
     own = jnp.broadcast_to(jnp.eye(s, dtype=x.dtype), (*rows.shape, s))
+    # [[x_t . x_t', (x_t)_r'], [(x_t')_r, 1 if r = r']]
     gram = jnp.concatenate([jnp.concatenate([_gram(a), seen], 2),
                             jnp.concatenate([jnp.swapaxes(seen, 1, 2), own], 2)], 1)
     lengths = jnp.concatenate([size, jnp.ones(rows.shape, x.dtype)], 1)
@@ -123,8 +128,10 @@ def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
                  least: float) -> jax.Array:
     """From the Gram products of x over `unit(size)`, sizes `[b, t]`."""
     lengths = size, _lengths(d)
+    # all is computed in units of the lengths, so that no product overflows
     units = [unit(a) for a in lengths]
     gram = [gram_x, _gram(d / units[1][..., None])]
+    # length of x_t d_t^T, and of the longest one
     piece = units[0] * units[1]
     scale = unit(jnp.max(piece, -1))
     piece = piece / scale[:, None]
@@ -133,8 +140,10 @@ def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
     # products of k and of o numbers, sums of t and of t, in whatever order
     hidden = (x.shape[2] + d.shape[2]) / 2 + 2 * d.shape[1] + 64
     pieces = jnp.square(jnp.sum(piece, -1))
+    # what rounding hides, and the floor: least times the sum of the pieces' lengths
     square = jnp.maximum(square + hidden * float(jnp.finfo(x.dtype).eps) * pieces,
                          least**2 * pieces)
+    # |x| |d| moves by |x| e_d + |d| e_x + e_x e_d for entries that vanish
     lost = lengths[0] * _subnormal(d) + (lengths[1] + _subnormal(d)) * _subnormal(x)
     return scale * jnp.sqrt(square) + jnp.sum(lost, -1)
 
@@ -149,6 +158,7 @@ def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Arra
     """sum_i weight_i sum_t x_it d_it^T, `[k, o]`; examples whose norm is not finite weigh 0."""
     x, d = wide(x, d)
     if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
+        # sum_t x_t d_t^T is the transpose of sum_t d_t x_t^T
         return weighted_outer(d, x, weight, norm).T
     d = _normal(weight.astype(d.dtype)[:, None, None] * _normal(d))
     if x.shape[0] > 4 * _ROWS:
@@ -162,15 +172,12 @@ def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
     count = x.shape[0]
     rows = min(count, _ROWS)
 
-    # compensated: small terms on a large sum would be lost or not as one record decides
     def step(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         total, lost = carry
         first = jnp.minimum(k * rows, count - rows)  # the last block begins early, to be whole
         x_k, d_k = (jax.lax.dynamic_slice_in_dim(a, first, rows) for a in (x, d))
         fresh = (first + jnp.arange(rows) >= k * rows)[:, None, None]
-        more = _product(_normal(x_k), jnp.where(fresh, d_k, 0)) + lost
-        new = total + more
-        return new, two_sum_error(total, more, new)
+        return add_compensated(total, lost, _product(_normal(x_k), jnp.where(fresh, d_k, 0)))
 
     zeros = jnp.zeros((x.shape[2], d.shape[2]), x.dtype)
     return sum(jax.lax.fori_loop(0, -(-count // rows), step, (zeros, zeros)))
@@ -225,7 +232,8 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
     blocks = -(-count // rows)
     rows = -(-count // blocks)
 
-    def exact(x: jax.Array, d: jax.Array, looked: tuple, numbers: tuple) -> PyTree:
+    def exact(x: jax.Array, d: jax.Array, looked: tuple[jax.Array, ...],
+              numbers: tuple[jax.Array, ...]) -> PyTree:
         total = jnp.einsum("ik,io->ko", x.reshape(-1, k).astype(jnp.float64),
                            d.reshape(-1, o).astype(jnp.float64), precision=EXACT)
         if looked:

@@ -12,9 +12,9 @@ from jaxminimax.base.tree import materialise_rows
 from jaxminimax.base.types import PyTree, Saddle
 from jaxminimax.gradients import summation
 from jaxminimax.gradients.ghost.search import Place, derived, pulled_back, search
-from jaxminimax.gradients.ghost.trace import Flat, Path, flatten, moved, run, tap
+from jaxminimax.gradients.ghost.trace import Flat, flatten, moved, run, tap
 from jaxminimax.gradients.ghost.treatment import Factors, Treatment, gathered, treatment_of
-from jaxminimax.gradients.ghost.uses import Use
+from jaxminimax.gradients.ghost.uses import Path, Use
 
 _LARGE = 16  # numbers of a parameter below which its plain gradient is as fast
 
@@ -60,17 +60,19 @@ class Plan(NamedTuple):
                 for step, operand in use.operands:
                     watched.setdefault(step, set()).add(operand)
 
-        def loss(taps: dict, direct: dict) -> tuple[jax.Array, dict]:
+        def loss(taps: dict[Any, Any], direct: dict[int, Any]) -> tuple[jax.Array, Any]:
             w_and_v = [direct.get(k, x) for k, x in enumerate(parameters)]
             (value,), met = run(self.flat, [*w_and_v, *jax.tree.leaves(example)], taps, watched)
             return value, met
 
+        # zeros: the derivative by a tap is that by the step's result, at the same point
         taps = {use.step: tap(self.flat, use.step) for t in known.values() for use in t.uses}
         (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct)
 
         def factors(use: Use) -> tuple[jax.Array, jax.Array]:
             return use.factors([met[at] for at in use.operands], d[use.step])
 
+        # by way of W = h(P): the derivative by W, pulled back to P
         functions = {k: t for k, t in known.items() if t.kind == "function"}
         g |= pulled_back(self.flat, functions, parameters, factors) if functions else {}
 

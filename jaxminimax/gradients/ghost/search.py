@@ -37,11 +37,12 @@ import jax.numpy as jnp
 
 from jaxminimax.base.tree import at_least_float32
 from jaxminimax.gradients.ghost import convolution
-from jaxminimax.gradients.ghost.trace import Flat, Loop, Path, Step, run
+from jaxminimax.gradients.ghost.trace import Flat, Loop, Step, run
 from jaxminimax.gradients.ghost.treatment import Treatment, gathered, treatment_of
 from jaxminimax.gradients.ghost.uses import (
     PICKED,
     Operand,
+    Path,
     Use,
     View,
     folded,

@@ -27,6 +27,7 @@ def norms_of(g: Factors) -> tuple[jax.Array, ...]:
     if g.are_rows:
         return g.d
     if g.are_tied:
+        # products x_t d_t^T and lookups e_r c_r^T are pieces of one matrix
         met, *d_and_c = factors.wide(g.x[0], *g.d)
         return (factors.union_norms(met, g.x[1], jnp.concatenate(d_and_c, 1), tables.TIED),)
 
@@ -69,6 +70,7 @@ class Kept(NamedTuple):
         if not isinstance(g, Factors | Weighted):
             return weights.weighted_sum(g, self.weight)
         if t.kind == "rows":
+            # sum_i weight_i sum_t e_(r_it) d_it^T
             return unseen(t.parts[0].view, tables.weighted_rows(
                 g.x[0], g.d[0], self.weight, t.parts[0].shape[0], self.clip))
         if t.kind == "tied":
@@ -86,6 +88,7 @@ class Kept(NamedTuple):
             return part.of_groups(
                 lambda x, d: factors.weighted_outer(x, d, self.weight, norm))(x, d)
 
+        # parts are different entries, so each is put where it belongs
         return placed([(row[0].view, of_part(*row)) for row in zip(
             t.parts, self.norms, *g, strict=True)], t.shape)
 
@@ -95,6 +98,7 @@ class Kept(NamedTuple):
         if not isinstance(g, Factors) or t.kind == "rows":
             return self
         if t.kind == "tied":
+            # of both kinds of pieces, with one norm
             x, d = factors.silenced(g.x[0], g.d[0], self.weight, self.norms[0])
             _, c = factors.silenced(g.x[0], g.d[1], self.weight, self.norms[0])
             return self._replace(g=Weighted((x, g.x[1]), (d, c)))

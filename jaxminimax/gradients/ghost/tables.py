@@ -56,6 +56,7 @@ def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
     d = jnp.where((rows < count)[:, None], d, 0)
     if rows.shape[0] == 1:
         return d
+    # for each lookup the number of the first one of the same row
     first = jnp.argmax(rows[:, None] == rows[None, :], 1)
     return jnp.einsum("ts,to->so", jax.nn.one_hot(first, rows.shape[0], dtype=d.dtype), d,
                       precision=EXACT)
@@ -82,20 +83,20 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
     def some(rows: jax.Array, left: jax.Array) -> PyTree:
         zeros = jnp.zeros((count, d.shape[-1]), jnp.int32)
         # word by word: lower ones have 20 bits, so that sums of 1024 cannot wrap around
-        found = jax.tree.map(lambda a: zeros.at[rows].add(a, mode="drop"), of(rounded(left, rows)))
-        return plus(found, of(zeros))
+        words = jax.tree.map(lambda a: zeros.at[rows].add(a, mode="drop"), of(rounded(left, rows)))
+        return plus(words, of(zeros))
 
     parts = [some(rows[i: i + _ROWS], left[i: i + _ROWS]) for i in range(0, rows.shape[0], _ROWS)
              ] if rows.shape[0] <= _UNROLLED * _ROWS else None
     if parts is not None:
         return functools.reduce(plus, parts)
-    whole = rows.shape[0] // _ROWS * _ROWS
+    in_blocks = rows.shape[0] // _ROWS * _ROWS
 
     def step(total: PyTree, these: Any) -> tuple[PyTree, None]:
         return plus(total, some(*these)), None
 
-    slices = tuple(a[:whole].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, left))
-    total = some(rows[whole:], left[whole:])
+    slices = tuple(a[:in_blocks].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, left))
+    total = some(rows[in_blocks:], left[in_blocks:])
     return jax.lax.scan(step, total, slices)[0]
 
 
@@ -121,11 +122,13 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
     rows, digits = rows.reshape(-1), limits.nmant + 1
     cut = digits - math.ceil(math.log2(2 * left.shape[0]))  # binary digits of a part
     longest = jnp.asarray(clip, d.dtype)  # no entry is longer, unless there is no clip
+    # units that are powers of two, or multiples of them would be rounded
     most = jnp.minimum(jnp.ceil(jnp.log2(longest)), limits.maxexp - 1)
     step = jnp.where(jnp.isfinite(longest), jnp.exp2(most), 1.0)
     parts = []
     for _ in range(-(-28 // max(cut, 4))):
         step = jnp.maximum(step * 2.0**-cut, limits.tiny)  # or nothing is left to divide by
+        # the next digits: multiples of a unit, whose sums are exact
         parts.append(jnp.round(left / step) * step)
         left = left - parts[-1]
     # side by side: sums added to each other are added up in one go by some compilers

@@ -45,6 +45,7 @@ class Part(NamedTuple):
     @property
     def numbers(self) -> int:
         """Of the factors and their Gram products, for each example."""
+        # x_t . x_s and d_t . d_s
         grams = 2 * self.rows**2 if self.rows > 1 else 0
         return self.groups * (self.rows * sum(self.shape) + grams)
 
@@ -223,6 +224,7 @@ def gathered(treatment: Treatment,
     looked = [factors(use) for use in treatment.uses if use.kind == "lookup"]
     if looked:
         rows, c = (jnp.concatenate(a) for a in zip(*looked, strict=True))
+        # equal rows at once, or their norm would be that of rows that differ
         c = merged(rows, c, treatment.parts[0].shape[0])
     if treatment.kind == "rows":
         return Factors((rows,), (c,))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jaxminimax.gradients.ghost.trace import Step
 
 # (kind, numbers, shape before); the numbers of a slice are starts, limits and strides
-View = tuple[tuple[str, tuple, tuple[int, ...]], ...]
+View = tuple[tuple[str, tuple[Any, ...], tuple[int, ...]], ...]
 
 
 def seen(view: View, x: Any) -> Any:
@@ -60,7 +60,7 @@ def is_partial(view: View) -> bool:
 
 def lifted(view: View, count: int) -> View:
     """The view of each of `count` parameters that are stacked along a new first axis."""
-    def more(kind: str, how: tuple) -> tuple:
+    def more(kind: str, how: tuple[Any, ...]) -> tuple[Any, ...]:
         if kind == "slice":
             return tuple((first, *rest) for first, rest in zip((0, count, 1), how, strict=True))
         return (count, *how) if kind == "reshape" else (0, *(i + 1 for i in how))
@@ -86,10 +86,10 @@ def placed(parts: Sequence[tuple[View, jax.Array]], shape: tuple[int, ...]) -> j
     """The array `shape` of which different parts are seen through different views, 0 elsewhere."""
     if len(parts) == 1 and not is_partial(parts[0][0]):
         return unseen(*parts[0])
-    made = jnp.zeros(shape, jnp.result_type(*(x for _, x in parts)))
+    array = jnp.zeros(shape, jnp.result_type(*(x for _, x in parts)))
     for view, x in parts:
-        made = _put(view, made, x.astype(made.dtype))
-    return made
+        array = _put(view, array, x.astype(array.dtype))
+    return array
 
 
 def entries(view: View, shape: tuple[int, ...]) -> np.ndarray:
@@ -154,6 +154,7 @@ def product(at: Path, step: "Step", me: int, view: View) -> Use | str:
     p, x = step.avals[me], step.avals[1 - me]
     free = tuple(i for i in range(p.ndim) if i not in (*mine, *batch[me]))
     its_free = tuple(i for i in range(x.ndim) if i not in (*its, *batch[1 - me]))
+    # batch axes number the matrices, contracted ones their rows, others their columns
     groups, k, o = (math.prod(p.shape[i] for i in axes) for axes in (batch[me], mine, free))
     t = math.prod(x.shape[i] for i in its_free)
     if not t * groups:
@@ -163,6 +164,7 @@ def product(at: Path, step: "Step", me: int, view: View) -> Use | str:
         x = met[0].transpose((*batch[1 - me], *its_free, *its)).reshape(grouped(groups, t, k))
         if me == 1:
             return x, d.reshape(grouped(groups, t, o))
+        # dot_general puts the free axes of its first operand first
         return x, jnp.swapaxes(d.reshape(grouped(groups, o, t)), -1, -2)
 
     view = as_matrices(view, p.shape, (*batch[me], *mine, *free), grouped(groups, k, o))
@@ -228,6 +230,7 @@ def folded(use: Use, at: Path, step: "Step", me: int, view: View) -> Use | None:
         return None
     if jnp.issubdtype(step.out.dtype, jnp.complexfloating) or sorted(use.shape) != sorted((k, o)):
         return None
+    # which entry of P M is which, to see whether the use reads it as it is or transposed
     number = np.arange(k * o).reshape((k, o) if me == 0 else (o, k))
     number = number if me == 0 else number.T
     its_entries = entries(use.view, step.out.shape)
