@@ -10,24 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxminimax import accounting, options
+from jaxminimax import accounting, mechanism, options
 from jaxminimax.accounting import answers, curve, profiles, stating
 from jaxminimax.accounting.statements import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.base.types import GroupProblem, Saddle
-from jaxminimax.mechanism import (
-    NEIGHBOURS,
-    GroupLosses,
-    Query,
-    RecordLosses,
-    Repeat,
-    Resolvent,
-    Selection,
-    Sequence,
-    leaves,
-    releases,
-)
 from jaxminimax.mechanism.description import Mechanism, check_noise
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.plans import plan
@@ -70,7 +58,7 @@ def _given(args: argparse.Namespace) -> list[Mechanism]:
 
 def _together(parts: list[Mechanism]) -> Mechanism:
     """All of it as one mechanism."""
-    return parts[0] if len(parts) == 1 else Sequence(parts=tuple(parts))
+    return parts[0] if len(parts) == 1 else mechanism.Sequence(parts=tuple(parts))
 
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
@@ -104,13 +92,13 @@ def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The privacy statement, and before it the same in plain words."""
     options.check_options(args)
     parts = _given(args)
-    allowed = releases(parts[0])
+    allowed = mechanism.releases(parts[0])
     whole = _together(parts)
     said = stating.state_of(whole, lambda spent: _stopped(parts, spent), args.delta,
                             neighbours=args.neighbours, allowed=allowed,
                             spent=allowed if args.spent is None else min(args.spent, allowed),
                             unit=args.unit, people=args.people,
-                            beside=lambda spent: sum(min(spent, releases(part))
+                            beside=lambda spent: sum(min(spent, mechanism.releases(part))
                                                      for part in parts[1:]))
     brief = profiles.briefly(whole, args.delta, neighbours=args.neighbours, people=args.people)
     said = dataclasses.replace(said, answers=brief.answers(profiles.STATED))
@@ -130,7 +118,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     if found.epsilon == float("inf"):
         proven = answers.proven_up_to(whole, args.delta, *how)
     if args.command == "epsilon" and args.spent is not None:
-        allowed = releases(made[0])
+        allowed = mechanism.releases(made[0])
         if args.spent < allowed:
             looking, _ = answers.odometer(lambda spent: _stopped(made, spent), allowed,
                                           args.spent, args.delta, *how)
@@ -163,13 +151,13 @@ def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
 
 def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
     """The noise multipliers, as fields of a record."""
-    parts: list[Any] = leaves(whole)
-    of_losses = (GroupLosses, RecordLosses, Selection)
+    parts: list[Any] = mechanism.leaves(whole)
+    of_losses = (mechanism.GroupLosses, mechanism.RecordLosses, mechanism.Selection)
     losses = [part for part in parts if isinstance(part, of_losses)]
     main, *others = (part for part in parts if not isinstance(part, of_losses))
-    query: Any = main.query if isinstance(main, Repeat) else main
+    query: Any = main.query if isinstance(main, mechanism.Repeat) else main
     per_player = {"": query.noise_multiplier}
-    if isinstance(query, Query):
+    if isinstance(query, mechanism.Query):
         players = check_noise(query)._asdict()
         per_player = {name: x for name, x in players.items() if x is not None}
     for other in others:
@@ -177,7 +165,7 @@ def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
     return {
         "algorithm": args.algorithm,
         "noise_multiplier": per_player if args.command == "calibrate" else None,
-        "displacement": noise_unit(query) if isinstance(query, Resolvent) else None,
+        "displacement": noise_unit(query) if isinstance(query, mechanism.Resolvent) else None,
         "effective_noise_multiplier": main.multiplier(),
         "losses_noise_multiplier": losses[0].multiplier() if losses else None,
         "losses_noise": losses[0].unit if losses else None,
@@ -187,7 +175,7 @@ def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
 def _how(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
     """Relation, people and sampling, as fields of a record."""
     return {"neighbours": args.neighbours, "people": args.people,
-            "sampling": " ".join(map(stating.describe, leaves(whole)))}
+            "sampling": " ".join(map(stating.describe, mechanism.leaves(whole)))}
 
 
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -270,7 +258,7 @@ def _add_plan(commands: Any) -> None:
          help="one of " + ", ".join(_PLANNED))
     flag("--epsilon", type=float, required=True, help="the target, positive")
     flag("--delta", type=float, required=True, help="of (epsilon, delta); well below 1/n")
-    flag("--neighbours", choices=NEIGHBOURS, default="replace_one",
+    flag("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
          help="what neighbouring data sets differ by (default: replace_one)")
     for name, (kind, text) in NUMBERS.items():
         if kind is bool:
@@ -341,11 +329,11 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     algorithm = ALGORITHMS[args.algorithm]
     planned = plan(algorithm, epsilon=args.epsilon, delta=args.delta,
                    neighbours=args.neighbours, **_numbers(args))
-    mechanism = algorithm.mechanism(planned.hyper)
+    described = algorithm.mechanism(planned.hyper)
     said = {"algorithm": args.algorithm,
-            "epsilon": accounting.epsilon(mechanism, args.delta, neighbours=args.neighbours),
+            "epsilon": accounting.epsilon(described, args.delta, neighbours=args.neighbours),
             "delta": args.delta, "neighbours": args.neighbours,
-            "sampling": " ".join(leaf.summary() for leaf in leaves(mechanism)),
+            "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
             "why": list(planned.why), "hyper": _plain(planned.hyper)}
     lines = [f"{name:28} {value:.6g}" if isinstance(value, float) else f"{name:28} {value}"

@@ -8,24 +8,10 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from jaxminimax import mechanism
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
 from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle
-from jaxminimax.mechanism import (
-    NEIGHBOURS,
-    PARAMETERS,
-    CorrelatedSums,
-    Difference,
-    GroupGradients,
-    GroupLosses,
-    GroupSolution,
-    Query,
-    Resolvent,
-    Sampling,
-    TreeSums,
-    Windows,
-    budget_split,
-)
 from jaxminimax.mechanism.factorisation import PrefixSums
 from jaxminimax.mechanism.resolvent import ASSUMES
 from jaxminimax.mechanism.sampling import choices
@@ -37,12 +23,12 @@ _SAMPLED = ("population", "batch", "sampling", "laplace", "laplace_noise_multipl
 # the options that go with each class of descriptions, and no others; the first one is needed, but
 # for `bands`
 OPTIONS: dict[type, tuple[str, ...]] = {
-    Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
-    Resolvent: _SAMPLED,
-    Windows: _SAMPLED,
-    GroupGradients: ("group_sizes", *_SAMPLED[1:]),
-    GroupSolution: ("group_sizes",),
-    TreeSums: ("bands",),
+    mechanism.Query: (*_SAMPLED, "share_w", "joint_clip", "bands"),
+    mechanism.Resolvent: _SAMPLED,
+    mechanism.Windows: _SAMPLED,
+    mechanism.GroupGradients: ("group_sizes", *_SAMPLED[1:]),
+    mechanism.GroupSolution: ("group_sizes",),
+    mechanism.TreeSums: ("bands",),
 }
 
 
@@ -137,10 +123,10 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
                  "and instead of a tree for ftrl and group_oco")
         add("--sampling", choices=tuple(choices()),
             help="default: full for gda and groups, poisson for the others")
-        add("--parameters", type=int, default=PARAMETERS, metavar="D",
+        add("--parameters", type=int, default=mechanism.PARAMETERS, metavar="D",
             help="most numbers of a release, which the grid is charged for "
-                 f"(default: {PARAMETERS})")
-        add("--neighbours", choices=NEIGHBOURS, default="replace_one",
+                 f"(default: {mechanism.PARAMETERS})")
+        add("--neighbours", choices=mechanism.NEIGHBOURS, default="replace_one",
             help="what neighbouring data sets differ by: one record is replaced by another, or is "
                  "present or counts as absent (default: replace_one, the stronger one)")
         add("--json", action="store_true", help="print JSON only")
@@ -239,60 +225,62 @@ def hyper_of(args: argparse.Namespace, z: float | None, laplace: float | None = 
     return hyper
 
 
-def _query(args: argparse.Namespace, z: Any, records: int) -> Query:
-    ratio = None if args.share_w is None else budget_split(w=args.share_w)
-    made = Query(clip=Saddle(1.0, 1.0), noise_multiplier=ratio, sampling=_sampling(args, records),
-                 population=records, joint=args.joint_clip, parameters=args.parameters,
-                 bands=1 if args.bands is None else args.bands)
+def _query(args: argparse.Namespace, z: Any, records: int) -> mechanism.Query:
+    ratio = None if args.share_w is None else mechanism.budget_split(w=args.share_w)
+    made = mechanism.Query(clip=Saddle(1.0, 1.0), noise_multiplier=ratio,
+                           sampling=_sampling(args, records),
+                           population=records, joint=args.joint_clip, parameters=args.parameters,
+                           bands=1 if args.bands is None else args.bands)
     if z is None:
         return made
     unit = made.with_noise(1.0)
     return unit.with_noise(z / unit.multiplier())  # z is that of both players combined
 
 
-def _windows(args: argparse.Namespace, z: Any, records: int) -> Windows:
+def _windows(args: argparse.Namespace, z: Any, records: int) -> mechanism.Windows:
     """Equal noise on anchors and differences, so that the cost is that of any length."""
     shared: Any = dict(sampling=_sampling(args, records), population=records,
                        parameters=args.parameters)
-    anchor = Query(clip=Saddle(1.0, 1.0), joint=True,
-                   noise_multiplier=None if z is None else Saddle(z, z), **shared)
-    return Windows(anchor=anchor, length=2,
-                   difference=Difference(lipschitz=1.0, noise_multiplier=z, **shared))
+    anchor = mechanism.Query(clip=Saddle(1.0, 1.0), joint=True,
+                             noise_multiplier=None if z is None else Saddle(z, z), **shared)
+    return mechanism.Windows(anchor=anchor, length=2,
+                             difference=mechanism.Difference(lipschitz=1.0, noise_multiplier=z,
+                                                             **shared))
 
 
-def _resolvent(args: argparse.Namespace, z: Any, records: int) -> Resolvent:
-    return Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
-                     diameter=args.diameter, noise_multiplier=z, population=records,
-                     sampling=_sampling(args, records), assumes=args.assumes,
-                     parameters=args.parameters)
+def _resolvent(args: argparse.Namespace, z: Any, records: int) -> mechanism.Resolvent:
+    return mechanism.Resolvent(bound=args.bound, prox=args.prox, lipschitz=args.lipschitz,
+                               diameter=args.diameter, noise_multiplier=z, population=records,
+                               sampling=_sampling(args, records), assumes=args.assumes,
+                               parameters=args.parameters)
 
 
-def _groups(args: argparse.Namespace, z: Any, records: int) -> GroupGradients:
+def _groups(args: argparse.Namespace, z: Any, records: int) -> mechanism.GroupGradients:
     sampling: Any = _sampling(args, records)
-    return GroupGradients(clip=1.0, noise_multiplier=z, sampling=sampling,
-                          sizes=tuple(args.group_sizes), parameters=args.parameters)
+    return mechanism.GroupGradients(clip=1.0, noise_multiplier=z, sampling=sampling,
+                                    sizes=tuple(args.group_sizes), parameters=args.parameters)
 
 
-def _solution(args: argparse.Namespace, z: Any, records: int) -> GroupSolution:
-    return GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=1.0, reg_w=1.0,
-                         reg_lam=1.0, noise_multiplier=z, sizes=tuple(args.group_sizes),
-                         phases=args.iterations, parameters=args.parameters)
+def _solution(args: argparse.Namespace, z: Any, records: int) -> mechanism.GroupSolution:
+    return mechanism.GroupSolution(lipschitz=1.0, bound=1.0, smooth=1.0, diameter=1.0, reg_w=1.0,
+                                   reg_lam=1.0, noise_multiplier=z, sizes=tuple(args.group_sizes),
+                                   phases=args.iterations, parameters=args.parameters)
 
 
 def _sums(args: argparse.Namespace, z: Any, records: int) -> PrefixSums:
     if args.bands is not None:
-        return CorrelatedSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
-                              bands=args.bands, parameters=args.parameters)
-    return TreeSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
-                    parameters=args.parameters)
+        return mechanism.CorrelatedSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
+                                        bands=args.bands, parameters=args.parameters)
+    return mechanism.TreeSums(clip=1.0, noise_multiplier=z, leaves=args.iterations,
+                              parameters=args.parameters)
 
 
 _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
-    Query: _query, Resolvent: _resolvent, GroupGradients: _groups, GroupSolution: _solution,
-    TreeSums: _sums, Windows: _windows}
+    mechanism.Query: _query, mechanism.Resolvent: _resolvent, mechanism.GroupGradients: _groups,
+    mechanism.GroupSolution: _solution, mechanism.TreeSums: _sums, mechanism.Windows: _windows}
 
 
-def _sampling(args: argparse.Namespace, records: int) -> Sampling:
+def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:
     """What its class makes of `--sampling` and `--batch`."""
     whole = args.group_sizes is not None or args.algorithm in WHOLE
     name = args.sampling or ("full" if whole else "poisson")
@@ -311,8 +299,8 @@ def _sampling(args: argparse.Namespace, records: int) -> Sampling:
     return choice.make(choice.batch(args.batch), records)
 
 
-def losses_beside(args: argparse.Namespace, laplace: float | None) -> GroupLosses:
+def losses_beside(args: argparse.Namespace, laplace: float | None) -> mechanism.GroupLosses:
     """The losses that are released beside an algorithm that has none of its own."""
     # the cost depends on the noise multiplier alone, not on the bound or the groups' size
-    return GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=laplace,
-                       times=args.iterations, noise=args.losses_noise)
+    return mechanism.GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=laplace,
+                                 times=args.iterations, noise=args.losses_noise)

@@ -28,8 +28,8 @@ ROUTES |= {f"notebooks/{p.name}": f"notebooks/{p.stem}.md"
            for p in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 ORIGINS = {place: name for name, place in ROUTES.items()}
 # modules that users hold names of, in the order of the reference
-FACES = ("problems", "metrics", "mechanism", "audit", "tables", "estimators", "placement",
-         "solvers", "noise")
+FACES = ("accounting", "problems", "metrics", "mechanism", "averaging", "schedules", "audit",
+         "tables", "estimators", "placement", "solvers", "noise", "types")
 LINK = re.compile(r"(?<=\]\()([^()\s]+)(?=\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 FORMULA = re.compile(r"(\$\$?)([^$]+)\1")
@@ -115,8 +115,8 @@ def formula(found: re.Match[str]) -> str:
 def reference() -> dict[str, str]:
     """Pages of the reference: a heading for every public name."""
     jmm = importlib.import_module("jaxminimax")
-    shown = {"jaxminimax": jmm} | {f"jaxminimax.{face}": importlib.import_module(
-        f"jaxminimax.{face}") for face in FACES}
+    shown = {"jaxminimax": jmm} | {f"jaxminimax.{face}": getattr(jmm, face, None) or (
+        importlib.import_module(f"jaxminimax.{face}")) for face in FACES}
     pages, known = {}, set()
     for module, held in shown.items():
         names = [name for name in dir(held) if callable(getattr(held, name))

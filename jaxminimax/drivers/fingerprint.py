@@ -287,7 +287,7 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
             "projection": _program(own, problem.project, z)}
 
 
-def _program(own: bytes, function: Callable, *arguments: Any) -> str:
+def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
     """Of a traced function: its equations, and the values of what it closes over."""
     traced = jax.make_jaxpr(function)(*arguments)
     return mark(own, plain(str(traced)).encode(), *(

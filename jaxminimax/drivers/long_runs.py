@@ -17,8 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxminimax.accounting import Ledger, statement
-from jaxminimax.accounting.books import RunMark
-from jaxminimax.accounting.ledger import Entry
+from jaxminimax.accounting.books import Entry, RunMark
 from jaxminimax.base import arguments, checks, own_files, types
 from jaxminimax.base.types import (
     Algorithm,

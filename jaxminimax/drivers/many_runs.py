@@ -123,7 +123,7 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
         return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem,
                                   observe, at_once, progress))
 
-    def single(key: jax.Array, hyper: Any) -> runs.Run:
+    def single(key: jax.Array, hyper: HyperT) -> runs.Run[StateT]:
         return runs.run(key, z, data, hyper, algorithm, problem, observe)
 
     return jax.vmap(jax.vmap(single, (0, None)), (0, 0))(keys, hypers)

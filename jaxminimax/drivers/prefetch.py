@@ -118,7 +118,7 @@ class Supply:
             marks=sent.marks, first=np.int32(first))), population=self._ahead.population,
             described=words)
 
-    def _start(self) -> tuple[tuple[int, int], Future] | None:
+    def _start(self) -> tuple[tuple[int, int], Future[Any]] | None:
         """Begins to gather the next share, on the other thread."""
         share = next(self._shares, None)
         if share is None:

@@ -77,7 +77,7 @@ class _Several(Description):
                 return [min(max(rounds - self.alone * (i > 0), 0), count)
                         for i, count in enumerate(counts)]
 
-            # a round that was begun counts
+            # a round that was begun counts: the fewest rounds that made so many releases
             rounds = bisect.bisect_left(range(self.alone + max(counts) + 1), spent,
                                         key=lambda r: sum(made(r)))
             done = [part.truncated(n) for part, n in zip(self._listed, made(rounds), strict=True)]
@@ -130,6 +130,7 @@ class Sequence(_Several):
 
     def charges(self, neighbours: str) -> tuple[Charge, ...]:
         """The sum, for every choice of places where the differing record may be."""
+        # a part has a charge for each place of the record; in a sequence every choice may be met
         rows = [part.charges(neighbours) for part in self._listed]
         if math.prod(map(len, rows)) > 1000:
             raise ValueError("A Sequence of Parallel mechanisms has more than 1000 combinations of "

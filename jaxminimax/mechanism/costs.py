@@ -197,7 +197,7 @@ class Charge(NamedTuple):
         is full more often than it is for one record. That matters only by P[no hit]; without
         replacement everything is charged `_SUBSTITUTES` times for it.
         """
-        found = people * self.failure
+        found = people * self.failure  # a union bound over k events, or k steps of a chain
         if people > 1:
             if any(loss.kind == "fixed" for loss, _ in self.losses):
                 found *= _SUBSTITUTES
@@ -231,18 +231,17 @@ def concrete(x: Any) -> float:
 
 def gaussian(times: int, z: float, unit: Unit = CLIP_NORM) -> Charge:
     """`times` releases of everything with real Gaussian noise of that multiplier."""
-    z = z * (2 / unit.moves)
+    z = z * (2 / unit.moves)  # over half of the sensitivity, as over a clip norm
+    # parameters add up in squares, mu^2 = sum of T (2 / z)^2; z = 0 has no noise at all
     return Charge(gaussian=math.inf if z == 0 else times / z**2)
 
 
-def laplace(times: int, z: float, unit: Unit = LOSS_BOUND) -> Charge:
-    """`times` releases of everything with real Laplace noise of that multiplier."""
-    return Charge(losses=((PrivacyLoss("laplace", z / unit.moves), times),))
-
-
-def selection(times: int, z: float, unit: Unit = SCORE) -> Charge:
-    """`times` indices of the largest of scores with Gumbel noise of one scale, that multiplier."""
-    return Charge(losses=((PrivacyLoss("selection", z / unit.moves), times),))
+def of_noise(unit: Unit, times: int, z: float) -> Charge:
+    """`times` releases of everything with real noise of that law and multiplier, over that unit."""
+    if unit.law == "gaussian":
+        return gaussian(times, z, unit)
+    kind = {"laplace": "laplace", "gumbel": "selection"}[unit.law]
+    return Charge(losses=((PrivacyLoss(kind, z / unit.moves), times),))
 
 
 def combined(multipliers: Iterable[float], joint: bool) -> float:
@@ -280,13 +279,16 @@ def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool 
     if z == 0:
         return z
     if unit.law == "gumbel":
+        # a score moves by 2^22 / z units, the rounding of the product, and one unit more
         return z / (1 + 2.0**-18 + z * 2.0**-MOST_BITS)
     if unit.law == "laplace":
+        # a loss moves by 2^L / z units, and by one more as it is rounded
         return z / (1 + z * 2.0**-grid_bits(z, PARAMETERS))
-    halves = 2 / unit.moves
-    eta = ETA
+    halves = 2 / unit.moves  # the grid's argument is over half of the sensitivity
+    eta = ETA  # what floating-point sums inside a block lose
     if slack is not None:
         slack = concrete(slack)
+        # rounding is a part slack / 64 of the sensitivity, and the length has 1 + slack of these
         eta = slack / (64 * (1 + slack))
     return charged_multiplier(halves * z, halves * (z if smallest is None else smallest),
                               parameters, absent=absent, eta=eta) / halves
@@ -305,6 +307,7 @@ def sampler_cost(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0)
     failure = near * DITHER_FAILURE
     if not exact:
         return Charge(failure=failure)
+    # each number is off by a factor, on both data sets, and has a tail outside of which that holds
     ratio = normals * noise.normal_ratio(MOST_BITS) + laplaces * noise.LAPLACE_RATIO
     tail = normals * noise.NORMAL_TAIL + laplaces * noise.LAPLACE_TAIL
     return Charge(failure=failure, law_error=tail, ratio=2 * ratio)
@@ -314,6 +317,7 @@ def price(leaf: Any, neighbours: str) -> Charge:
     """What one `Leaf` costs, rounding and the sampler of its noise included."""
     for x in jax.tree.leaves(leaf):
         concrete(x)  # one number each, or what is run is not what is described
+    # a law without noise has no sampler that could err
     z = leaf.effective_noise_multiplier(neighbours)
     return leaf.cost(z) if z == 0 else compose(leaf.cost(z), leaf.sampler_cost())
 

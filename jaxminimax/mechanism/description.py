@@ -260,14 +260,15 @@ class Leaf(Answered):
     def cost(self, z: float) -> Charge:
         """What it costs with noise on real numbers, of that multiplier."""
         facts = self.facts()
-        law = {"gaussian": costs.gaussian, "laplace": costs.laplace, "gumbel": costs.selection}
-        return law[facts.unit.law](facts.reads, z / facts.length, facts.unit)
+        # moved `length` times as far, noise is as good as a multiplier that is so much smaller
+        return costs.of_noise(facts.unit, facts.reads, z / facts.length)
 
     def sampler_cost(self) -> Charge:
         """What integer noise and rounding cost beside that."""
         facts = self.facts()
         if facts.exact is None:
             return Charge()
+        # only the numbers that a record may move count: others have one law on both data sets
         kind = "normals" if facts.unit.law == "gaussian" else "laplaces"
         return costs.sampler_cost(facts.exact, near=facts.near, **{kind: facts.numbers})
 

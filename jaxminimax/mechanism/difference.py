@@ -84,6 +84,7 @@ class Difference(OneRelease):
     @property
     def quotient(self) -> Query:
         """What is released and charged: differences over L times the distance, clipped at 1."""
+        # the joint clip at norm 1 of (g(z) - g(z')) / l; times l it is post-processing
         z = self.noise_multiplier
         return Query(clip=Saddle(1.0, 1.0), noise_multiplier=None if z is None else Saddle(z, z),
                      sampling=self.sampling, population=self.population, joint=True,
@@ -219,7 +220,7 @@ class Windows(Answered):
 
     def flattened(self) -> tuple[Leaf, ...]:
         """The anchors, and the differences if there are any."""
-        anchors = -(-self.rounds // self.length)
+        anchors = -(-self.rounds // self.length)  # rounded up: a window begins with its anchor
         kinds = (self.anchor, anchors), (self.difference, self.rounds - anchors)
         return tuple(Repeat(query=query, times=times, place=self.place)
                      for query, times in kinds if times)

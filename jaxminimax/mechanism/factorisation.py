@@ -95,6 +95,7 @@ def coefficients(bands: int) -> np.ndarray:
     them are as near to the series' as integers can be.
     """
     k = np.arange(1, bands)
+    # the series of (1 - x)^(1/2) is that of (1 - x)^(-1/2), whose terms these are, differenced
     sums = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
     found = np.diff(np.round(2.0**FRACTION * sums), prepend=0.0).astype(np.int32)
     found.setflags(write=False)
@@ -127,6 +128,7 @@ def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
     each of at most Q steps of it.
     """
     a = coefficients(min(bands, releases)) / 2.0**FRACTION  # exact
+    # c = 1 / r as power series: the recursion of a filter that one impulse is sent through
     column = scipy.signal.lfilter([1.0], a, np.eye(1, releases)[0])
     every = min(apart or releases, releases)
     # column t - every, t - 2 every, ... of the one at t
@@ -134,6 +136,7 @@ def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
     together = np.cumsum(padded, 0).ravel()[:releases]
     above = 1 + 2.0**-51 * (releases * (bands + 2) + 64)
     sums = np.cumsum(a)
+    # the noise of prefix sum t is zeta times the partial sums of r; their squares add up
     squares = np.square(np.concatenate([sums, np.full(releases - len(sums), sums[-1])]))
     variances = np.cumsum(squares)
     return Norms(*(float(x) * above for x in (
@@ -158,11 +161,13 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
     if z == 0 or bands == 1:
         return real
     known = norms(releases, bands, apart)
+    # lengths below are in units of the grid, of which noise has 2^L a deviation
     unit = 2.0 ** grid_bits(z if smallest is None else smallest, parameters)
     moved = known.column * 2 * unit / real  # H
     deviation = known.total * math.sqrt(2 * _U) / 2  # n
     spread = math.sqrt(parameters * known.trace) / 2 + deviation  # m + n
     if apart is None or apart >= releases:
+        # ||v||^2 <= H^2 + 2 n H + (m + n)^2, for a record of one leaf
         length = math.sqrt(moved * (moved + 2 * deviation) + spread**2)
     else:
         length = moved + spread

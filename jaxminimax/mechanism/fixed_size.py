@@ -82,10 +82,6 @@ class Full(Sampling):
         """A Gaussian mechanism, `times` times."""
         return gaussian(times, z)
 
-    def overflow(self, population: int) -> float:
-        """Every release fits."""
-        return 0.0
-
     def summary(self, times: int, population: int) -> str:
         """All of them."""
         return f"all {population} records, without sampling"
@@ -179,11 +175,8 @@ class Disjoint(Sampling):
 
     def charge(self, times: int, z: float, population: int) -> Charge:
         """A record is read once a pass."""
+        # the order of the rows is public, so nothing is amplified
         return gaussian(self.passes(times, population), z)
-
-    def overflow(self, population: int) -> float:
-        """Every release fits."""
-        return 0.0
 
     def summary(self, times: int, population: int) -> str:
         """With the number of passes."""
@@ -337,6 +330,7 @@ class FixedSize(Sampling):
         """A record against others that contribute the opposite."""
         one, rate = 1 / population, self.batch / population
         if self.replacement:
+            # a record is drawn Binomial(m, 1/n) times
             times = np.arange(self.batch + 1)
             return WorstCase(times.astype(float), scipy.stats.binom.pmf(times, self.batch, one),
                              self.batch, 1 - (1 - one) ** self.batch)
@@ -356,6 +350,7 @@ def _crowded(reads: float) -> float:
 
 def _one_draw(batch: int, population: int) -> tuple[float, float, float]:
     """Rate, failure and total variation of a release on rows that are drawn independently."""
+    # no row has more than 2^96 / n + 1 of the 2^96 numbers
     rate = (1 + population * 2.0**-96) / population * (1 + 2.0**-50)
     # on a mesh its slots are put in order, by numbers that may be equal
     return min(1.0, rate), _crowded(batch * rate) + tied(batch), batch * population * 2.0**-96
@@ -363,7 +358,7 @@ def _one_draw(batch: int, population: int) -> tuple[float, float, float]:
 
 def _one_subset(batch: int, population: int) -> tuple[float, float, float]:
     """Rate, failure and total variation of a release on a uniform subset."""
-    rate = batch / population * (1 + 2.0**-50)
+    rate = batch / population * (1 + 2.0**-50)  # m/n, and its rounding in float64
     room = room_for(batch, population)
     return min(1.0, rate), _crowded(rate) + room.failure(population), 0.0
 

@@ -90,6 +90,7 @@ def grid_bits(z: Any, parameters: int) -> Any:
 def _rounding(distance: float, parameters: int) -> float:
     """How much rounding adds to a distance in units of the grid."""
     root = math.sqrt(parameters)
+    # M = D + sqrt(d) / 255, and the smaller of both bounds of the module's docstring
     mean = distance + root / 255
     square = mean**2 + 2 * _T * mean + parameters / 4 + _T * root
     return min(root, math.sqrt(square) - distance)
@@ -113,7 +114,7 @@ def charged_multiplier(z: float, smallest: float, parameters: int, *, absent: bo
       absent: whether sums without the record are compared with.
       eta: error of a block's sum over the clip norm.
     """
-    units = 2.0 ** grid_bits(smallest, parameters) / z
+    units = 2.0 ** grid_bits(smallest, parameters) / z  # in a clip norm
     distance = (1 + 2 * eta) * units if absent else 2 * (1 + eta) * units
     moved = distance + _rounding(distance, parameters)
     return z * (units if absent else 2 * units) / moved

@@ -92,6 +92,7 @@ class GroupGradients(OneRelease):
         """One for each group where the record may be, of those that cost differently."""
         description.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
+        # groups of one size cost the same; a record may be in any
         queries = {(one := in_group(self, n)).population: one for n in self.populations()}
         return tuple(dict.fromkeys(
             costs.price(dataclasses.replace(repeat, query=one), neighbours)
@@ -232,6 +233,7 @@ class GroupLosses(Leaf):
 
     def deviation(self) -> float:
         """The standard deviation of the noise, over B / n_i."""
+        # of scale 1, Laplace noise has variance 2
         return self.multiplier() * (1.0 if self.gaussian else math.sqrt(2))
 
     def supports_group_privacy(self) -> bool:
@@ -245,6 +247,7 @@ class GroupLosses(Leaf):
 
     def facts(self) -> Facts:
         """A record moves one number of a release; losses are rounded one by one in any noise."""
+        # losses are in [0, B], so one mean moves by B / n_i, the unit, and not by twice as much
         return Facts(SENSITIVITY if self.gaussian else LOSS_BOUND, self.times, self.times,
                      numbers=self.times, repeats=True, records=sum(self.sizes),
                      noise=self.noise_multiplier, exact=self.exact, rounded=LOSS_BOUND)
@@ -318,6 +321,7 @@ class Selection(Leaf):
 
     def sampler_cost(self) -> Charge:
         """An index of nearly the softmax's law, see `noise.chosen`."""
+        # the factor counts on both data sets; the tail is the answer -1 after all turns
         return Charge(law_error=self.times * noise.choice_tail(len(self.sizes)),
                       ratio=2 * self.times * noise.CHOICE_RATIO)
 
@@ -373,6 +377,7 @@ class RecordLosses(Once):
 
     def facts(self) -> Facts:
         """A record is in one release, and moves one number."""
+        # whichever release reads it, the others have one law on both data sets
         return Facts(LOSS_BOUND, self.times, 1, numbers=1, noise=self.noise_multiplier,
                      exact=self.exact)
 

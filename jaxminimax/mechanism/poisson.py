@@ -118,10 +118,6 @@ class Poisson(Sampling):
         return Sample(*poisson_rows(keys.release, float(self.rate), population,
                                     *self._room(population)), True)
 
-    def overflow(self, population: int) -> float:
-        """0: samples are drawn until one fits."""
-        return 0.0
-
     def drawn_less(self, population: int) -> float:
         """s: every record is drawn with a probability between q (1 - s) and q."""
         return _seldom(float(self.rate), int(population), self.capacity)
@@ -200,6 +196,7 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
 @functools.lru_cache(maxsize=256)
 def _seldom(rate: float, population: int, capacity: int | None) -> float:
     """P[a sample with a given record does not fit], at least as likely as that any does not."""
+    # with the record among them: one more than the others must fit
     found, most = _slots(rate, population, capacity)
     return _short(rate, population, most, 0.0 if found.whole else lost(found.slots, population),
                   found.slots)

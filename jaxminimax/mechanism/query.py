@@ -135,6 +135,7 @@ class AdaptiveClip:
 
 def count_multiplier(query: Any) -> jax.Array:
     """z_b, float32 `[]`; 0 where a player has no noise."""
+    # z_P, in the floats that the release draws with
     z = [jnp.asarray(x, jnp.float32) for x in query.noise_multiplier if x is not None]
     smallest = jnp.min(jnp.stack(z))
     players = smallest
@@ -143,6 +144,7 @@ def count_multiplier(query: Any) -> jax.Array:
                                           for x in z))
     share = jnp.asarray(query.adaptive.share, jnp.float32)
     counts = query.adaptive.counts(query)
+    # z_b = z_P (k (1 - share) / share)^(1/2)
     return jnp.where(smallest == 0, 0.0, players * jnp.sqrt(counts * (1 - share) / share))
 
 
@@ -259,12 +261,14 @@ class Query(OneRelease):
         players = costs.combined(given, self.joint)
         if self.adaptive is None:
             return players
+        # 1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, and the counts have the share of it
         return players * math.sqrt(1 - concrete(self.adaptive.share))
 
     def cost(self, times: int, z: float) -> Charge:
         """By the sampling, unless noise is correlated."""
         if self.bands == 1 or z == 0:
             return self.sampling.charge(times, z, self.population)
+        # one Gaussian on all releases; the coarsest player's grid is counted for both
         smallest = min(map(concrete, jax.tree.leaves(description.check_noise(self))))
         return cost_of_passes(self.multiplier(), z, smallest, times, self.bands, self.parameters,
                               self.sampling.apart(self.population))

@@ -53,6 +53,7 @@ class OneRelease(abc.ABC):
     def facts(self, repeat: "Repeat") -> Facts:
         """Those of `repeat`: every number of every release is noised, and every sum rounded."""
         times, sampling = repeat.times, known_sampling(self.sampling)
+        # a record is in one part of the data, so `times` releases read it, not times * parts
         return Facts(
             costs.CLIP_NORM, times * repeat.parts, times, numbers=times * self.parameters,
             near=times * sampling.compared_pairs, repeats=True,
@@ -70,6 +71,7 @@ class OneRelease(abc.ABC):
         Raises:
           ValueError: for a relation that the sampling has no proof for, or on parts of the data.
         """
+        # parts of the data, and most samplings, have a proof for replaced records alone
         if repeat.parts > 1 or neighbours not in known_sampling(self.sampling).relations:
             description.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)

@@ -203,12 +203,14 @@ class Resolvent(OneRelease):
 
 def batch_lipschitz(query: Resolvent) -> Any:
     """Lipschitz constant s L of a sample's mean operator, however many records it holds."""
+    # the sum of more records than m is divided by m all the same
     return max(1.0, rows_read(query) / batch_size(query)) * query.lipschitz
 
 
 def modulus(query: Resolvent) -> Any:
     """mu, of strong monotonicity of the regularised problem: lambda + mu_0, or lambda - s L."""
     if query.assumes == "lipschitz":
+        # a clipped operator may fall as steeply as it is Lipschitz, never more
         return query.prox - batch_lipschitz(query)
     return query.prox + query.modulus
 
@@ -247,6 +249,7 @@ def rounding(query: Resolvent, size: Any) -> Any:
       query: the description.
       size: bound on the norms of what is computed with, up to the diameter.
     """
+    # |G| grows by `steep` over a distance; the mean is one running sum over the rows
     steep = split(query)[1] + modulus(query)
     mean = math.sqrt(rows_read(query)) * query.bound
     return 16 * 2.0**-52 * (steep * (size + query.diameter) + mean)
@@ -261,6 +264,7 @@ def noise_unit(query: Resolvent) -> Any:
     """
     sampling = known_sampling(query.sampling)  # which compares with the sum without a record?
     inexact = 1 if sampling.relations == (REPLACE_ONE,) and not sampling.compares_absent else 2
+    # residuals of both solutions: once in half of the sensitivity, twice in all of M / (m mu)
     mu = modulus(query)
     if query.assumes == "lipschitz":  # a difference, of which float32 descriptions lose some digits
         mu = mu - 2.0**-22 * query.prox

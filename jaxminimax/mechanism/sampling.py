@@ -229,12 +229,13 @@ class Sampling(abc.ABC):
         """
         return 0
 
-    @abc.abstractmethod
     def overflow(self, population: int) -> float:
         """P[a sample does not fit its capacity, or cannot be drawn], for one release, which is NaN.
 
-        A matter of utility. That it costs no privacy is part of the proof of `charge`.
+        A matter of utility: 0, every release fits, unless a class says otherwise. That it costs no
+        privacy is part of the proof of `charge`.
         """
+        return 0.0
 
     @abc.abstractmethod
     def summary(self, times: int, population: int) -> str:
@@ -353,6 +354,7 @@ def wide_scaled(words: jax.Array, population: int) -> tuple[jax.Array, jax.Array
         low, high = jnp.uint64(population & (2**32 - 1)), jnp.uint64(population >> 32)
         carry = jnp.zeros(words.shape[1:], jnp.uint64)
         for word in words.astype(jnp.uint64):
+            # schoolbook: one digit of 32 bits of U at a time, times both digits of n
             total = word * low + (carry & np.uint64(2**32 - 1))
             carry = word * high + (carry >> np.uint64(32)) + (total >> np.uint64(32))
         return _two_words(carry)

@@ -125,6 +125,7 @@ class Realised(NamedTuple):
         """q', rounded up; 1, which charges everybody as read, where the law is off by much."""
         if rate == 1 or not self.error < 0.1:
             return 1.0
+        # x = (1 + rho) / (1 - rho) - 1, by which the odds of being drawn grow
         more = math.expm1(math.log1p(self.error) - math.log1p(-self.error))
         # o/(1 + o) = q (1 + x) / (1 + q x) <= q + q (1 - q) x
         return min(1.0, (rate + rate * (1 - rate) * more) * (1 + 2.0**-50))
@@ -134,7 +135,7 @@ def ordinary(rate: float, population: int, most: int) -> tuple[int, int]:
     """The ends a and b, the least wide for which the others are charged at most `FAILURE`."""
     first, mass = masses(rate, population)
     whole, low, high = sum(mass), 0, min(most, population)
-    allowed = int(whole * FAILURE) // 4
+    allowed = int(whole * FAILURE) // 4  # four tails share it
     below = above = 0
     for k, x in enumerate(mass, first):
         below += x
@@ -176,8 +177,10 @@ def realised(rate: float, population: int, most: int, low: int, high: int,
 
     # falling outwards, the masses are least at the ends
     least = min(true(low), true(high))
+    # no mass is off by more than 2^(1-B) of all of them; the error is relative to the least one
     error = 2.0 ** (1 - bits) * (1 + 1e-6) * (whole / least) if least else math.inf
     outside = 0
+    # pi = P~[M < a] + P~[M <= a] + P~[M >= b] + P~[M > b], times 2^B
     if low > 0:
         outside += 2 * (1 << bits) - above(low - 1) - above(low)
     if high < min(most, population):

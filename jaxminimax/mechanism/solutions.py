@@ -148,6 +148,7 @@ class GroupSolution(Once):
 
     def facts(self) -> Facts:
         """A record is in one phase; a solution is rounded once more, where it is scaled."""
+        # phases read disjoint records: the whole run costs what one of them does
         return Facts(SENSITIVITY, self.phases, 1, numbers=self.parameters, near=1,
                      records=sum(self.sizes), noise=self.noise_multiplier,
                      parameters=self.parameters, exact=self.exact, slack=self.slack)
@@ -206,6 +207,7 @@ def exact_sensitivity(query: GroupSolution, reg_w: Any) -> Any:
     times as large.)
     """
     n = min(phase_sizes(query))
+    # the disc x^2 + y^2 <= a x + b y reaches to x = (a + (a^2 + b^2)^(1/2)) / 2
     a, b = 2 * query.lipschitz / (n * reg_w**0.5), query.bound / (2 * n * query.reg_lam**0.5)
     return (a + (a * a + b * b) ** 0.5) / (2 * reg_w**0.5)
 
@@ -239,6 +241,7 @@ def solution_rounding(query: GroupSolution, reg_w: Any, size: Any) -> Any:
         gradient = query.lipschitz * (1 + query.bound / query.reg_lam)
         return tiny * (gradient + solution_smooth(query, reg_w) * reach) / reg_w
     assert query.steps is not None
+    # a value's error is half of mu times a squared distance, hence the root
     steep = query.lipschitz + reg_w * query.diameter
     value = query.bound + query.diameter * steep + query.lipschitz * size
     # the value and its lower model, a sum over the steps
@@ -253,7 +256,7 @@ def solution_steps(query: GroupSolution) -> int:
     """
     most = 0
     for phase in range(query.phases):
-        reg_w = concrete(query.reg_w) * 2.0**phase
+        reg_w = concrete(query.reg_w) * 2.0**phase  # mu_t doubles in every phase
         lipschitz, diameter = map(concrete, (query.lipschitz, query.diameter))
         distance = concrete(query.slack) * concrete(exact_sensitivity(query, reg_w))
         # half of the distance, for a quarter may be lost to rounding

@@ -1,1 +1,1 @@
-"""The one door that numbers leave the data by."""
+"""Release functions: the only way that numbers leave the data."""

@@ -1,4 +1,4 @@
-"""The door that anchors and differences of operators leave by, one a round.
+"""Noisy anchors and differences of operators, one a round.
 
 A difference is the release of an ordinary `Query` on the quotients of `mechanism.difference`,
 times the public number that they were divided by.
@@ -26,8 +26,8 @@ class _Quotient:
     length: jax.Array
 
     def __call__(self, z: Saddle, example: PyTree, *key: jax.Array) -> Saddle:
-        here, there = (_wide(self.operator(point, example, *key)) for point in (z, self.before))
-        return jax.tree.map(lambda a, b: (a - b) / self.length.astype(a.dtype), here, there)
+        now, before = (_wide(self.operator(point, example, *key)) for point in (z, self.before))
+        return jax.tree.map(lambda a, b: (a - b) / self.length.astype(a.dtype), now, before)
 
 
 def _wide(z: PyTree) -> PyTree:

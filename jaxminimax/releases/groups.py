@@ -15,7 +15,7 @@ from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.releases import opening, operator_rng, reading
 from jaxminimax.releases.noisy_sums import noisy_sum
-from jaxminimax.releases.opening import Kind, Opened
+from jaxminimax.releases.opening import Opened
 from jaxminimax.releases.watch import watched
 
 
@@ -51,7 +51,7 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
     checks.scalars(group=group)
     if not jnp.issubdtype(jnp.result_type(group), jnp.integer):
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
-    opened = _opened(key, Kind.GROUP_GRADIENT, mechanism, spent, problem, w, data)
+    opened = _opened(key, mechanism, spent, problem, w, data)
     p = len(query.sizes)
     opened = opened.only_if((group >= 0) & (group < p))
     group = jnp.clip(group, 0, p - 1)
@@ -108,7 +108,7 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     if jnp.shape(v) != (p,) or not jnp.issubdtype(jnp.result_type(v), jnp.floating):
         raise ValueError(f"v must be one weight for each of {p} groups, got shape {jnp.shape(v)} "
                          f"and dtype {jnp.result_type(v)}.")
-    opened = _opened(key, Kind.MEAN, mechanism, spent, problem, w, data)
+    opened = _opened(key, mechanism, spent, problem, w, data)
     operator = operator_rng.operator_of(problem)
     s, r = shares(jnp.asarray(v, tree.float_dtype(opened.point.w)), query.sizes)
 
@@ -125,15 +125,15 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 
 
-def _opened(key: jax.Array, kind: Kind, mechanism: Repeat, spent: jax.Array,
-            problem: GroupProblem, w: PyTree, data: PyTree) -> Opened:
+def _opened(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: GroupProblem, w: PyTree,
+            data: PyTree) -> Opened:
     query = mechanism.query
     assert isinstance(query, GroupGradients)
     z = check_noise(query)
     checks.scalars(clip=query.clip, noise_multiplier=z)
     in_group(query, max(query.sizes)).check_own()
     reading.check_groups(data, query.sizes)
-    return opening.open_sum(key, kind, mechanism, spent, problem, Saddle(w, ()), data,
+    return opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data,
                             clip=Saddle(query.clip, None), noise_multiplier=Saddle(z, None),
                             axes=2, records=sum(query.sizes))
 

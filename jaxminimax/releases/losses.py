@@ -23,7 +23,7 @@ from jaxminimax.noise.floats import ROUNDING_MARGIN
 from jaxminimax.placement.shard_sums import each_record
 from jaxminimax.placement.sharding import Sharded
 from jaxminimax.releases import noisy_sums, opening, operator_rng, reading
-from jaxminimax.releases.opening import Kind, Opened
+from jaxminimax.releases.opening import Opened
 from jaxminimax.releases.reading import Place
 from jaxminimax.releases.watch import watched
 
@@ -62,7 +62,7 @@ def release_group_losses(key: jax.Array, mechanism: GroupLosses, spent: jax.Arra
     if not isinstance(mechanism, GroupLosses):
         raise ValueError(f"release_group_losses answers GroupLosses, got "
                          f"{type(mechanism).__name__}.")
-    opened = _opened(key, Kind.GROUP_LOSSES, mechanism, spent, problem, w, data)
+    opened = _opened(key, mechanism, spent, problem, w, data)
     each = _losses(opened, problem)
     noisy = _noisy_means(opened, each, mechanism.sizes, float_dtype(opened.point))
     if mechanism.only_argmax:
@@ -97,7 +97,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
       data: leaves `[p, n_max, ...]`, see `problems.by_group`; or spread over a mesh.
 
     Returns:
-      int32 `[]`; -1, which no door takes for a group, if `mechanism.times` releases were made
+      int32 `[]`; -1, which no release takes for a group, if `mechanism.times` releases were made
       before.
 
     Raises:
@@ -108,7 +108,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
     if not isinstance(mechanism, Selection):
         raise ValueError("release_group_index answers a Selection, or GroupLosses("
                          f"only_argmax=True), got {type(mechanism).__name__}.")
-    opened = _opened(key, Kind.SELECTION, mechanism, spent, problem, w, data)
+    opened = _opened(key, mechanism, spent, problem, w, data)
     each, z = _losses(opened, problem), check_noise(mechanism)
     below, argmax = in_float64(functools.partial(_scores, mechanism.sizes))(
         *jax.tree.map(jnp.asarray, (each, mechanism.bound, z)))
@@ -133,7 +133,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
       place: where the record is; no other release may read it.
 
     Returns:
-      `[]`, in at least float32; NaN once all releases are spent. A record that is not there, or
+      `[]`, in at least float32; NaN once all releases are spent. A record that does not exist, or
       whose loss is no number, counts as B.
 
     Raises:
@@ -143,8 +143,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     if not isinstance(mechanism, RecordLosses):
         raise ValueError(f"release_loss answers RecordLosses, got {type(mechanism).__name__}.")
     reading.check_place(data, place)
-    opened = opening.open_losses(key, Kind.RECORD_LOSS, mechanism, spent, problem, w, data,
-                                 axes=len(place))
+    opened = opening.open_losses(key, mechanism, spent, problem, w, data, axes=len(place))
     record, exists = reading.record_of(opened, place)
     loss = operator_rng.loss_of(problem)(opened.point, record)
     if jnp.shape(loss) != ():
@@ -154,10 +153,10 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     return opening.nan_if_refused(opened.answered, noisy[0])
 
 
-def _opened(key: jax.Array, kind: Kind, mechanism: GroupLosses | Selection, spent: jax.Array,
+def _opened(key: jax.Array, mechanism: GroupLosses | Selection, spent: jax.Array,
             problem: GroupProblem, w: PyTree, data: PyTree) -> Opened:
     reading.check_groups(data, mechanism.sizes)
-    return opening.open_losses(key, kind, mechanism, spent, problem, w, data,
+    return opening.open_losses(key, mechanism, spent, problem, w, data,
                                records=sum(mechanism.sizes))
 
 
@@ -193,15 +192,15 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
     """
     each, bound, z = widened((each, bound, z))
     losses = jnp.where(_present(each, sizes), _clipped_parts(each, bound), 0.0)
-    whole = jnp.round(losses * 2.0**_LOSS_BITS)
-    quiet = z == 0
+    integers = jnp.round(losses * 2.0**_LOSS_BITS)  # exact, and so are their sums
+    noiseless = z == 0
     share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
-    unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(quiet, 1.0, z) * ROUNDING_MARGIN)
-    score = jnp.round(jnp.sum(whole, -1) * (share * unit))
+    unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
+    score = jnp.round(jnp.sum(integers, -1) * (share * unit))
     below = jnp.minimum(jnp.max(score) - score, 2.0**30).astype(jnp.int32)
     means = jnp.sum(losses, -1) / np.array(sizes, np.float64)
     largest = jnp.where(means == jnp.max(means), np.arange(len(sizes), dtype=np.int32), len(sizes))
-    return below, jnp.where(quiet, jnp.min(largest), -1)
+    return below, jnp.where(noiseless, jnp.min(largest), -1)
 
 
 def _clipped_parts(each: jax.Array, bound: jax.Array) -> jax.Array:

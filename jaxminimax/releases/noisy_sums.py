@@ -51,7 +51,7 @@ class GridNoise(NamedTuple):
 
     @property
     def step(self) -> jax.Array:
-        """G = sigma / 2^L; 1 where there is no noise, and nothing is rounded."""
+        """The step g = sigma / 2^L; 1 where there is no noise, and nothing is rounded."""
         # the power by its bits: XLA's exp2 is off by up to nine parts in 2^24, and the margin for
         # rounding has four
         power = jax.lax.bitcast_convert_type((127 - self.log2_steps) << 23, jnp.float32)
@@ -88,11 +88,10 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
       rows: the most that a sum has.
       parameters: of the description, as for `scales`.
     """
-    quiet = [s.stddev == 0 for s in scale if s is not None]
+    noiseless = jnp.stack([s.stddev == 0 for s in scale if s is not None])
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
                 dither(fold_in(key, _DITHER), like), wide=rows > SHORT >> finer_bits(parameters))
-    return Rounding(grid, floats=jnp.any(jnp.stack(quiet)),
-                    integers=~jnp.all(jnp.stack(quiet)))
+    return Rounding(grid, floats=jnp.any(noiseless), integers=~jnp.all(noiseless))
 
 
 class Noisy(NamedTuple):
@@ -158,33 +157,40 @@ def added(sums: Sums, noise: Saddle, scale: Saddle, exact: bool,
     assert sums.integers is not None
 
     def leaf(total: Words, plain: jax.Array, noise: jax.Array, s: GridNoise) -> jax.Array:
-        unit = s.step.astype(plain.dtype)
-        if exact:
-            loud = as_float(total, noise, plain.dtype) * unit
+        step = s.step.astype(plain.dtype)
+        if exact:  # (I + X) g
+            noisy = as_float(total, noise, plain.dtype) * step
         else:  # the noise meets what is small of the sum first
-            high, low = (x * unit for x in parts(total, plain.dtype))
-            loud = high + (low + noise)
-        return jnp.where(s.stddev == 0, plain, loud) / jnp.asarray(size, plain.dtype)
+            high, low = (x * step for x in parts(total, plain.dtype))
+            noisy = high + (low + noise)
+        return jnp.where(s.stddev == 0, plain, noisy) / jnp.asarray(size, plain.dtype)
 
     return Saddle(*(None if s is None else jax.tree.map(
         lambda plain, total, e, s=s: leaf(total, plain, e, s), *x)
         for s, *x in zip(scale, sums.floats, sums.integers, noise, strict=True)))
 
 
+def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
+    """Numbers `[k]` in the shapes of the arrays of `like`, which have k together."""
+    leaves, treedef = jax.tree.flatten(like)
+    split, first = [], 0
+    for x in leaves:
+        split.append(numbers[first: first + x.size].reshape(x.shape))
+        first += x.size
+    return jax.tree.unflatten(treedef, split)
+
+
 def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
     """floor(2^L G) for every number, each player with its own L: floors of floors nest."""
-    known = [s for s in scale if s is not None]
-    leaves, treedef = jax.tree.flatten(like)
     most = finest(scale)
-    drawn = floored_normal(key, sum(x.size for x in leaves), most,
-                           jnp.any(jnp.stack([s.stddev != 0 for s in known])))
-    shifts = jax.tree.leaves(Saddle(*(None if s is None else jax.tree.map(
-        lambda _, s=s: most - s.log2_steps, x) for s, x in zip(scale, like, strict=True))))
-    noise, first = [], 0
-    for x, shift in zip(leaves, shifts, strict=True):
-        noise.append((drawn[first: first + x.size] >> shift).reshape(x.shape))
-        first += x.size
-    return jax.tree.unflatten(treedef, noise)
+    drawn = as_leaves(floored_normal(key, sum(x.size for x in jax.tree.leaves(like)), most,
+                                     jnp.any(jnp.stack([s.stddev != 0 for s in scale
+                                                        if s is not None]))),
+                      like)
+    # floor(2^L G) = floor(floor(2^most G) / 2^(most - L))
+    return Saddle(*(None if s is None else jax.tree.map(
+        lambda x, s=s: x >> most - s.log2_steps, player)
+        for s, player in zip(scale, drawn, strict=True)))
 
 
 def float_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
@@ -210,27 +216,24 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
       parameters: of the description.
       exact: as in `add_noise_and_normalise`.
     """
-    leaves, treedef = jax.tree.flatten(point)
-    if not leaves:
+    size = sum(x.size for x in jax.tree.leaves(point))
+    if not size:
         return point
     std = length * z * ROUNDING_MARGIN
     noise_key = fold_in(key, _NOISE)
     if not exact:
-        noise = gaussian(noise_key, point, std)
-        return jax.tree.map(jnp.add, point, noise)
+        return jax.tree.map(jnp.add, point, gaussian(noise_key, point, std))
     scale = GridNoise(std, jnp.asarray(grid_bits(z, parameters), jnp.int32))
-    drawn = floored_normal(noise_key, sum(x.size for x in leaves), scale.log2_steps, std != 0)
-    rows, first = jax.tree.leaves(dither(fold_in(key, _DITHER), point)), 0
-    blurry = []
-    for x, u in zip(leaves, rows, strict=True):
+
+    def leaf(x: jax.Array, u: jax.Array, noise: jax.Array) -> jax.Array:
+        # (floor(x / g) + [x / g is rounded up] + X + 1/2) g: X is a floor
         a = jnp.clip(x / scale.step, -(2.0**50), 2.0**50)
-        whole = jnp.floor(a)
-        up = a - whole > (u.astype(x.dtype) + 0.5) * 2.0**-8
-        noise = drawn[first: first + x.size].reshape(x.shape).astype(x.dtype)
-        loud = (whole + up + noise + 0.5) * scale.step
-        blurry.append(jnp.where(std == 0, x, loud))
-        first += x.size
-    return jax.tree.unflatten(treedef, blurry)
+        integer = jnp.floor(a)
+        up = a - integer > (u.astype(x.dtype) + 0.5) * 2.0**-8
+        return jnp.where(std == 0, x, (integer + up + noise.astype(x.dtype) + 0.5) * scale.step)
+
+    noise = as_leaves(floored_normal(noise_key, size, scale.log2_steps, std != 0), point)
+    return jax.tree.map(leaf, point, dither(fold_in(key, _DITHER), point), noise)
 
 
 def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: jax.Array,
@@ -253,11 +256,11 @@ def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: 
         drawn = (standard_normal if gaussian else standard_laplace)(key, shape, losses.dtype)
         return jnp.sum(losses, -1) + width * drawn
     bits = jnp.asarray(grid_bits(z, PARAMETERS), jnp.int32)
-    unit = GridNoise(width, bits).step
-    total = jnp.sum(jnp.round(jnp.minimum(losses / unit, 2.0**20)), -1)
+    step = GridNoise(width, bits).step
+    total = jnp.sum(jnp.round(jnp.minimum(losses / step, 2.0**20)), -1)
     if gaussian:
         noise = floored_normal(key, math.prod(shape), bits, width != 0).reshape(shape)
     else:
         noise = floored_laplace(key, shape) >> (MOST_BITS - bits)
-    loud = (total + noise + 0.5) * unit
-    return jnp.where(width == 0, jnp.sum(losses, -1), loud)
+    noisy = (total + noise + 0.5) * step  # the noise is a floor
+    return jnp.where(width == 0, jnp.sum(losses, -1), noisy)

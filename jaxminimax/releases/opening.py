@@ -38,10 +38,13 @@ _SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a rel
 
 
 class Kind(enum.IntEnum):
-    """What a release's key is for; descriptions of one kind are told apart by their places."""
+    """What a release's key is for; descriptions of one kind have different places.
+
+    That of a description is its `draws`.
+    """
 
     MEAN = 0  # clipped sums, and proximal points: a run repeats the one or the other
-    GROUP_GRADIENT = 1
+    ONE_GROUP = 1
     GROUP_LOSSES = 2
     GROUP_SOLUTION = 3
     LEAF = 4  # the rounding of a tree's leaf
@@ -71,6 +74,11 @@ def stream(kind: Kind, mechanism: Answered) -> int:
         raise ValueError(f"place must be in [0, {2**32 // _KINDS}), got {mechanism.place}: leave "
                          "it to Sequence and Parallel, which set it.")
     return int(kind) + _KINDS * mechanism.place
+
+
+def kind_of(mechanism: Answered) -> Kind:
+    """The kind of a description's releases."""
+    return Kind[mechanism.draws.upper().replace(" ", "_")]
 
 
 class Keys(NamedTuple):
@@ -214,13 +222,12 @@ class Opened:
         return dataclasses.replace(self, answered=self.answered & answered)
 
 
-def open_release(key: jax.Array, kind: Kind, mechanism: Answered, spent: jax.Array, point: PyTree,
+def open_release(key: jax.Array, mechanism: Answered, spent: jax.Array, point: PyTree,
                  data: PyTree, *, draws: bool = False, **sums: Any) -> Opened:
     """A release of whatever kind; what is particular to it was checked before.
 
     Args:
       key: root key of the run.
-      kind: of the release.
       mechanism: the description.
       spent: releases of it that were made before.
       point: where it is made.
@@ -233,24 +240,23 @@ def open_release(key: jax.Array, kind: Kind, mechanism: Answered, spent: jax.Arr
         threefry's.
     """
     within = within_budget(spent, mechanism.releases())
-    own = stream(kind, mechanism)
+    own = stream(kind_of(mechanism), mechanism)
     point, data = jax.tree.map(jnp.asarray, point), sharding.arrays(data)
     if sharding.is_spread(data):
         sharding.check_key(key)
-    key_data = operator_key_data(key, own, spent) if draws else None
-    return Opened(key, own, spent, mechanism, keys_of_release(key, own, spent), key_data, within,
-                  point, data, **sums)
+    return Opened(key, own, spent, mechanism, keys_of_release(key, own, spent),
+                  operator_key_data(key, own, spent) if draws else None, within, point, data,
+                  **sums)
 
 
-def open_sum(key: jax.Array, kind: Kind, mechanism: Any, spent: jax.Array,
-             problem: Problem | GroupProblem, z: Saddle, data: PyTree, *, clip: Saddle,
-             noise_multiplier: Saddle, joint: bool = False, axes: int = 1, records: int = 0,
+def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem | GroupProblem,
+             z: Saddle, data: PyTree, *, clip: Saddle, noise_multiplier: Saddle,
+             joint: bool = False, axes: int = 1, records: int = 0,
              counts: int | None = None) -> Opened:
     """A release of a sum of clipped operators at z.
 
     Args:
       key: root key of the run.
-      kind: of the release.
       mechanism: the description.
       spent: releases of it that were made before.
       problem: `operator` is used, and whether it draws.
@@ -281,19 +287,18 @@ def open_sum(key: jax.Array, kind: Kind, mechanism: Any, spent: jax.Array,
     clipped = dataclasses.replace(
         clipped_sum(operator_rng.operator_of(problem), clip, joint=joint),
         counted=counts is not None)
-    opened = open_release(key, kind, mechanism, spent, z, data, draws=problem.random,
-                          clipped=clipped, noise_multiplier=noise_multiplier)
-    check_size(opened.like, query.parameters, counts or 0)
-    return opened
+    check_size([x for c, x in zip(clip, z, strict=True) if c is not None], query.parameters,
+               counts or 0)
+    return open_release(key, mechanism, spent, z, data, draws=problem.random, clipped=clipped,
+                        noise_multiplier=noise_multiplier)
 
 
-def open_losses(key: jax.Array, kind: Kind, mechanism: Any, spent: jax.Array,
-                problem: GroupProblem, w: PyTree, data: PyTree, *, axes: int = 2,
-                records: int = 0) -> Opened:
+def open_losses(key: jax.Array, mechanism: Any, spent: jax.Array, problem: GroupProblem, w: PyTree,
+                data: PyTree, *, axes: int = 2, records: int = 0) -> Opened:
     """A release of what is computed of clipped losses at w; arguments as of `open_sum`."""
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
     record_isolation.check_loss(problem, w, data, axes, records)
-    return open_release(key, kind, mechanism, spent, w, data, draws=problem.random)
+    return open_release(key, mechanism, spent, w, data, draws=problem.random)
 
 
 def check_size(like: PyTree, num_coordinates: int, extra: int = 0) -> None:
@@ -308,7 +313,7 @@ def check_size(like: PyTree, num_coordinates: int, extra: int = 0) -> None:
       ValueError: naming both.
     """
     tree.refuse_complex(like, "z")
-    size = extra + sum(x.size for x in jax.tree.leaves(like))
+    size = extra + sum(map(jnp.size, jax.tree.leaves(like)))
     if size > num_coordinates:
         raise ValueError(f"A release has {size} numbers, but its description is charged for "
                          f"parameters={num_coordinates}: give the query parameters={size} or "

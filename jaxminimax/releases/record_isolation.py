@@ -52,7 +52,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       note with the record's shapes.
 
     Raises:
-      ValueError: naming what was found and the way out; for arithmetic that is not sound.
+      ValueError: naming what reads other records and the way out; for arithmetic that is not sound.
     """
     checks.exact_arithmetic()
     rows, lead = _records(data, axes)
@@ -70,8 +70,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
         error.add_note(f"This was raised on one record of shapes {jax.tree.map(np.shape, record)}, "
                        f"at a point of shapes {jax.tree.map(np.shape, point)}.")
         raise
-    for equation in programs.equations(traced):
-        _check_equation(equation)
+    _check_equations(programs.equations(traced))
     own = {length for x in jax.tree.leaves((point, record)) for length in np.shape(x)}
     lengths = {n for n in (records, *_lengths(data, rows, axes)) if n >= _TELLING} - own
     for x in programs.constants(traced):
@@ -117,7 +116,7 @@ def check_constants(program: Any, data: PyTree) -> None:
 
 
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
-    """The rows that are there, and how many of their leading axes number them."""
+    """The rows, and how many of their leading axes number them."""
     if isinstance(data, Window):
         return data.rows, 2 + (data.mesh is not None)
     return (data.rows if isinstance(data, Sharded) else data), axes
@@ -125,39 +124,42 @@ def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
 
 def _lengths(data: PyTree, rows: PyTree, axes: int) -> set[int]:
     """Lengths of an array with one number, or more, for each record."""
-    found = {data.population} if isinstance(data, Window | Sharded) else set()
+    lengths = {data.population} if isinstance(data, Window | Sharded) else set()
     if not isinstance(data, Window):
         for x in jax.tree.leaves(rows):
             shape = np.shape(x)[:axes]
-            found |= {shape[-1], math.prod(shape)}
-    return found
+            lengths |= {shape[-1], math.prod(shape)}
+    return lengths
 
 
-def _check_equation(equation: Any) -> None:
-    name, params = equation.primitive.name, equation.params
-    if name == "custom_vmap_call" and not _is_ours(params.get("rule")):
-        raise ValueError("The operator calls a function with a batching rule of its own "
-                         "(custom_vmap), which is handed all records of a batch at once: write it "
-                         "for one record, without custom_vmap or sequential_vmap.")
-    if name in _HOST and params.get("vmap_method") not in _ONE_BY_ONE:
-        raise ValueError(f"The operator calls the host ({name}) with vmap_method="
-                         f"{params['vmap_method']!r}, which hands it all records of a batch at "
-                         "once: use vmap_method='sequential'.")
-    if name in _OF_ALL or any("rbg" in str(getattr(x.aval, "dtype", "")) for x in (
-            *equation.invars, *equation.outvars)):
-        raise ValueError("The operator draws from a key of a device's own generator (rbg), which "
-                         "draws for all records of a batch at once, from the first one's key: use "
-                         "impl='threefry2x32', or a problem with random=True.")
-    named = [x for key in ("axes", "axis_name") for x in _each(params.get(key, ()))
-             if not isinstance(x, int | np.integer)]
-    if named:
-        raise ValueError(f"The operator uses the collective {name} over {named}, so it reads what "
-                         "other records or runs compute: write it for one record, without axis "
-                         "names.")
-
-
-def _each(value: Any) -> tuple:
-    return tuple(value) if isinstance(value, tuple | list) else () if value is None else (value,)
+def _check_equations(equations: list) -> None:
+    """One pass over a traced program, since every round of a run is checked when it is traced."""
+    for equation in equations:
+        name, params = equation.primitive.name, equation.params
+        if name == "custom_vmap_call" and not _is_ours(params.get("rule")):
+            raise ValueError("The operator calls a function with a batching rule of its own "
+                             "(custom_vmap), which is handed all records of a batch at once: write "
+                             "it for one record, without custom_vmap or sequential_vmap.")
+        if name in _HOST and params.get("vmap_method") not in _ONE_BY_ONE:
+            raise ValueError(f"The operator calls the host ({name}) with vmap_method="
+                             f"{params['vmap_method']!r}, which hands it all records of a batch at "
+                             "once: use vmap_method='sequential'.")
+        of_all = name in _OF_ALL
+        for x in (*equation.invars, *equation.outvars):
+            of_all = of_all or "rbg" in str(getattr(x.aval, "dtype", ""))
+        if of_all:
+            raise ValueError("The operator draws from a key of a device's own generator (rbg), "
+                             "which draws for all records of a batch at once, from the first one's "
+                             "key: use impl='threefry2x32', or a problem with random=True.")
+        named = []  # axes of a vmap or a mesh; those of the record's own arrays are numbers
+        for axes in (params.get("axes"), params.get("axis_name")):
+            for x in axes if isinstance(axes, tuple | list) else (axes,):
+                if x is not None and not isinstance(x, int | np.integer):
+                    named.append(x)
+        if named:
+            raise ValueError(f"The operator uses the collective {name} over {named}, so it reads "
+                             "what other records or runs compute: write it for one record, without "
+                             "axis names.")
 
 
 def _is_ours(rule: Any) -> bool:
@@ -176,13 +178,13 @@ def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int) -> No
     grouped = axes > 1 and math.prod(shape[:axes]) >= _TELLING and any(
         shape[:axes] == np.shape(leaf)[:axes] for leaf in leaves)
     if same or grouped or shape[0] in lengths:
-        what = "one of the data's own arrays" if same else "as many rows as the data have records"
+        what = ("one of the data's own arrays" if same else
+                "which has as many rows as the data have records")
         raise ValueError(
-            f"The operator closes over an array of shape {shape}, "
-            f"{what if same else 'which has ' + what}: what it reads of other records is not "
-            "clipped, and not charged. Make it a part of the record, or release it first. An array "
-            "that is public, and has this length by chance, can be given another leading axis: "
-            "close over array[None] and read [0] of that inside.")
+            f"The operator closes over an array of shape {shape}, {what}: what it reads of other "
+            "records is not clipped, and not charged. Make it a part of the record, or release it "
+            "first. An array that is public, and has this length by chance, can be given another "
+            "leading axis: close over array[None] and read [0] of that inside.")
 
 
 def _equal(x: Any, leaf: Any) -> bool:

@@ -39,9 +39,9 @@ from jaxminimax.mechanism.solutions import (
 from jaxminimax.placement import gather_rows
 from jaxminimax.placement.sharding import Sharded, refuse_ahead
 from jaxminimax.releases import noisy_sums, opening, operator_rng, reading, record_isolation
-from jaxminimax.releases.opening import Kind
 from jaxminimax.releases.watch import watched
-from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation
+from jaxminimax.solvers import Regularised, certify, groups, operator_extrapolation, saddle
+from jaxminimax.solvers.saddle import never_fails
 
 _NOISE, _SOLVER = 1, 2  # what the noise key of a release is folded with
 _CONSTANTS = ("lipschitz", "bound", "diameter", "smooth")  # of a problem, that privacy rests on
@@ -103,11 +103,11 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
     reading.check_parts(data, mechanism)
     operator_rng.refuse(problem, "A certified solution")
     record_isolation.check(problem.operator, z, data)
-    opened = opening.open_release(key, Kind.MEAN, mechanism, spent, z, data)
+    opened = opening.open_release(key, mechanism, spent, z, data)
     opening.check_size(opened.point, query.parameters)
-    mesh, valid = None, None  # type: Mesh | None, jax.Array | None
+    mesh = opened.data.mesh if isinstance(opened.data, Sharded) else None
+    valid: jax.Array | None
     if isinstance(opened.data, Sharded):
-        mesh = opened.data.mesh
         sample, _ = reading.sample_on_mesh(opened)
         batch, valid = _spread(opened.data, sample)
     else:
@@ -127,10 +127,8 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
                                      (batch, valid), mesh)
         certain &= _resolvent_never_fails(query, steps, wide, problem.project(wide))
         # v + N(0, (z * noise unit)^2 I)
-        blurry = noisy_sums.add_noise_to_point(fold_in(key, _NOISE), v, noise_unit(query),
-                                            check_noise(query), query.parameters, query.exact)
-        return opening.nan_if_refused(certain, jax.tree.map(
-            lambda a, x: a.astype(at_least_float32(x.dtype)), blurry, z))
+        return _noisy(fold_in(key, _NOISE), v, certain, noise_unit(query), check_noise(query),
+                      query, z)
 
     g = with_key_in_float64(answer, opened.keys.noise, query, part, each, opened.point, batch,
                             valid)
@@ -172,7 +170,7 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
     count = rows_read(query)
     todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)
     start = problem.project(z)
-    lost = rounding(query, _norm(z) + _norm(start))
+    lost = rounding(query, saddle.norm(z) + saddle.norm(start))
     wanted = query.slack * query.bound / size - lost
     if query.solver is not None:
         guess = problem.project(query.solver(key, todo, wanted))
@@ -180,13 +178,13 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
         start = jax.tree.map(lambda a, b: jnp.where(finite, a, b), guess, start)
         # a little less than wanted, so that the same certificate computed again cannot fail
         steps = jnp.where(certify(todo, start).residual <= 0.99 * wanted, 0, steps)
-    found = certify(todo, operator_extrapolation(todo, start, steps))
-    return found.point, found.residual <= wanted
+    solution = certify(todo, operator_extrapolation(todo, start, steps))
+    return solution.point, solution.residual <= wanted
 
 
 def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
                            start: Saddle) -> jax.Array:
-    """Whether no certificate can fail, see `_certain`; the host's is `certifying_steps`."""
+    """Whether no certificate can fail, see `never_fails`; the host's is `certifying_steps`."""
     residual, (_, lipschitz) = query.slack * query.bound / batch_size(query), split(query)
 
     def needed(residual: Any) -> jax.Array:
@@ -195,8 +193,8 @@ def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
         return ((math.log(2.0) + 2 * (jnp.log(query.diameter) - jnp.log(accuracy)))
                 / jnp.log1p(modulus(query) / lipschitz))
 
-    lost = rounding(query, _norm(z) + _norm(start))
-    return (modulus(query) > 0) & _certain(residual, lost, steps, needed)
+    lost = rounding(query, saddle.norm(z) + saddle.norm(start))
+    return (modulus(query) > 0) & never_fails(residual, lost, steps, needed)
 
 
 # --- solutions on fresh records of all groups ---
@@ -253,7 +251,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     sizes = mechanism.sizes
     reading.check_groups(data, sizes)
     record_isolation.check(problem.loss, w, data, 2, sum(sizes))
-    opened = opening.open_release(key, Kind.GROUP_SOLUTION, mechanism, spent, w, data)
+    opened = opening.open_release(key, mechanism, spent, w, data)
     opening.check_size(opened.point, mechanism.parameters)
     data = opened.data
     each = np.array(phase_sizes(mechanism))[:, None]
@@ -299,18 +297,15 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         centre = project(point)
         lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))
         wanted = query.slack * exact_sensitivity(query, reg_w) - lost
-        found = _solve(query, reg_w, risks, project, centre, wanted)
-        certain = (found.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
+        solution = _solve(query, reg_w, risks, project, centre, wanted)
+        certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
                                                                     lost)
         # u + noise; the description's multiplier is over all of what replacing a record may do
-        blurry = noisy_sums.add_noise_to_point(
-            key, unravel(found.point), solution_length(query, reg_w) / 2, 2 * check_noise(query),
-            query.parameters, query.exact)
-        return opening.nan_if_refused(certain, jax.tree.map(
-            lambda a, x: a.astype(at_least_float32(x.dtype)), blurry, w))
+        return _noisy(key, unravel(solution.point), certain, solution_length(query, reg_w) / 2,
+                      2 * check_noise(query), query, w)
 
-    solution = with_key_in_float64(answer, opened.keys.noise, spent, mechanism, opened.point, batch)
-    return opening.nan_if_refused(opened.answered, solution)
+    noisy = with_key_in_float64(answer, opened.keys.noise, spent, mechanism, opened.point, batch)
+    return opening.nan_if_refused(opened.answered, noisy)
 
 
 def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], jax.Array],
@@ -337,7 +332,7 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
 
 def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
                           lost: jax.Array) -> jax.Array:
-    """Whether no certificate can fail, see `_certain`, nor the problem be uncovered."""
+    """Whether no certificate can fail, see `never_fails`, nor the problem be uncovered."""
     def needed(distance: Any) -> jax.Array:
         if query.smooth is None:
             # (2 (L + mu M) / (mu a))^2 subgradient steps
@@ -348,7 +343,7 @@ def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: Group
         # accelerated steps: ln(8 l start / (mu a)^2) / -ln(1 - (mu / l)^(1/2))
         return (jnp.log(start) - 2 * jnp.log(reg_w * distance) + jnp.log(8 * smooth)) / fall
 
-    good = _certain(query.slack * exact_sensitivity(query, reg_w), lost, query.steps,
+    good = never_fails(query.slack * exact_sensitivity(query, reg_w), lost, query.steps,
                             needed)
     for name in _CONSTANTS:
         if getattr(query, name) is not None:  # but for rounding to float32
@@ -375,6 +370,14 @@ def _check_covered(query: GroupSolution, problem: GroupProblem) -> None:
 # --- certificates ---
 
 
+def _noisy(key: jax.Array, point: PyTree, certain: jax.Array, length: jax.Array, z: jax.Array,
+           query: Resolvent | GroupSolution, like: PyTree) -> PyTree:
+    """A float64 point plus noise, in at least float32; NaN without a certificate."""
+    noisy = noisy_sums.add_noise_to_point(key, point, length, z, query.parameters, query.exact)
+    return opening.nan_if_refused(certain, jax.tree.map(
+        lambda a, x: a.astype(at_least_float32(x.dtype)), noisy, like))
+
+
 def _check_float64(point: PyTree, **functions: Callable[[PyTree], PyTree] | None) -> None:
     """Refuses functions of a problem that round a float64 point to less.
 
@@ -386,24 +389,3 @@ def _check_float64(point: PyTree, **functions: Callable[[PyTree], PyTree] | None
                 x.dtype != jnp.float64 for x in jax.tree.leaves(jax.eval_shape(function, point))):
             raise ValueError(f"problem.{name} answers in less than float64 at a float64 point: the "
                              "certificate of a solution needs the point's own dtype.")
-
-
-def _certain(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
-                needed: Callable[[Any], jax.Array]) -> jax.Array:
-    """Whether no certificate can fail, for any data: a function of public numbers alone.
-
-    The host has checked the same, but not descriptions that were traced. It aims at half of the
-    accuracy; numbers may have been rounded since, so a twentieth more counts as half.
-
-    Args:
-      accuracy: what is to be certified.
-      lost: what rounding may hide from a certificate; at most a quarter of `accuracy`.
-      steps: of the solver.
-      needed: steps that are proven to reach an accuracy.
-    """
-    return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(needed(0.55 * accuracy)))
-
-
-def _norm(z: PyTree) -> jax.Array:
-    """The Euclidean norm of all numbers together."""
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(z)))

@@ -91,7 +91,7 @@ def release_leaf(key: jax.Array, mechanism: PrefixSums, spent: jax.Array, proble
     checks.scalars(clip=clip, noise_multiplier=z_clip)
     reading.check_place(data, place)
     opened = opening.open_sum(
-        key, Kind.LEAF, mechanism, spent, problem, z, data, clip=Saddle(clip, clip),
+        key, mechanism, spent, problem, z, data, clip=Saddle(clip, clip),
         noise_multiplier=Saddle(z_clip, z_clip), joint=True, axes=len(place))
     # g_t + N_t - N_{t-1}
     noise = (correlated_noise_of(opened, Kind.INNOVATION) if isinstance(mechanism, CorrelatedSums)
@@ -181,18 +181,17 @@ def _over_window(spent: jax.Array, bands: int, start: PyTree,
 
 def _weights(lag: jax.Array, table: jax.Array) -> jax.Array:
     """A release's coefficient; 0 outside of the bands."""
-    there = (lag >= 0) & (lag < table.shape[0])
-    return jnp.where(there, table[jnp.clip(lag, 0, table.shape[0] - 1)], 0)
+    inside = (lag >= 0) & (lag < table.shape[0])
+    return jnp.where(inside, table[jnp.clip(lag, 0, table.shape[0] - 1)], 0)
 
 
 def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
               scale: Saddle) -> Saddle:
-    leaves, treedef = jax.tree.flatten(like)
-    size, rows = sum(x.size for x in leaves), min(TOGETHER, bands)
+    size, rows = sum(x.size for x in jax.tree.leaves(like)), min(TOGETHER, bands)
     most = noisy_sums.finest(scale)
     wanted = jnp.any(jnp.stack([s.stddev != 0 for s in scale if s is not None]))
-    known = coefficients(bands)
-    table = jnp.asarray(known).at[0].set(0)
+    weights = coefficients(bands)
+    table = jnp.asarray(weights).at[0].set(0)
     shift = jnp.concatenate([jnp.full(x.size, most - s.log2_steps) for s, player in zip(
         scale, like, strict=True) if s is not None for x in jax.tree.leaves(player)])
 
@@ -210,14 +209,11 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
     uniform = random_words(opening.keys_of_release(key, stream, spent).sample, (size,))
     uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
     # half of the sum of the coefficients in use: the means of zeta are -1/2
-    half = jnp.asarray((known.cumsum() - known[0]) >> 1, jnp.int32)[jnp.clip(spent, 0, bands - 1)]
+    halves = jnp.asarray((weights.cumsum() - weights[0]) >> 1, jnp.int32)
+    half = halves[jnp.clip(spent, 0, bands - 1)]
     # floors of floors nest
     mixed = (high + ((low + uniform + half) >> _HALF)) >> (FRACTION - _HALF)
-    found, first = [], 0
-    for x in leaves:
-        found.append((now + mixed)[first: first + x.size].reshape(x.shape))
-        first += x.size
-    return jax.tree.unflatten(treedef, found)
+    return noisy_sums.as_leaves(now + mixed, like)
 
 
 def _floats(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,

@@ -118,7 +118,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
         if norm is not None:
             arguments.floats(getattr(z, name), f"z.{name}")
     opened = opening.open_sum(
-        key, Kind.MEAN, mechanism, spent, problem, z, data, clip=clip,
+        key, mechanism, spent, problem, z, data, clip=clip,
         noise_multiplier=check_noise(query), joint=query.joint,
         counts=None if query.adaptive is None else query.adaptive.counts(query))
     noise = stream.correlated_noise_of(opened, Kind.MEAN_INNOVATION) if query.bands > 1 else None

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxminimax.base.types import Algorithm, PyTree
 
-Door = TypeVar("Door", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Seen(NamedTuple):
@@ -55,25 +55,25 @@ _NUMBERS: ContextVar[list[Numbered] | None] = ContextVar("numbers", default=None
 _COUNTED = jax.make_user_context()
 
 
-def watched(door: Door) -> Door:
+def watched(function: Function) -> Function:
     """Records calls of a release function `(key, mechanism, spent, ...)`, but none inside it."""
-    return _watched(door, lambda value: value)
+    return _watched(function, lambda value: value)
 
 
-def watched_pair(door: Door) -> Door:
+def watched_pair(function: Function) -> Function:
     """`watched` for a function that returns a pair; it records the first entry, the noisy sum."""
-    return _watched(door, lambda value: value[0])
+    return _watched(function, lambda value: value[0])
 
 
-def _watched(door: Door, shown: Callable[[Any], PyTree]) -> Door:
-    @functools.wraps(door)
+def _watched(function: Function, shown: Callable[[Any], PyTree]) -> Function:
+    @functools.wraps(function)
     def release(key: jax.Array, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
         seen = _SEEN.get()
         if seen is None:
-            return door(key, mechanism, spent, *args, **how)
+            return function(key, mechanism, spent, *args, **how)
         token = _SEEN.set(None)
         try:
-            value = door(key, mechanism, spent, *args, **how)
+            value = function(key, mechanism, spent, *args, **how)
         finally:
             _SEEN.reset(token)
         seen.append(Seen(mechanism, spent, shown(value), _program()))
@@ -213,8 +213,8 @@ def check_numbers(numbers: list[Numbered], described: Any) -> None:
             raise ValueError(f"update releases a description ({draws}, place {place}) with other "
                              "settings than the one of mechanism(hyper) that is charged for it: "
                              "release the parts of mechanism(hyper) as they are.")
-    made = [one[:3] for one in numbers]
-    again = {one for one in made if made.count(one) > 1}
+    releases = [one[:3] for one in numbers]
+    again = {one for one in releases if releases.count(one) > 1}
     if again:
         draws, place, number = min(again)
         raise ValueError(f"update makes two releases number {number} of one description ({draws}, "

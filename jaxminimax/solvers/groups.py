@@ -24,7 +24,7 @@ rests on after 10^6 to 10^9 passes over the records.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -294,7 +294,7 @@ def subgradient(value: Callable[[jax.Array], jax.Array], project: Project, start
     both = jax.value_and_grad(value)
     total = steps * (steps + 1) / 2
 
-    def step(s: jax.Array, carry: tuple) -> tuple:
+    def step(s: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         w, mean, slope, level = carry
         here, g = both(w)
         share, x = s / total, w - start

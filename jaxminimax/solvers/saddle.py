@@ -18,7 +18,7 @@ term.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -142,7 +142,8 @@ def certifying_steps(residual: float, *, lipschitz: float, prox: float, distance
                                lipschitz=lipschitz, prox=prox, distance=distance)
 
 
-def _norm(x: PyTree) -> jax.Array:
+def norm(x: PyTree) -> jax.Array:
+    """The Euclidean norm of all numbers together."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(x)))
 
 
@@ -214,7 +215,7 @@ def certify(problem: Regularised, point: PyTree) -> Certified:
     v = problem.step(point, here, 1.0 / problem.lipschitz)
     there = problem.mean(v)
     e = jax.tree.map(lambda a, b, u, x: a - b + problem.lipschitz * (u - x), there, here, point, v)
-    return Certified(v, _norm(e))
+    return Certified(v, norm(e))
 
 
 def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.ArrayLike, *,
@@ -304,3 +305,19 @@ def near_linear(key: jax.Array, problem: Regularised, residual: jax.Array) -> Py
         [0.5]
     """
     return variance_reduced(key, problem, residual)[0]
+
+
+def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
+                needed: Callable[[Any], jax.Array]) -> jax.Array:
+    """Whether no certificate can fail, for any data: a function of public numbers alone.
+
+    The host has checked the same, but not descriptions that were traced. It aims at half of the
+    accuracy; numbers may have been rounded since, so a twentieth more counts as half.
+
+    Args:
+      accuracy: what is to be certified.
+      lost: what rounding may hide from a certificate; at most a quarter of `accuracy`.
+      steps: of the solver.
+      needed: steps that are proven to reach an accuracy.
+    """
+    return (lost <= 0.25 * accuracy) & (steps >= jnp.ceil(needed(0.55 * accuracy)))

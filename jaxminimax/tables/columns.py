@@ -10,7 +10,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -73,26 +73,9 @@ def word(cell: Any) -> str:
     return {"true": "1", "false": "0"}.get(text.lower(), whole[1] if whole else text)
 
 
-class Column(Protocol):
-    """A declared column."""
-
-    @property
-    def width(self) -> int:
-        """Numbers that a cell becomes."""
-
-    @property
-    def length(self) -> float:
-        """A bound on |psi|^2, see `statistics`."""
-
-    @property
-    def squares(self) -> tuple[bool, ...]:
-        """Which of these numbers' squares are other numbers."""
-
-    def encode(self, cells: Any) -> np.ndarray:
-        """`[n]` cells as `[n, width]` numbers in [-1, 1]."""
-
-    def declared(self) -> dict[str, Any]:
-        """What was declared, as a record."""
+# Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
+# |psi|^2, see `statistics`; `squares`, which of these numbers' squares are other numbers; `encode`,
+# `[n]` cells as `[n, width]` numbers in [-1, 1]; and `declared`, what was declared, as a record.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +161,10 @@ class Charged:
 
     missing: bool = False
 
+    def within(self, low: float, high: float) -> Number:
+        """The column with a released range."""
+        return Number(low, high, missing=self.missing)
+
     @property
     def width(self) -> int:
         """As of the `Number` that it becomes."""
@@ -192,10 +179,6 @@ class Charged:
     def squares(self) -> tuple[bool, ...]:
         """As of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).squares
-
-    def within(self, low: float, high: float) -> Number:
-        """The column with a released range."""
-        return Number(low, high, missing=self.missing)
 
     def encode(self, cells: Any) -> np.ndarray:
         """Refuses: there is no range yet.
@@ -258,3 +241,6 @@ class Category:
     def declared(self) -> dict[str, Any]:
         """`categories`."""
         return {"categories": list(self.values)}
+
+
+Column = Number | Charged | Category

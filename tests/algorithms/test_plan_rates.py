@@ -139,7 +139,7 @@ def gap(planned, n, epsilon):
     return float(found.mean()), float(job.gap(job.start))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("planned", "epsilon"), [(p, e) for p in PLANS for e in p.epsilons],
                          ids=lambda x: x.name if isinstance(x, Planned) else f"epsilon {x}")
 def test_the_gap_of_a_default_plan_falls_with_n_at_its_theorems_rate(planned, epsilon):

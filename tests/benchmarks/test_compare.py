@@ -17,7 +17,7 @@ from jaxminimax import Saddle
 RESULT = pathlib.Path(__file__).parents[2] / "benchmarks/utility/results/compare.json"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_algorithm_meets_the_same_target_on_the_same_records():
     entries = compare._game(40, 4.0)
     assert len(entries) == 6
@@ -28,7 +28,7 @@ def test_every_algorithm_meets_the_same_target_on_the_same_records():
         np.testing.assert_array_equal(entry.data(3), entries[0].data(3))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_row_says_what_was_measured():
     entry = next(e for e in compare._game(40, 4.0) if e.name == "extragradient, one pass")
     row = compare.row(entry, 4.0, range(3))
@@ -81,7 +81,7 @@ def test_missing_data_are_refused_before_anything_runs(monkeypatch, tmp_path, ca
     assert "no such file" in capsys.readouterr().err
 
 
-@pytest.mark.slow  # three programs
+@pytest.mark.nightly  # three programs
 def test_noise_has_a_row_for_each_epsilon_and_kind(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(330, 3)).astype(np.float32)

@@ -138,7 +138,7 @@ def test_randhie_does_not_show_the_label():
     np.testing.assert_array_equal(set_randhie.features(frame), set_randhie.features(hidden))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_randhie_is_useful_for_a_linear_scorer():
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score

@@ -103,7 +103,7 @@ def test_a_linear_gan_has_its_saddle_at_the_mean_of_the_records():
         assert value(Saddle(zero, x), POINTS) == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_private_linear_gan_finds_the_mean_to_the_noise():
     """The averaged operator of w is near 0, so v is off by the averaged noise and no more."""
     z, clip = POINTS, 2.0
@@ -438,7 +438,7 @@ def test_the_best_response_of_shifts_follows_the_classifier():
     assert not np.any(jax.jit(plain.project)(Saddle(CLASSIFIER, np.ones(4))).v)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_private_training_against_shifts_lowers_the_robust_risk(classes):
     problem = demo_adversarial.adversarial(radius=Saddle(10.0, 0.5))
     start = demo_adversarial.linear_start(4)
@@ -450,7 +450,7 @@ def test_private_training_against_shifts_lowers_the_robust_risk(classes):
     assert demo_adversarial.robust_accuracy(w, classes, 0.5) > 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_private_model_for_the_worst_share_is_better_for_it(regression):
     _, pairs = regression
     problem = P.reweighted(P.squared_loss, divergence="cvar", level=0.2, radius=2.0, bound=1.0)
@@ -465,7 +465,7 @@ def test_a_private_model_for_the_worst_share_is_better_for_it(regression):
 # --- the command ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_example_trains_prints_and_draws(tmp_path, capsys):
     files = tmp_path / "mdp.json", tmp_path / "mdp.png"
     assert examples.main(["mdp", "--quick", "--epsilon", "2", "--json", str(files[0]),

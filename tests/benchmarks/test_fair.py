@@ -64,7 +64,7 @@ def test_shares_and_run_are_paid_together():
     assert fair.jmm.epsilon(fair.jmm.sgda.mechanism(hyper), delta=1e-6) < 0.9999
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_runs_are_kept_and_not_made_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fair_tasks, "frame", lambda data_dir: people())
     jobs = (fair.Job("parity", "odds", "sex", (2.0,), (4.0,)),

@@ -44,7 +44,7 @@ def test_weak_is_at_most_strong_and_strong_at_most_weak_plus_the_spread():
     assert strong > weak + 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("p", [0.6, 0.2, 1.0])
 def test_the_gap_of_the_kinked_game_has_a_closed_form(p):
     game, s = demo_games.kinked_game(), (1 - p) / 2
@@ -107,7 +107,7 @@ def test_bilinear_games_on_any_sets_know_their_best_responses(name):
         problems.bounded_bilinear(coupling=1.0, offset=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_writes_all_three_tables(tmp_path, monkeypatch, capsys):
     few = {k: gaps.METHODS[k] for k in ("recursive", "sgda, one pass")}
     monkeypatch.setattr(gaps, "METHODS", few)

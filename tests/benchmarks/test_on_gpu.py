@@ -66,7 +66,7 @@ def test_a_kernel_is_charged_for_itself_alone():
     assert device.own_times(events) == {"loop": 3.0, "a": 6.0, "b": 1.0, "c": 2.0}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_script_measures_a_cpu(tmp_path):
     done = started(tmp_path, "device", platform="cpu")
     assert done.returncode == 0, done.stderr

@@ -103,7 +103,7 @@ def test_fermi_is_far_above_its_claim(epsilon):
     assert 50 * epsilon < low < high < math.inf
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_norms_of_records_are_those_of_their_gradients():
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.uniform(size=(6, 5)), jnp.float32), jnp.asarray([0, 1, 0, 1, 0, 1.0])
@@ -183,7 +183,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:delta = ")
 def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(published_claims, "CELLS", published_claims.CELLS[1:2])

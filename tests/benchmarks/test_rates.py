@@ -40,7 +40,7 @@ def run_of(name, sampling):
     return module, module.Hyper(query=query, iterations=3, step=Saddle(0.1, 0.1))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "sampling"), [
     ("sgda", Full()), ("sgda", Poisson(rate=0.6)), ("extragradient", FixedSize(batch=4)),
     ("proximal", Full()), ("proximal", Poisson(rate=0.6))], ids=str)
@@ -66,7 +66,7 @@ def test_evaluations_are_those_that_happen(name, sampling):
     assert counted == seen["once"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mapped_program_counts_every_run():
     algorithm, hyper = run_of("extragradient", Full())
     problem = evaluations.marked(jmm.Problem(lambda z, x: Saddle(z.v + x, x - z.w)))
@@ -91,7 +91,7 @@ def test_a_loop_of_unknown_length_is_refused():
         evaluations.count(program, Saddle(jnp.ones(2), ()))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("one", {  # of any epsilon; the loops of that one are counted elsewhere
     (c.algorithm, c.variant): c for c in CASES if c.algorithm != "recursive"}.values(),
                          ids=lambda c: c.name)
@@ -100,7 +100,7 @@ def test_counted_evaluations_are_those_of_the_theorem(one):
     assert rates.counted(one.build(n)) == one.cost(n)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_costs_are_of_the_promised_order():
     """n for one pass, 2 T m for sampled extragradient, n^(3/2) log n for the proximal point."""
     for n in (1000, 8000):
@@ -110,7 +110,7 @@ def test_costs_are_of_the_promised_order():
         assert case("proximal", "many passes", 8.0).cost(n) <= 10 * n**1.5 * np.log(n)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_excess_of_groups_around_a_point_is_that_of_the_sample():
     data = np.asarray(rate_cases.group_sample(20)(jax.random.key(0)), np.float64)
     means, spreads = data.mean(1), data.var(1).sum(1) / 2
@@ -138,7 +138,7 @@ def test_the_slope_of_a_power_law_is_its_exponent_and_the_interval_covers():
     assert (found, low, high) == pytest.approx((-1.0, -1.0, -1.0))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_gap_of_the_game_is_the_strong_gap():
     z = Saddle(jnp.array([0.3, -0.2, 0.5]), jnp.array([0.1, 0.4, -0.3]))
     a, b, c = rate_games._A, rate_games._B, rate_games._C
@@ -149,7 +149,7 @@ def test_the_gap_of_the_game_is_the_strong_gap():
     assert start == pytest.approx(np.linalg.norm(b) + np.linalg.norm(c), rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weak_gaps_average_over_data_inside_and_coins_outside():
     one = dataclasses.replace(case("extragradient", "one pass", 8.0), measure="weak", coins=3)
     job = one.build(40)
@@ -162,7 +162,7 @@ def test_weak_gaps_average_over_data_inside_and_coins_outside():
     assert 0 < float(weak[0]) < strong.mean()  # the gap is convex, and the runs are the same
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_writes_rows_points_and_a_plot(tmp_path, monkeypatch, capsys):
     quick = [dataclasses.replace(case("extragradient", "one pass", 8.0), quick=[100, 200, 400])]
     monkeypatch.setattr(rates, "CASES", quick)
@@ -184,7 +184,7 @@ def test_the_command_writes_rows_points_and_a_plot(tmp_path, monkeypatch, capsys
         rates.main(["--quick", "--seeds", "5", "--resume", "--json", str(out)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_private_run_is_calibrated():
     for one in (case("extragradient", "one pass", 8.0), case("proximal", "many passes", 0.2)):
         job = one.build(100)

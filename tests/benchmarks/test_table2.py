@@ -194,7 +194,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(papers_protocol.TABLE4, ("linear", "ijcnn1"),
                         papers_protocol.Printed((8.0, 8.0), 4, (8.0, 8.0), 2, 10))
@@ -240,7 +240,7 @@ def test_bad_input_is_refused(given, told, capsys):
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_figures_are_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, capsys):
     path, picture = tmp_path / "f.json", tmp_path / "f.png"
     given = ["--datasets", "ijcnn1", "--parts", "hidden", "--quick", "--data-dir", str(folder),

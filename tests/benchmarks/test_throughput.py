@@ -59,7 +59,7 @@ def reference(case, x, y):
     return {**{k: a * min(1, 10 / length) for k, a in w.items()}, "v": 0.05 * dual / len(y)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("workload", ["linear 22", "mlp 8", "attention", "rnn", "lora"])
 def test_every_peer_does_the_same_step_without_noise(workload):
     case = Case(workload, 4, 8)
@@ -133,7 +133,7 @@ def arguments(tmp_path, *more):
             "--json", str(tmp_path / "made.json"), *more]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_writes_rows_and_says_who_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("JAXMINIMAX_PEER_TORCH", raising=False)
     monkeypatch.setenv("JAXMINIMAX_PEER_JAX_PRIVACY", str(tmp_path / "nowhere"))

@@ -94,7 +94,7 @@ def results(tmp_path_factory):
     return first
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_have_every_group_of_every_method_and_the_references(results):
     rows = results["rows"]
     assert [(r["method"], r["epsilon"]) for r in rows] == [
@@ -116,7 +116,7 @@ def test_rows_have_every_group_of_every_method_and_the_references(results):
     assert f"cattaneo, race and label (4; {smallest})" in table
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_made_up_records_are_timed(tmp_path, capsys):
     args = ["--synthetic", "--records", "2000", "--group-count", "10", "--dim", "4",
             "--method", "group_sgd", "--json", str(tmp_path / "t.json")]

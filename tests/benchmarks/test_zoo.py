@@ -33,7 +33,7 @@ def test_copies_have_the_noise_of_all_records_on_their_mean():
     assert 0.999 < jmm.epsilon(made, 1e-6) <= 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("game", [zoo_games.bilinear(), zoo_games.matrix(), zoo_games.robust()],
                          ids=lambda g: g.name)
 def test_no_record_of_the_games_reaches_its_clip(game):
@@ -77,7 +77,7 @@ def test_the_lower_bound_is_that_of_the_best_number_of_records(epsilon):
     assert zoo_plot.lower_bound(4000, 2 * math.sqrt(2), epsilon) == pytest.approx(bound / 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_pull_towards_the_start_is_what_the_anchor_adds():
     game = zoo_games.bilinear()
     query = dataclasses.replace(game.copied(game.query(1.0, 4)), noise_multiplier=Saddle(0.0, 0.0))
@@ -95,7 +95,7 @@ def test_a_pull_towards_the_start_is_what_the_anchor_adds():
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["optimistic", "sgda"])
 def test_runs_agree_with_simulations_made_elsewhere(method):
     """With noise on integers, as for users; 48 seeds on both sides."""
@@ -161,7 +161,7 @@ def test_no_record_of_the_noisy_game_reaches_its_clip():
     np.testing.assert_allclose(np.mean([b, c], 1).ravel(), zoo_noise._MEAN[0], atol=1e-6)
 
 
-@pytest.mark.slow  # two programs
+@pytest.mark.nightly  # two programs
 def test_a_kind_of_release_has_a_row_for_each_epsilon():
     rows = zoo_noise.rows_of(60, 2, 20, (8.0,), 2, methods=("sgda",))
     assert {(r["sampling"], r["bands"]) for r in rows} == {

@@ -76,9 +76,9 @@ def test_every_record_of_every_group_has_a_key_of_its_own():
 @pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.5),
                                       jmm.FixedSize(batch=3, replacement=True)], ids=str)
 def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
-    each, _ = values(opening.Kind.GROUP_GRADIENT)
+    each, _ = values(opening.Kind.ONE_GROUP)
     made = gradients(sampling)
-    own = opening.keys_of_release(KEY, opening.Kind.GROUP_GRADIENT, SPENT)
+    own = opening.keys_of_release(KEY, opening.Kind.ONE_GROUP, SPENT)
     sample = jax.jit(lambda: draw_in_group(SampleKeys(own.sample, KEY), made.query, jnp.int32(1)))()
     rows = np.arange(9) if sample.rows is None else np.asarray(sample.rows)
     rows = rows if sample.valid is None else rows[np.asarray(sample.valid)]

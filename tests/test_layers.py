@@ -1,4 +1,4 @@
-"""The house stands on its floors, and data leave by one door: read off the source, not run."""
+"""Modules import from the layers below alone, and data leave by releases: read off the source."""
 
 import ast
 import pathlib
@@ -9,8 +9,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1] / "jaxminimax"
 SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
 
-# A module imports from the floors below its own only; a part is a module or a folder of modules.
-FLOORS = {
+# A module imports from the layers below its own only; a part is a module or a folder of modules.
+LAYERS = {
     "base": 0,
     "solvers": 1, "noise": 1,
     "mechanism": 2,
@@ -23,16 +23,16 @@ FLOORS = {
     "estimators": 9, "types": 9,
     "__init__": 10, "__main__": 10,
 }
-BESIDE = {("__main__", "__init__")}  # on one floor, and in this order
+SAME_LAYER = {("__main__", "__init__")}  # in this order
 ACCOUNTING = {"base", "mechanism", "noise", "accounting"}  # all that it may see
 # all that may see it
 MAY_ACCOUNT = {"drivers", "plans", "audit", "options", "tables", "estimators",
                "__init__", "__main__"}
-# of the door
+# what releases are made of
 TOOLS = {"gradients", "noise", "mechanism.sampling", "mechanism.distinct", "placement.shard_sums"}
 
 # the only functions that data may be handed to
-DOOR = {"release", "noisy_operator", "noisy_operator_and_clip", "release_resolvent",
+RELEASES = {"release", "noisy_operator", "noisy_operator_and_clip", "release_resolvent",
         "release_group_gradient", "release_group_index", "release_group_losses",
         "release_group_solution", "release_in_window", "release_leaf", "release_loss",
         "release_weighted_gradient", "next_pair"}
@@ -46,9 +46,50 @@ ONWARDS = {"update", "run", "_rounds", "_whole", "_compiled", "arrays", "_advanc
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
           "rows_each", "shards_of"}
 
+# modules that a test file of another name tests
+TESTED_IN = {
+    "accounting/test_answers": "accounting/curve accounting/tuning",
+    "accounting/test_ledger": "accounting/books accounting/filters accounting/renyi",
+    "accounting/test_pairs": "accounting/gaussian base/masses",
+    "accounting/test_statements": "accounting/stating",
+    "accounting/test_composition": "accounting/tilt",
+    "accounting/test_many_records": "mechanism/costs",
+    "accounting/test_selection": "algorithms/active_groups noise/_chosen",
+    "algorithms/test_descent": "algorithms/sgda algorithms/gda algorithms/averaging",
+    "algorithms/test_extragradient": "algorithms/schedules",
+    "algorithms/test_group_oco": "algorithms/ftrl releases/stream",
+    "algorithms/test_planning": "plans",
+    "algorithms/test_proximal": "mechanism/resolvent",
+    "algorithms/test_recursive": "algorithms/recursion algorithms/recursive_sgda",
+    "algorithms/test_phased_erm": "mechanism/solutions releases/solutions",
+    "algorithms/test_spider": "mechanism/difference releases/differences",
+    "audit/test_audit": "audit/bounds audit/pairs audit/released audit/signals",
+    "base/test_arguments": "base/checks",
+    "drivers/test_runs": "drivers/long_runs drivers/many_runs",
+    "drivers/test_tuning": "mechanism/repetitions",
+    "gradients/test_clipping": "gradients/summation gradients/weights base/programs",
+    "gradients/test_integer_sums": "mechanism/grid",
+    "mechanism/test_description": "mechanism/repeat mechanism/sentences",
+    "mechanism/test_sampling": "mechanism/distinct mechanism/fixed_size mechanism/poisson",
+    "noise/test_floats": "base/random_bits",
+    "noise/test_sampler": "noise/_tables base/tree",
+    "placement/test_host_data": "drivers/prefetch placement/host_shards",
+    "placement/test_sharding": "placement/agreement placement/gather_rows "
+                               "placement/group_shards placement/shard_sums",
+    "problems/test_problems": "problems/_auc problems/_games metrics",
+    "releases/test_groups": "mechanism/groups releases/losses",
+    "releases/test_opening": "releases/watch",
+    "releases/test_sums": "releases/noisy_sums releases/reading",
+    "tables/test_scorer": "tables/columns tables/records tables/report tables/rule tables/schema "
+                          "tables/statistics tables/unfinished tables/files",
+    "benchmarks/test_examples": "problems/_robust",
+    "test_command": "__main__ options",
+    "test_names": "types base/types",
+}
+
 
 def part_of(path):
-    """The part of the house that a file belongs to."""
+    """The part of the package that a file belongs to."""
     return pathlib.PurePosixPath(path).parts[0].removesuffix(".py")
 
 
@@ -72,7 +113,7 @@ def modules(path, source):
         for name in names:
             parts = name.split(".")
             if parts[0] == "jaxminimax":
-                known = len(parts) > 1 and parts[1] in FLOORS
+                known = len(parts) > 1 and parts[1] in LAYERS
                 yield ".".join(parts[1:]) if known else "__init__"
 
 
@@ -86,19 +127,19 @@ def breaches(path, source):
             allowed = me in MAY_ACCOUNT
         else:
             same = other == me and "/" in path  # files of one folder
-            allowed = same or (me, other) in BESIDE or FLOORS[other] < FLOORS[me]
+            allowed = same or (me, other) in SAME_LAYER or LAYERS[other] < LAYERS[me]
         if not allowed:
             yield me, other
 
 
-def leaks(source, doors):
-    """Lines where `data` is anything but an argument of a call to one of `doors`."""
+def leaks(source, releases):
+    """Lines where `data` is anything but an argument of a call to one of `releases`."""
     tree = ast.parse(source)
     handed = set()
     for call in ast.walk(tree):
         if isinstance(call, ast.Call):
             name = getattr(call.func, "id", getattr(call.func, "attr", None))
-            if name in doors:
+            if name in releases:
                 handed |= {id(x) for x in (*call.args, *(k.value for k in call.keywords))}
     return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name)
             and node.id == "data" and id(node) not in handed]
@@ -152,12 +193,12 @@ def in_folder(folder):
                   and not p.endswith("__init__.py"))
 
 
-# --- floors ---
+# --- layers ---
 
 
-def test_every_file_has_a_floor():
-    lost = [path for path in SOURCES if part_of(path) not in FLOORS]
-    assert not lost, "say in FLOORS where the new part stands"
+def test_every_file_has_a_layer():
+    lost = [path for path in SOURCES if part_of(path) not in LAYERS]
+    assert not lost, "say in LAYERS where the new part belongs"
 
 
 def test_imports_point_down():
@@ -181,13 +222,33 @@ def test_an_import_that_points_up_is_caught(path, line):
     assert len(list(breaches(path, line))) == 1
 
 
-# --- one door ---
+# --- tests ---
 
 
-@pytest.mark.parametrize("path", in_folder("algorithms/"))
-def test_algorithms_hand_data_to_the_door_and_to_nothing_else(path):
-    assert leaks(SOURCES[path], DOOR | FEED | {"update"}) == []
-    assert misplaced(SOURCES[path]) == []
+def test_every_module_has_a_test_file_of_its_name_or_is_listed():
+    tests = pathlib.Path(__file__).parent
+    listed = [name for names in TESTED_IN.values() for name in names.split()]
+    assert [name for name in TESTED_IN if not (tests / f"{name}.py").exists()] == []
+    assert {name for name in listed if f"{name}.py" not in SOURCES} == set()
+
+    def has_its_own(path):
+        """Or one of its folder's name: gradients/test_ghost.py."""
+        module = pathlib.PurePosixPath(path).with_suffix("")
+        return any((tests / place.parent / f"test_{place.name.lstrip('_')}.py").exists()
+                   for place in (module, module.parent))
+
+    modules = {path for path in SOURCES if not path.endswith("__init__.py")}
+    own = {path for path in modules if has_its_own(path)}
+    assert modules - own == {f"{name}.py" for name in listed}
+
+
+# --- releases ---
+
+
+def test_algorithms_hand_data_to_releases_and_to_nothing_else():
+    found = {path: leaks(SOURCES[path], RELEASES | FEED | {"update"}) + misplaced(SOURCES[path])
+             for path in in_folder("algorithms/")}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize("path", in_folder("algorithms/"))
@@ -218,15 +279,14 @@ def test_an_update_gets_the_data_of_the_one_that_calls_it(line):
     source = ("from jaxminimax.algorithms import descent\n"
               "def update(key, state, data, hyper, problem):\n    ")
     fine = source + "return descent.update(key, state, data, hyper, problem, described, rule)"
-    assert leaks(fine, DOOR | {"update"}) == misplaced(fine) == []
+    assert leaks(fine, RELEASES | {"update"}) == misplaced(fine) == []
     planted = source + line
-    assert set(leaks(planted, DOOR | {"update"}) + misplaced(planted)) == {3}
+    assert set(leaks(planted, RELEASES | {"update"}) + misplaced(planted)) == {3}
 
 
-@pytest.mark.parametrize("path", [f"drivers/{x}.py" for x in (
-    "runs", "many_runs", "long_runs")])
-def test_drivers_hand_data_on_and_do_nothing_else_with_them(path):
-    assert leaks(SOURCES[path], ONWARDS | SHAPES) == []
+def test_drivers_hand_data_on_and_do_nothing_else_with_them():
+    for name in ("runs", "many_runs", "long_runs"):
+        assert leaks(SOURCES[f"drivers/{name}.py"], ONWARDS | SHAPES) == [], name
 
 
 @pytest.mark.parametrize("name", ["tune", "search"])
@@ -236,11 +296,12 @@ def test_a_search_hands_its_data_on_before_and_after_it_is_calibrated(name):
     assert leaks(ast.unparse(function), ONWARDS | SHAPES) == []
 
 
-@pytest.mark.parametrize("path", [p for p in sorted(SOURCES) if FLOORS[part_of(p)] in (6, 7)])
-def test_above_the_door_no_one_holds_its_tools(path):
-    """Without the sampler, the clipped sums and the noise there is no second door."""
-    assert not [name for name in modules(path, SOURCES[path])
-                if any(f"{name}.".startswith(f"{tool}.") for tool in TOOLS)]
+def test_nothing_above_the_releases_imports_what_they_are_made_of():
+    """Without the sampler, the clipped sums and the noise there is no other release."""
+    found = {path: [name for name in modules(path, source)
+                    if any(f"{name}.".startswith(f"{tool}.") for tool in TOOLS)]
+             for path, source in SOURCES.items() if LAYERS[part_of(path)] in (6, 7)}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize("path", in_folder("releases/"))
@@ -258,12 +319,13 @@ def test_keys_budgets_and_samples_have_one_place_each(path):
     assert bool(draws) == (path == "releases/reading.py")
 
 
-@pytest.mark.parametrize("path", in_folder("releases/"))
-def test_every_release_function_is_watched(path):
-    for function in ast.parse(SOURCES[path]).body:
-        if getattr(function, "name", "").startswith("release"):
-            assert {ast.unparse(x) for x in function.decorator_list} & {
-                "watched", "watched_pair"}, function.name
+def test_every_release_function_is_watched():
+    functions = [f for path in in_folder("releases/") for f in ast.parse(SOURCES[path]).body
+                 if getattr(f, "name", "").startswith("release")]
+    assert len(functions) > 5
+    for function in functions:
+        assert {ast.unparse(x) for x in function.decorator_list} & {
+            "watched", "watched_pair"}, function.name
 
 
 @pytest.mark.parametrize("line", [
@@ -285,15 +347,15 @@ def test_every_release_function_is_watched(path):
 def test_data_that_go_anywhere_else_are_caught(line):
     source = ("def update(key, state, data, hyper, problem):\n"
               "    g = release(key, data, other=data)\n    ")
-    assert leaks(source + "return g", DOOR) == []
-    assert set(leaks(source + line, DOOR)) == {3}
+    assert leaks(source + "return g", RELEASES) == []
+    assert set(leaks(source + line, RELEASES)) == {3}
 
 
 # --- what is nowhere ---
 
 
 def test_no_function_takes_a_standard_deviation():
-    """The noise is one product, in the door; only the generator below it is told the result."""
+    """The noise is one product, in releases; only the generator below has the result."""
     names = {"sigma", "std", "stddev", "standard_deviation"}
     assert [(path, getattr(function, "name", "lambda")) for path, source in SOURCES.items()
             for function in functions(source) if names & set(parameters(function))] == [
