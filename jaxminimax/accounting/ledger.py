@@ -140,7 +140,7 @@ class Ledger:
         charge = self._rule.charge(mechanism, name or "", self._delta(delta), self.neighbours,
                                    self.people)
         entry = {
-            "words": mechanism.in_words(), "charges": cost, "charge": charge,
+            "words": mechanism.summary(), "charges": cost, "charge": charge,
             "releases": releases(mechanism), "spent": None, "unit": self.unit,
             "enforced": enforced_by(mechanism), "assumed": assumed_by(mechanism),
             "run": None if run is None else {**run._asdict(), "of": None}}
