@@ -75,7 +75,7 @@ TESTED_IN = {
     "noise/test_sampler": "noise/_tables base/tree",
     "placement/test_host_data": "drivers/prefetch placement/host_shards",
     "placement/test_sharding": "placement/agreement placement/gather_rows "
-                               "placement/group_shards placement/shard_sums",
+                               "placement/shard_sums",
     "problems/test_problems": "problems/_auc problems/_games metrics",
     "releases/test_groups": "mechanism/groups releases/losses",
     "releases/test_opening": "releases/watch",
