@@ -22,8 +22,8 @@ adaptive composition covers that g depends on the past, and the product is post-
   are.
 * One sample, drawn once, and one key of a record for both points where the operator draws.
 
-Of the first s releases of `Windows` ceil(s / length) are anchors, for every s: the number of a release
-decides. So what a stopped run is charged is what it made.
+Of the first s releases of `Windows` ceil(s / length) are anchors, for every s, by the number of the
+release. So what a stopped run is charged is what it made.
 
 Source: Fang, Li, Lin and Zhang, "SPIDER", NeurIPS 2018, arXiv:1807.01695, for estimates by
 differences; Arora, Bassily, Gonzalez, Guzman, Menart and Ullah, "Faster rates of convergence to
