@@ -11,7 +11,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
-from jaxminimax.mechanism.description import Facts, Leaf, Once
+from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
@@ -211,7 +211,7 @@ class GroupLosses(Leaf):
     exact: bool = jax.tree.static(default=True)
     noise: str | None = jax.tree.static(default=None)
 
-    draws = "group losses"
+    kind = Kind.GROUP_LOSSES
 
     @property
     def gaussian(self) -> bool:
@@ -299,7 +299,7 @@ class Selection(Leaf):
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static(default=1)
 
-    draws = "selection"
+    kind = Kind.SELECTION
     only_argmax = True  # as of `GroupLosses`
 
     def check(self) -> None:
@@ -330,7 +330,7 @@ class Selection(Leaf):
         return Facts(SCORE, self.times, self.times, numbers=0, repeats=True,
                      records=sum(self.sizes), noise=self.noise_multiplier,
                      how=("An index of the law of the largest score, drawn from integers",
-                          "rounding of scores"))
+                          "rounding of scores"), exact=True)
 
     def words(self) -> Words:
         """How many, of which groups, and what one scale for unequal groups means."""
@@ -368,7 +368,7 @@ class RecordLosses(Once):
     times: int = jax.tree.static()
     exact: bool = jax.tree.static(default=True)
 
-    draws = "record loss"
+    kind = Kind.RECORD_LOSS
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""

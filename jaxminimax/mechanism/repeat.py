@@ -14,7 +14,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Facts, Leaf
+from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.factorisation import check_bands
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 from jaxminimax.mechanism.sentences import Words
@@ -133,9 +133,9 @@ class Repeat(Leaf):
     parts: int = jax.tree.static(default=1)
 
     @property
-    def draws(self) -> str:
+    def kind(self) -> int:
         """One group's gradients have keys of their own; sums and proximal points share theirs."""
-        return "one group" if getattr(self.query, "groups", None) == "one" else "mean"
+        return Kind.ONE_GROUP if getattr(self.query, "groups", None) == "one" else Kind.MEAN
 
     @property
     def _query(self) -> OneRelease:

@@ -9,7 +9,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import description, sentences
 from jaxminimax.mechanism.costs import SENSITIVITY, concrete
-from jaxminimax.mechanism.description import Facts, Once
+from jaxminimax.mechanism.description import Facts, Kind, Once
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.sentences import Words
 from jaxminimax.solvers import groups
@@ -40,7 +40,7 @@ class Solution(Once):
     noise_multiplier: float | jax.Array | None = None
     because: str = jax.tree.static()
 
-    draws = "solution"
+    kind = Kind.SOLUTION
 
     def check(self) -> None:
         """The sensitivity, what is left of it uncertified, and its assumptions."""
@@ -115,7 +115,7 @@ class GroupSolution(Once):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    draws = "group solution"
+    kind = Kind.GROUP_SOLUTION
 
     def check(self) -> None:
         """The phases, the constants of the loss, and whether solutions can be certified."""

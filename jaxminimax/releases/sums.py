@@ -179,7 +179,7 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     assert problem.public is not None
     if not problem.random:
         return problem.public(z)
-    own = opening.stream(Kind.MEAN, mechanism)
+    own = opening.stream(mechanism)
     return problem.public(z, opening.public_key(key, own, number))
 
 

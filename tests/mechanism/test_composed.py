@@ -99,13 +99,13 @@ def test_a_place_that_would_be_another_one_is_refused(place):
 def test_streams_of_all_kinds_and_places_differ():
     from jaxminimax.releases import opening
 
-    found = [opening.stream(kind, dataclasses.replace(repeat(), place=place))
+    found = [opening.stream(dataclasses.replace(repeat(), place=place), kind)
              for kind in opening.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
     assert len(set(found)) == len(found)
     assert max(found) < 2**32
     assert found[0] == 0
     for kind in opening.Kind:  # as before there were places
-        assert opening.stream(kind, repeat()) == int(kind)
+        assert opening.stream(repeat(), kind) == int(kind)
 
 
 @pytest.mark.parametrize("several", [jmm.Sequence, jmm.Parallel])
@@ -466,7 +466,7 @@ def test_an_audit_sees_noise_that_two_releases_share():
     sound = audited(with_point(Two.point))
     assert sound.shared == 0
     assert not sound.violated
-    with mock.patch.object(opening, "stream", lambda kind, described: int(kind)):
+    with mock.patch.object(opening, "stream", lambda described, further=None: int(described.kind)):
         found = audited(with_point(Two.point))
     assert found.shared > 0.9
     assert found.violated

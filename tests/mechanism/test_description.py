@@ -18,7 +18,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, mechanism
 from jaxminimax.mechanism import Description, Leaf, Sampling, costs, sentences
-from jaxminimax.mechanism.description import Facts
+from jaxminimax.mechanism.description import Facts, Kind
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
 from jaxminimax.mechanism.sentences import Words
@@ -408,7 +408,7 @@ class ClipCounts(Leaf):
     times: int = jax.tree.static()
     noise_multiplier: float | None = None
 
-    draws = "clip count"
+    kind = 64
 
     def check(self):
         if self.times < 1:
@@ -417,7 +417,7 @@ class ClipCounts(Leaf):
     def facts(self):
         return Facts(costs.CLIP_NORM, self.times, self.times, numbers=self.times, near=self.times,
                      repeats=True, records=self.population, noise=self.noise_multiplier,
-                     parameters=1)
+                     parameters=1, exact=True)
 
     def words(self):
         return Words(
@@ -440,6 +440,29 @@ def test_a_new_leaf_is_charged_beside_others():
         sensitivity=1.0, noise_multiplier=10.0, because="a count"), 1e-5), rel=1e-3)
     assert jmm.epsilon(both, 1e-5, spent=2) < together / 5
     assert mechanism.releases(both) == 200
+
+
+@jmm.types.pytree_dataclass
+class OtherCounts(ClipCounts):
+    """Another class of the same kind."""
+
+
+def test_two_classes_of_one_kind_have_different_keys():
+    from jaxminimax.releases import opening
+
+    other = OtherCounts(population=1000, times=100)
+    for several in (jmm.Sequence, jmm.Parallel):
+        parts = several(parts=(COUNTS, other, GRADIENTS)).parts
+        assert len({opening.stream(part) for part in parts}) == 3
+
+
+@pytest.mark.parametrize("kind", [-1, 256, Kind.NODE, Kind.INNOVATION])
+def test_a_kind_of_other_keys_is_refused(kind):
+    from jaxminimax.releases import opening
+
+    own = type("Own", (ClipCounts,), {"kind": kind})
+    with pytest.raises(ValueError, match="kind of Own must be"):
+        opening.stream(own(population=10, times=1))
 
 
 def test_a_new_leaf_is_calibrated_and_told():
