@@ -27,7 +27,7 @@ from jaxminimax.accounting import curve
 from jaxminimax.accounting.curve import charges, dearest, truncated
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
-from jaxminimax.mechanism.composed import check, known
+from jaxminimax.mechanism.composed import as_description, check
 from jaxminimax.mechanism.costs import Charge, concrete, silent
 from jaxminimax.mechanism.repeat import OneRelease
 
@@ -68,7 +68,7 @@ def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
     Publishing one whole record, drawn at random, is (0, 1/n)-differentially private: such a delta
     does not rule it out. One of 1/10 is no privacy, however many records there are.
     """
-    n = known(mechanism).records()
+    n = as_description(mechanism).records()
     if delta >= LARGE:
         warnings.warn(f"delta = {float(delta):g} IS NO PRIVACY: a mechanism that publishes all "
                       f"records with probability {float(delta):g} meets it, whatever epsilon is. "
@@ -248,13 +248,13 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
       ValueError: as `charges`.
     """
     costs = charges(mechanism, neighbours)
-    found = [Limits(people * _largest(costs, delta, people),
-                    people * max(_floor(cost) for cost in costs))]
+    candidates = [Limits(people * _largest(costs, delta, people),
+                         people * max(_floor(cost) for cost in costs))]
     if curve.together(mechanism, costs, people):
         places = curve.anywhere(costs)
-        found.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
-                            max(_floor(cost, people) for cost in places)))
-    return Limits(max(one.epsilon for one in found), min(one.delta for one in found))
+        candidates.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
+                                 max(_floor(cost, people) for cost in places)))
+    return Limits(max(one.epsilon for one in candidates), min(one.delta for one in candidates))
 
 
 def proven_up_to(mechanism: Description, delta: float, neighbours: str,
@@ -262,8 +262,8 @@ def proven_up_to(mechanism: Description, delta: float, neighbours: str,
     """The largest epsilon of `limits`, for a statement; None without noise, or without a limit."""
     if any(map(silent, charges(mechanism, neighbours))):
         return None
-    found = limits(mechanism, delta, neighbours, people).epsilon
-    return found if math.isfinite(found) else None
+    proven = limits(mechanism, delta, neighbours, people).epsilon
+    return proven if math.isfinite(proven) else None
 
 
 def limit_in_words(proven: float | None, delta: float) -> str:

@@ -113,19 +113,19 @@ class RunMark(NamedTuple):
     resumable: bool
 
 
-def opened(given: dict[str, Any], kind: str, order: float | None, typical: Description | None,
+def opened(settings: dict[str, Any], kind: str, order: float | None, typical: Description | None,
             plan: Mapping[str, Description] | None) -> dict[str, Any]:
     """The content of a new ledger."""
-    epsilon, delta = given["epsilon"], given["delta"]
+    epsilon, delta = settings["epsilon"], settings["delta"]
     if epsilon is None or delta is None:
         raise ValueError("There is no ledger at this path: give epsilon and delta to open one.")
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
-    neighbours = given["neighbours"] or "replace_one"
+    neighbours = settings["neighbours"] or "replace_one"
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
     checks.one_of("filter", kind, tuple(KINDS))
-    people = 1 if given["people"] is None else given["people"]
+    people = 1 if settings["people"] is None else settings["people"]
     checks.count("people", people)
     if (kind == "plan") != (plan is not None):
         raise ValueError("filter='plan' goes with plan={'name': description, ...}, and no other "
@@ -145,7 +145,7 @@ def opened(given: dict[str, Any], kind: str, order: float | None, typical: Descr
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
-            "unit": given["unit"] or unit_of(people), "opened": now(),
+            "unit": settings["unit"] or unit_of(people), "opened": now(),
             "filter": {"kind": kind, "limits": rule.limits, "details": rule.details},
             "entries": []}
 
@@ -174,8 +174,8 @@ def named(content: dict[str, Any], name: str) -> dict[str, Any]:
     """
     for entry in content["entries"]:
         if entry["name"] == name:
-            found: dict[str, Any] = entry
-            return found
+            entry_of: dict[str, Any] = entry
+            return entry_of
     raise ValueError(f"{name!r} is not in the ledger.")
 
 

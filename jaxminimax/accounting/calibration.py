@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting.answers import check_delta, check_epsilon, limits, refuse, warn_of
-from jaxminimax.accounting.curve import beside, charges, dearest, of_run, together
+from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Leaf, Sequence, leaves, with_noise
@@ -31,25 +31,25 @@ _CACHE: dict[tuple, float] = {}  # answers, by what is charged
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
            alongside: tuple[Mechanism, ...], people: int) -> float:
-    """The factor at which `describe(factor)` beside `alongside` is (epsilon, delta)-private."""
+    """The factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
     fixed = Sequence(parts=tuple(alongside))
     alone = charges(describe(1.0), neighbours)
-    whole = together(describe(1.0), alone, people)
+    joint = together(describe(1.0), alone, people)
     # what is charged, not how it prints: arrays print fewer digits than they have
     # at two factors: some of what is charged may not change with it
-    known = (alone, charges(describe(2.0), neighbours), charges(fixed, neighbours), epsilon, delta,
-             neighbours, people, whole)
+    entry = (alone, charges(describe(2.0), neighbours), charges(fixed, neighbours), epsilon, delta,
+             neighbours, people, joint)
 
     def value(scale: float, rough: bool = False) -> float:
-        made = Sequence(parts=(fixed, describe(scale)))
-        return dearest(made, delta, neighbours, people, rough=rough).epsilon
+        everything = Sequence(parts=(fixed, describe(scale)))
+        return dearest(everything, delta, neighbours, people, rough=rough).epsilon
 
     # grids of players with other multipliers may be the same at these two factors, and not there
-    if known in _CACHE and value(_CACHE[known]) <= epsilon:
-        return _CACHE[known]
+    if entry in _CACHE and value(_CACHE[entry]) <= epsilon:
+        return _CACHE[entry]
     if any(map(silent, alone)):
         raise ValueError("noise_multiplier holds a 0, so no common factor makes the run private: "
                          "give the ratio between the players, or leave it None.")
@@ -63,7 +63,7 @@ def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float,
     scale = find(value, epsilon, (lambda scale: value(scale, True)) if slow else None)
     if len(_CACHE) > 4096:
         _CACHE.clear()
-    _CACHE[known] = scale
+    _CACHE[entry] = scale
     return scale
 
 
@@ -88,8 +88,8 @@ def _with_losses(algorithm: Any, hyper: Any, epsilon: float, delta: float, neigh
     if hyper.losses.noise_multiplier is not None:
         return hyper
     (losses,) = _losses(algorithm, hyper)
-    made = _calibrated(losses, epsilon, delta, neighbours, people=people)
-    return dataclasses.replace(hyper, losses=dataclasses.replace(made, times=hyper.losses.times))
+    noisy = _calibrated(losses, epsilon, delta, neighbours, people=people)
+    return dataclasses.replace(hyper, losses=dataclasses.replace(noisy, times=hyper.losses.times))
 
 
 def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
@@ -98,8 +98,8 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
     parts = tuple(_calibrated(part, epsilon, delta, neighbours, alongside)
                   for part in disjoint_parts(hyper.query))
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=parts))
-    whole = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
-    check_met(dearest(whole, float(delta), neighbours).epsilon, epsilon)
+    everything = Sequence(parts=(*alongside, algorithm.mechanism(hyper)))
+    check_met(dearest(everything, float(delta), neighbours).epsilon, epsilon)
     return hyper
 
 
@@ -150,10 +150,10 @@ def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, 
     checks.count("people", people)
     check(of_run(algorithm, hyper))
     check_charged(algorithm, hyper)
-    made = _calibrate(algorithm, hyper, epsilon, delta, neighbours, beside(alongside), share,
-                      int(people))
-    warn_of(delta, algorithm.mechanism(made))
-    return made
+    calibrated = _calibrate(algorithm, hyper, epsilon, delta, neighbours, extras(alongside), share,
+                            int(people))
+    warn_of(delta, algorithm.mechanism(calibrated))
+    return calibrated
 
 
 def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbours: str,
@@ -168,8 +168,8 @@ def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
         _leave_room((*alongside, *_losses(algorithm, hyper)), epsilon, delta, neighbours, people)
 
     def described(scale: float) -> Any:
-        made = with_noise_of_all(hyper, scale)
-        return made if losses is None else dataclasses.replace(made, losses=hyper.losses)
+        noisy = with_noise_of_all(hyper, scale)
+        return noisy if losses is None else dataclasses.replace(noisy, losses=hyper.losses)
 
     scale = _solve(lambda scale: algorithm.mechanism(described(scale)), epsilon, delta, neighbours,
                    alongside, people)
@@ -197,9 +197,9 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
     check_epsilon(epsilon)
     check_delta(delta)
     check(mechanism)
-    made = _calibrated(mechanism, epsilon, delta, neighbours, beside(alongside), int(people))
-    warn_of(delta, made)
-    return made
+    calibrated = _calibrated(mechanism, epsilon, delta, neighbours, extras(alongside), int(people))
+    warn_of(delta, calibrated)
+    return calibrated
 
 
 def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: str,
@@ -219,8 +219,8 @@ def _cheapest(choices: tuple[Any, ...], epsilon: float, delta: float, neighbours
     for other in choices[1:]:
         # as noisy as the best so far: if that is private, it is cheaper
         level = with_noise(other, best.deviation() / with_noise(other, 1.0).deviation())
-        whole = Sequence(parts=(*alongside, level))
-        if dearest(whole, delta, neighbours, people).epsilon <= epsilon:
+        everything = Sequence(parts=(*alongside, level))
+        if dearest(everything, delta, neighbours, people).epsilon <= epsilon:
             best = _calibrated(other, epsilon, delta, neighbours, alongside, people)
     return best
 
@@ -243,16 +243,16 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
     check_epsilon(epsilon)
     check_delta(delta)
     checks.count("people", people)
-    made, alongside = of_run(algorithm, hyper), beside(alongside)
-    if parts_of_data(made) > 1 or not any(
+    mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
+    if parts_of_data(mechanism) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
         raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "
                          "there is no number of iterations to calibrate: use plan(algorithm, ...).")
 
     def private(iterations: int, rough: bool = False) -> bool:
         changed = dataclasses.replace(hyper, iterations=iterations)
-        whole = Sequence(parts=(*alongside, algorithm.mechanism(changed)))
-        return dearest(whole, float(delta), neighbours, int(people), rough=rough).epsilon <= epsilon
+        total = Sequence(parts=(*alongside, algorithm.mechanism(changed)))
+        return dearest(total, float(delta), neighbours, int(people), rough=rough).epsilon <= epsilon
 
     if not private(1):
         one = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
@@ -268,7 +268,7 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
     if low == high:
         high = low + step
     best = _last(private, low, high)
-    warn_of(delta, made)
+    warn_of(delta, mechanism)
     return dataclasses.replace(hyper, iterations=best)
 
 

@@ -52,7 +52,7 @@ from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
 from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.composed import known
+from jaxminimax.mechanism.composed import as_description
 from jaxminimax.mechanism.costs import Charge, silent
 
 
@@ -76,10 +76,10 @@ def of_run(algorithm: Any, hyper: Any) -> Description:
     """
     arguments.algorithm(algorithm)
     arguments.settings(hyper, algorithm)
-    return known(algorithm.mechanism(hyper))
+    return as_description(algorithm.mechanism(hyper))
 
 
-def beside(mechanisms: Any) -> tuple[Description, ...]:
+def extras(mechanisms: Any) -> tuple[Description, ...]:
     """Other mechanisms on the same data, as a tuple.
 
     Raises:
@@ -89,7 +89,7 @@ def beside(mechanisms: Any) -> tuple[Description, ...]:
     if not isinstance(mechanisms, tuple | list):
         raise TypeError("alongside must be a tuple of mechanisms, got "
                         f"{checks.describe(mechanisms)}: one alone is (mechanism,).")
-    return tuple(map(known, mechanisms))
+    return tuple(map(as_description, mechanisms))
 
 
 def truncated(mechanism: Description, spent: int) -> Description | None:
@@ -97,7 +97,7 @@ def truncated(mechanism: Description, spent: int) -> Description | None:
 
     Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
-    return known(mechanism).truncated(spent)
+    return as_description(mechanism).truncated(spent)
 
 
 def shift(neighbours: str) -> float:
@@ -147,8 +147,8 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
     directions = _directions(cost.described(), neighbours, people)
     if rough:
         return composition.guess_epsilon(directions, paid) + r, "pld"
-    found = composition.epsilon_at(directions, paid)
-    return found.value + r, found.name
+    bound = composition.epsilon_at(directions, paid)
+    return bound.value + r, bound.name
 
 
 def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
@@ -232,8 +232,8 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
     def charged(described: np.ndarray) -> np.ndarray:
         return np.minimum(1.0, more * (described + below + o) + law)
 
-    found = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
-    return [(charged(one), charged(two)) for one, two in found]
+    divergences = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
+    return [(charged(one), charged(two)) for one, two in divergences]
 
 
 def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int) -> list[Ways]:
@@ -321,9 +321,9 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     check_people(mechanism, people)
 
     def one(share: float, k: int, of: tuple[Charge, ...] = costs) -> Dearest:
-        found = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
+        bound = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
                  for cost in of]
-        return max(found, key=lambda place: place.epsilon)
+        return max(bound, key=lambda place: place.epsilon)
 
     def lemma() -> Dearest:
         return _by_lemma(lambda share: one(share, 1), delta, people)
@@ -337,7 +337,7 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     if math.isfinite(e) and (rough or factor(e, people) * max(
             delta_of(cost, e, neighbours) for cost in costs) > delta):
         return direct
-    return min(direct, lemma(), key=lambda found: found.epsilon)
+    return min(direct, lemma(), key=lambda bound: bound.epsilon)
 
 
 def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
@@ -369,9 +369,9 @@ def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dea
     for _ in range(40):
         if not math.isfinite(e):
             return none
-        found = at(e)
-        if found.epsilon <= e:
-            return found._replace(epsilon=people * e)
+        cost_at = at(e)
+        if cost_at.epsilon <= e:
+            return cost_at._replace(epsilon=people * e)
         # a fixed point is approached from below: a little more than the next step
-        e = found.epsilon + 0.3 * (found.epsilon - e) + 1e-6 * found.epsilon
+        e = cost_at.epsilon + 0.3 * (cost_at.epsilon - e) + 1e-6 * cost_at.epsilon
     return none

@@ -217,8 +217,8 @@ class Plan(Filter):
             raise ValueError(f"The plan costs epsilon = {costs:.6g} at delta = {delta:g}, and the "
                              f"ledger has {epsilon:g}: give its runs more noise, calibrate(..., "
                              "alongside=...) finds how much.")
-        told = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
-        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": told})
+        texts = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
+        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": texts})
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
@@ -271,7 +271,7 @@ def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, de
     """The odometer's epsilon of a run stopped after `spent` releases, and the milestone it is of.
 
     Args:
-      part_at: what is charged for a number of releases; for 0, what was released beside the run.
+      part_at: what is charged for a number of releases; for 0, what was released alongside the run.
       allowed: releases allowed, at least 1.
       spent: releases made, at most `allowed`.
       delta: of all milestones together.
@@ -339,8 +339,8 @@ class Renyi(Filter):
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """The divergence at the filter's order, and what is beside it, at its dearest place."""
-        made, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
+        """The divergence at the filter's order, and the extra terms, at its dearest place."""
+        charged, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
         if not together(mechanism, costs, people):
             raise ValueError(f"There is no Renyi divergence of these releases for {people} records "
                              "of one person: open the ledger with filter='basic'.")
@@ -349,11 +349,11 @@ class Renyi(Filter):
                                                    1e-3 * self.limits["failure"], people)
             one = {"divergence": rho, "failure": failure + cost.failures(people),
                    "law": people * cost.departure(people), "ratio": people * cost.ratio}
-            made = {name: max(made[name], one[name]) for name in made}
-        return made
+            charged = {name: max(charged[name], one[name]) for name in charged}
+        return charged
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """Randomised response of that epsilon beside a failure of mass delta.
+        """Randomised response of that epsilon with a failure of mass delta.
 
         Every (epsilon, delta)-private pair is made from that one: Kairouz, Oh and Viswanath, "The
         composition theorem for differential privacy", ICML 2015.

@@ -82,11 +82,11 @@ class Ledger:
                  order: float | None = None, typical: Description | None = None,
                  plan: Mapping[str, Description] | None = None) -> None:
         self._books = Books(path)
-        given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours,
-                                 "people": people, "unit": unit}
+        settings: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours,
+                                    "people": people, "unit": unit}
         kind = filter or ("renyi" if plan is None else "plan")
         if not self._books.exists():
-            content = books.opened(given, kind, order, typical, plan)
+            content = books.opened(settings, kind, order, typical, plan)
             with self._books.locked():
                 if not self._books.exists():
                     self._books.write(content)
@@ -95,15 +95,15 @@ class Ledger:
         self.epsilon, self.delta = content["epsilon"], content["delta"]
         self.neighbours, self.people = content["neighbours"], content["people"]
         self.unit, self.filter = content["unit"], self._rule.kind
-        given["filter"] = filter if plan is None else kind
-        given["order"] = order
-        found = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
+        settings["filter"] = filter if plan is None else kind
+        settings["order"] = order
+        saved = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
         if plan is not None and self._rule.kind == "plan":
-            given["plan"] = {n: repr(charges(x, self.neighbours)) for n, x in plan.items()}
-            found["plan"] = self._rule.details["charges"]
-        for name, value in given.items():
-            if value is not None and value != found[name]:
-                raise ValueError(f"The ledger at {self._books.path} has {name} = {found[name]!r}, "
+            settings["plan"] = {n: repr(charges(x, self.neighbours)) for n, x in plan.items()}
+            saved["plan"] = self._rule.details["charges"]
+        for name, value in settings.items():
+            if value is not None and value != saved[name]:
+                raise ValueError(f"The ledger at {self._books.path} has {name} = {saved[name]!r}, "
                                  f"not {value!r}: give the settings it was opened with, or none.")
 
     # --- spending ---
@@ -358,12 +358,12 @@ class Ledger:
 
     def _cancel(self, entry: Entry) -> None:
         with self._changed() as content:
-            found = books.named(content, entry.name)
+            record = books.named(content, entry.name)
             # another process that goes on with it may have released something by now
-            again = found["run"] is not None and found["run"].get("again", False)
-            if not entry.fresh or again or found["closed"] is not None:
+            again = record["run"] is not None and record["run"].get("again", False)
+            if not entry.fresh or again or record["closed"] is not None:
                 raise ValueError(f"{entry.name!r} may have released something: close it.")
-            content["entries"].remove(found)
+            content["entries"].remove(record)
 
     def _close(self, entry: Entry, spent: int | None) -> None:
         part, charge = None, None
@@ -374,18 +374,18 @@ class Ledger:
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
         with self._changed() as content:
-            found = books.named(content, entry.name)
-            if found["closed"] is not None:
-                before, every = found["spent"], (None, found["releases"])
+            record = books.named(content, entry.name)
+            if record["closed"] is not None:
+                before, every = record["spent"], (None, record["releases"])
                 kept = before in every or not self._rule.gives_back()
                 if spent == before or (kept and spent in every):
                     return
                 raise ValueError(f"{entry.name!r} was closed with {before} releases: what "
                                  "was given back cannot be spent.")
-            found |= {"closed": books.now(), "spent": spent}
+            record |= {"closed": books.now(), "spent": spent}
             if charge is not None:
-                found["charge"] = {name: min(x, found["charge"][name])
-                                   for name, x in charge.items()}
+                record["charge"] = {name: min(x, record["charge"][name])
+                                    for name, x in charge.items()}
 
 
 def _least(cost: Callable[[float], float], aim: float) -> float:

@@ -20,7 +20,7 @@ records that differ:
   delta. The curve is below theirs at these epsilons; that is no Gaussian differential privacy,
   which would be a statement on all epsilons, and which a release that may fail does not have.
 * Renyi divergences and zCDP's rho come from exact pairs alone (`renyi`), with the orders that they
-  hold for, and apart from failures whose probability is printed beside them.
+  hold for, and apart from failures whose probability is printed with them.
 
 Between printed epsilons delta is below its chord in e^e, being convex there.
 
@@ -190,9 +190,9 @@ class Profile:
         left.set(xlabel="false positive rate", ylabel="true positive rate",
                  title="who tells neighbouring data sets apart")
         left.legend()
-        known = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
-        if known:
-            right.semilogy(*zip(*known, strict=True))
+        points = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
+        if points:
+            right.semilogy(*zip(*points, strict=True))
         right.set(xlabel="epsilon", ylabel="delta, at most", title="(epsilon, delta)")
         figure.savefig(path)
 
@@ -223,7 +223,7 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
       spent: as in `epsilon`: a number of releases fixed before the first one.
       neighbours: as in `epsilon`.
       people: how many records of one unit differ.
-      epsilons: to evaluate at, beside 0; None: up to where delta is 1e-12, or as far as is known.
+      epsilons: to evaluate at, besides 0; None: up to where delta is 1e-12, or as far as is known.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
@@ -241,11 +241,11 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     if epsilons is None:
         at = _range(asked)
     else:
-        given = list(epsilons)
-        for one in given:
+        asked_at = list(epsilons)
+        for one in asked_at:
             checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
             concrete(one)
-        at = np.unique([0.0, *map(float, given)])
+        at = np.unique([0.0, *map(float, asked_at)])
     # a bound at a smaller epsilon holds at a larger one
     pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)
                   for pair in curves(asked, at))
@@ -267,15 +267,15 @@ def briefly(mechanism: Description, delta: float, *, neighbours: str, people: in
 
 def _range(asked: Asked) -> np.ndarray:
     """Epsilons from 0 to where delta is small, and those that the printed rates ask for."""
-    found = (_reaches(asked, least) for least in _FARTHEST)
-    top = max(next((one for one in found if one is not None), 1.0), 1e-6)
+    ends = (_reaches(asked, least) for least in _FARTHEST)
+    top = max(next((one for one in ends if one is not None), 1.0), 1e-6)
     first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
     near = [one for one in _best_for(RATES, first) if one < top]
     return np.unique([*np.linspace(0.0, top, _POINTS), *near])
 
 
 def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
-    """Epsilons at which a Gaussian with this advantage has its best tests, and some beside them."""
+    """Epsilons at which a Gaussian with this advantage has its best tests, and some more."""
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
@@ -284,10 +284,10 @@ def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
 def _reaches(asked: Asked, least: float) -> float | None:
     """The epsilon of that delta, if there is one that is finite and not absurd."""
     try:
-        found = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
+        epsilon = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
     except ValueError:  # failures alone exceed that delta
         return None
-    return found if found < 700 else None
+    return epsilon if epsilon < 700 else None
 
 
 def _renyi_of(asked: Asked) -> tuple[Any, Any]:
@@ -295,11 +295,11 @@ def _renyi_of(asked: Asked) -> tuple[Any, Any]:
     if not asked.together:
         return None, None
     rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]
-    found = [renyi.divergences(cost, *asked[2:]) for cost in asked.costs]
-    if any(one is None for one in (*rhos, *found)):
+    each = [renyi.divergences(cost, *asked[2:]) for cost in asked.costs]
+    if any(one is None for one in (*rhos, *each)):
         return None, None
-    whole = np.max(np.asarray(found, np.float64), axis=0)
-    known = np.isfinite(whole)
+    largest = np.max(np.asarray(each, np.float64), axis=0)
+    finite = np.isfinite(largest)
     return (renyi.Concentrated(max(one.rho for one in rhos if one is not None),
                                 min(one.up_to for one in rhos if one is not None)),
-            (tuple(map(float, renyi.ORDERS[known])), tuple(map(float, whole[known]))))
+            (tuple(map(float, renyi.ORDERS[finite])), tuple(map(float, largest[finite]))))

@@ -14,7 +14,7 @@ of adaptive releases add up. Gaussian releases and Laplace ones have closed form
 Fixed-size samples have no entry: their curve is a bound glued together, of which no exact pair is
 known. What a sampler or the noise may fail by is not in a Renyi divergence at all, which is
 infinite as soon as there is an event of positive probability on one side and none on the other; it
-is printed beside it, as in the approximate concentrated privacy of the first source.
+is printed with it, as in the approximate concentrated privacy of the first source.
 
 The integrand P^a Q^(1-a) is a mixture of Gaussians whose centres lie between 0 and (2 a - 1) k, so
 the quadrature reaches from -20 z to (2 a - 1) k + 20 z. What is added up is
@@ -211,13 +211,13 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
         shift, r = 2.0 if neighbours == "replace_one" else 1.0, people * cost.ratio
         c = 0.5 * (people * shift) ** 2 * cost.gaussian
         return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
-    found = divergences(cost, neighbours, people)
-    if found is None:
+    renyi = divergences(cost, neighbours, people)
+    if renyi is None:
         return None
-    ratio, a = found / ORDERS, ORDERS
+    ratio, a = renyi / ORDERS, ORDERS
     between = 1 + np.diff(a) ** 2 / (4 * a[:-1] * (a[:-1] - 1))
     upto = np.maximum.accumulate(
-        np.append(found[0], np.maximum(ratio[1:], ratio[:-1]) * between))
+        np.append(renyi[0], np.maximum(ratio[1:], ratio[:-1]) * between))
     two = upto[np.searchsorted(a, 2.0)]
     if not math.isfinite(two):
         return None
@@ -275,9 +275,9 @@ def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail
                          "open the ledger with filter='basic'.")
     rho = failure = 0.0
     for directions, count in pairs.KINDS[loss.kind](loss, times, neighbours, people):
-        found = [_of_pair(pair, order, tail) for pair in directions]
-        rho += count * max(one for one, _ in found)
-        failure += count * max(fails for _, fails in found)
+        both = [_of_pair(pair, order, tail) for pair in directions]
+        rho += count * max(one for one, _ in both)
+        failure += count * max(fails for _, fails in both)
     return rho, failure
 
 

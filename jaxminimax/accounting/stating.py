@@ -11,7 +11,14 @@ from typing import Any
 
 from jaxminimax.accounting import curve, tuning
 from jaxminimax.accounting.answers import LARGE, check_delta, limit_in_words, proven_up_to, warn_of
-from jaxminimax.accounting.curve import beside, charges, dearest, epsilon_of, of_run, truncated
+from jaxminimax.accounting.curve import (
+    charges,
+    dearest,
+    epsilon_of,
+    extras,
+    of_run,
+    truncated,
+)
 from jaxminimax.accounting.filters import odometer
 from jaxminimax.accounting.profiles import STATED, Profile, briefly
 from jaxminimax.accounting.statements import (
@@ -113,7 +120,7 @@ def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """What the user must see to for a mechanism, beside `ASSUMED`."""
+    """What the user must see to for a mechanism, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -156,7 +163,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         (...)-differential privacy for one visit...
     """
     check_delta(delta)
-    main, alongside = of_run(algorithm, hyper), beside(alongside)
+    main, alongside = of_run(algorithm, hyper), extras(alongside)
     allowed = releases(main)
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
@@ -168,14 +175,14 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, answers=answers, rows_each=rows_each,
-                    beside=lambda _: sum(map(releases, alongside)))
+                    extra=lambda _: sum(map(releases, alongside)))
 
 
 def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: float, *,
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
-             beside: Callable[[int], int] = lambda _: 0) -> Statement:
+             extra: Callable[[int], int] = lambda _: 0) -> Statement:
     """The privacy statement of a description, for `statement` and the command line.
 
     Args:
@@ -190,22 +197,22 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       people: as in `statement`.
       answers: as in `statement`.
       rows_each: as in `statement`.
-      beside: from a number of releases of the run to the number of releases made alongside it.
+      extra: from a number of releases of the run to the number of releases made alongside it.
     """
     check_delta(delta)
     if rows_each is not None:
         checks.count("rows_each", rows_each)
     unit = unit or unit_of(people, rows_each)
-    found = dearest(everything, float(delta), neighbours, people)
+    dearest_cost = dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
     looking, milestone = None, None
     if spent < allowed:
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
-        milestone = end + beside(end)
+        milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
     return Statement(
-        epsilon=found.epsilon,
+        epsilon=dearest_cost.epsilon,
         epsilon_if_stopped_by_looking=looking,
         milestone=milestone,
         epsilon_spent_if_fixed=dearest(so_far, float(delta), neighbours, people).epsilon,
@@ -213,19 +220,19 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         neighbours=neighbours,
         unit=unit,
         sampling=tuple(map(describe, parts)),
-        spent=spent + beside(spent),
-        allowed=allowed + beside(allowed),
+        spent=spent + extra(spent),
+        allowed=allowed + extra(allowed),
         noise_multiplier=tuple(part.noise_multipliers() for part in parts),
         clip=tuple(part.clips() for part in parts),
         effective_noise_multiplier=tuple(part.multiplier() for part in parts),
         charged_noise_multiplier=tuple(part.effective_noise_multiplier(neighbours)
                                        for part in parts),
         realisation=tuple(part.sampler_summary(neighbours) for part in parts),
-        accountant=accountant_name(found.bound),
-        event=curve.event(found.cost),
+        accountant=accountant_name(dearest_cost.bound),
+        event=curve.event(dearest_cost.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
-        assumed=(*claims(unit, people, found.lemma, rows_each), *ASSUMED,
+        assumed=(*claims(unit, people, dearest_cost.lemma, rows_each), *ASSUMED,
                  *large_delta(float(delta), everything.records()),
                  *(early_end(float(delta)) if spent < allowed else ()), *assumed_by(everything),
                  *assumed),
@@ -233,34 +240,34 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         answers=(briefly(everything, float(delta), neighbours=neighbours, people=people)
                  .answers(STATED) if answers else None),
         proven_up_to=(proven_up_to(everything, float(delta), neighbours, people)
-                      if math.isinf(found.epsilon) else None),
+                      if math.isinf(dearest_cost.epsilon) else None),
     )
 
 
 _WIDTH = 92
 
 
-def in_plain_words(said: Statement, profile: Profile) -> str:
+def in_plain_words(stated: Statement, profile: Profile) -> str:
     """What is released, whom the guarantee is for, what its numbers mean, and what it rests on.
 
     Args:
-      said: the statement.
+      stated: the statement.
       profile: of the same description, relation and number of records, with the rate .001 of false
         positives among what it answers well.
     """
-    several = said.people > 1
+    several = stated.people > 1
     whom = ("A person is taken to have at most "
-            f"{said.people} records; for one with more it is weaker." if several else
+            f"{stated.people} records; for one with more it is weaker." if several else
             "A person with several records is protected less: epsilon grows about in proportion "
             "to their number, which --people counts.")
     blocks = [
-        ("What is released", _released(said)),
+        ("What is released", _released(stated)),
         ("Whom the guarantee is for",
-         f"The unit is {said.unit}. Two worlds are compared: the data as they are, and the data "
-         f"where {relation_in_words(said.neighbours, said.people)}. What is published is nearly "
-         f"as likely in both. {whom} What the data as a whole tell about people like them is not "
-         "hidden; that is what the run is for."),
-        ("What the numbers mean", _numbers(said, profile)),
+         f"The unit is {stated.unit}. Two worlds are compared: the data as they are, and the data "
+         f"where {relation_in_words(stated.neighbours, stated.people)}. What is published is "
+         f"nearly as likely in both. {whom} What the data as a whole tell about people like them "
+         "is not hidden; that is what the run is for."),
+        ("What the numbers mean", _numbers(stated, profile)),
         ("What it rests on", "Enforced by the code: noise, sampling and bounds on what a record "
          "moves. Not checked by the code, and for somebody to answer: the list 'Assumed' below; "
          "above all, that settings were not chosen by looking at these data, that the key of the "
@@ -269,31 +276,32 @@ def in_plain_words(said: Statement, profile: Profile) -> str:
     return "\n\n".join(f"{title}.\n{textwrap.fill(text, _WIDTH)}" for title, text in blocks)
 
 
-def _released(said: Statement) -> str:
-    of = (f"{said.spent} of {said.allowed} allowed releases were made"
-          if said.spent < said.allowed else f"{said.allowed} release{'s' * (said.allowed > 1)}")
+def _released(stated: Statement) -> str:
+    of = (f"{stated.spent} of {stated.allowed} allowed releases were made"
+          if stated.spent < stated.allowed
+          else f"{stated.allowed} release{'s' * (stated.allowed > 1)}")
     return (f"{of}, such as the model after each step. A release is computed from the records, or "
             "from a sample of them, with a limit on what each record can change, and noise is "
-            f"added. In detail: {' '.join(said.sampling)} Results computed from the releases are "
+            f"added. In detail: {' '.join(stated.sampling)} Results computed from the releases are "
             "covered too, and so is publishing all of them.")
 
 
-def _numbers(said: Statement, profile: Profile) -> str:
-    if math.isinf(said.epsilon):
-        return f"Epsilon is {limit_in_words(said.proven_up_to, said.delta)}."
-    factor = math.exp(min(said.epsilon, 700.0))
+def _numbers(stated: Statement, profile: Profile) -> str:
+    if math.isinf(stated.epsilon):
+        return f"Epsilon is {limit_in_words(stated.proven_up_to, stated.delta)}."
+    factor = math.exp(min(stated.epsilon, 700.0))
     right = 50 * (1 + profile.advantage)
-    strong = (f"epsilon = {said.epsilon:.4g} and delta = {said.delta:g}: the chance of any "
+    strong = (f"epsilon = {stated.epsilon:.4g} and delta = {stated.delta:g}: the chance of any "
               "conclusion that anybody draws from what is published is at most e^epsilon = "
               f"{factor:.4g} times what it would have been in the other world, plus "
-              f"{said.delta:g}.")
+              f"{stated.delta:g}.")
     if factor > 1000:
         strong += " By itself such a factor says little; the next sentences say more."
-    found = profile.true_positives(1e-3)
+    power = profile.true_positives(1e-3)
     return (f"{strong} Somebody who knows everything else, and who is to tell the two worlds "
             f"apart with even odds, is right in at most {right:.4g} % of cases, where guessing is "
             "right in 50 %. If he may accuse wrongly once in a thousand, he is right about at "
-            f"most {100 * found:.3g} % of those whom he looks for.")
+            f"most {100 * power:.3g} % of those whom he looks for.")
 
 
 _SEARCH_ENFORCED = (
@@ -349,7 +357,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     costs = tuple(dict.fromkeys(x for one in mechanisms for x in charges(one, neighbours)))
     parts = [leaf for one in trainings for leaf in leaves(one)]
     exact = all(one.is_exact() for one in mechanisms)
-    said = dict.fromkeys(x for one in mechanisms for x in one.enforced())
+    enforced = dict.fromkeys(x for one in mechanisms for x in one.enforced())
     taken = dict.fromkeys(x for one in mechanisms for x in one.assumed())
     return TuningStatement(
         epsilon=tuning.epsilon_of_best(costs, delta, runs, neighbours),
@@ -372,7 +380,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         law=runs.summary(),
         accountant="privacy profile of one run, and of the best of a random number of them "
                    f"(jaxminimax {VERSION})",
-        enforced=(*((EXACT,) if exact else ()), *said, *_SEARCH_ENFORCED,
+        enforced=(*((EXACT,) if exact else ()), *enforced, *_SEARCH_ENFORCED,
                   *((_PADDED,) if padded else ())),
         assumed=(*_SEARCH_ASSUMED, *(() if padded else (_TIME,)), *((_APART,) if apart else ()),
                  *(() if exact else (FLOATS,)), *taken, *assumed),

@@ -95,10 +95,10 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
 
 def _costs(mechanisms: Mechanism | Sequence[Mechanism], neighbours: str) -> tuple[Charge, ...]:
     several: Sequence[Any] = mechanisms if isinstance(mechanisms, list | tuple) else (mechanisms,)
-    found = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
-    if not found:
+    costs = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
+    if not costs:
         raise ValueError("tuned_epsilon needs at least one mechanism.")
-    return tuple(found)
+    return tuple(costs)
 
 
 def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> float:
@@ -235,7 +235,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     if not apart:
         score = score.with_noise(least(lambda scale: with_noise(score, scale), small))
     points: Points | None = None
-    known: dict[tuple, float] = {}
+    cache: dict[tuple, float] = {}
 
     def noise(describe: Describe) -> float:
         nonlocal points
@@ -245,26 +245,26 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
             return training if apart else InSequence(parts=(training, score))
 
         same = target.cost(run(1.0)), target.cost(run(2.0))
-        if same not in known:
+        if same not in cache:
             if any(map(silent, same[0])):
                 raise ValueError("noise_multiplier of a candidate holds a 0, so no common factor "
                                  "makes the search private: give the ratio between the players, "
                                  "or leave it None.")
-            known[same] = least(run, target) if points is None else enough(run, target, points)
-            points = points or points_met(target.cost(run(known[same])), target)
-        return known[same]
+            cache[same] = least(run, target) if points is None else enough(run, target, points)
+            points = points or points_met(target.cost(run(cache[same])), target)
+        return cache[same]
 
-    made = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
+    noisy = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
     assert points is not None
     if apart:
         score = score.with_noise(
             enough(lambda scale: with_noise(score, scale), target, points))
     costs = tuple(dict.fromkeys(
-        cost for hyper in made
+        cost for hyper in noisy
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
     check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
               target.epsilon * (1 + 1e-9))
-    return made, score
+    return noisy, score
 
 
 def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Mechanism:
@@ -282,9 +282,9 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
         scale = least(lambda scale: with_noise(leaf, scale), small)
         hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
     if parts := disjoint_parts(hyper.query):  # a record is in one of them
-        made = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
-                     for part in parts)
-        return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=made))
+        noisy = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
+                      for part in parts)
+        return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=noisy))
 
     def described(scale: float) -> Any:
         return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
@@ -319,12 +319,12 @@ def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
 def enough(run: Describe, target: Target, points: Points) -> float:
     """The scale of the noise at which the profile of such a run meets the points."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same delta
-        costs, found = target.cost(run(scale)), 0.0
+        costs, most = target.cost(run(scale)), 0.0
         for e, goal in points:
             here = delta_of_one(costs, e, target.neighbours)
             mu = gaussian_with(e, here) / gaussian_with(e, goal)
-            found = max(found, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
-        return found
+            most = max(most, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
+        return most
 
     return _reach(excess)
 

@@ -168,20 +168,20 @@ def laplace_signal(noise: np.ndarray, move: np.ndarray,
     return value, value * low, value * high
 
 
-def shared_noise(noise: np.ndarray, there: np.ndarray, confidence: float) -> float:
+def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> float:
     """The largest |correlation| that noise has, from below; 0 if it may be chance.
 
     Of noise, `[runs, k]`, and its size, with those of other numbers, and with whether a sample
     holds the record, `[runs, releases]`. By Fisher's transformation, for all pairs together.
     """
-    noise, there = (x[:, x.std(0) > 0] for x in (noise, there))
+    noise, signals = (x[:, x.std(0) > 0] for x in (noise, signals))
     runs, k = noise.shape
-    known = np.concatenate([noise, np.abs(noise), there], 1)
+    columns = np.concatenate([noise, np.abs(noise), signals], 1)
     # pairs of which one at least is noise, but for a number and its own size
-    pairs = np.triu(np.ones((2 * k, known.shape[1]), bool), 1)
+    pairs = np.triu(np.ones((2 * k, columns.shape[1]), bool), 1)
     pairs[np.arange(k), np.arange(k) + k] = False
     if not pairs.any():
         return 0.0
-    found = np.abs(np.corrcoef(known.T))[: 2 * k][pairs]
-    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(found))) / math.sqrt(runs - 3)
-    return max(0.0, math.tanh(math.atanh(min(found.max(), 1 - 1e-15)) - error))
+    correlations = np.abs(np.corrcoef(columns.T))[: 2 * k][pairs]
+    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(correlations))) / math.sqrt(runs - 3)
+    return max(0.0, math.tanh(math.atanh(min(correlations.max(), 1 - 1e-15)) - error))

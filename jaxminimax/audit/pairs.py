@@ -55,11 +55,11 @@ def worst_case(query: Query | Resolvent) -> WorstCase:
     Raises:
       ValueError: where none is known.
     """
-    found = query.sampling.worst_case(query.population)
-    if found is None:
+    case = query.sampling.worst_case(query.population)
+    if case is None:
         raise ValueError(f"No pair is known to be the worst for {query.sampling!r}: give "
                          "problem=..., z=... and pair=(data, neighbour).")
-    return found
+    return case
 
 
 def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
@@ -181,8 +181,8 @@ class Rounds(NamedTuple):
     def release(self, i: int) -> "Rounds":
         """The i-th release of every round alone."""
         leaves = self.spans()[i]
-        there = slice(leaves[0].start, leaves[-1].stop)
-        return Rounds(self.noisy[..., there], self.quiet[..., there], (self.leaves[i],))
+        columns = slice(leaves[0].start, leaves[-1].stop)
+        return Rounds(self.noisy[..., columns], self.quiet[..., columns], (self.leaves[i],))
 
     @property
     def noise(self) -> np.ndarray:

@@ -92,9 +92,9 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
     moves = [jax.device_get(programme(k, x)) for k, x in zip(keys, sets, strict=True)]
     size: Any
     if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
-        query, made = hyper.query, algorithm.mechanism(hyper)
-        parts = (mechanism.resolvent.on_part(query, k // made.times)
-                 for k in range(mechanism.releases(made)))
+        query, described = hyper.query, algorithm.mechanism(hyper)
+        parts = (mechanism.resolvent.on_part(query, k // described.times)
+                 for k in range(mechanism.releases(described)))
         lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(part)) for part in parts]
         step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
@@ -138,13 +138,13 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
     towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]
     direction = joint * np.array(towards) / np.square(z)
     u = released[:, :times, :, 0] @ direction  # [runs, releases], N(contributions / joint, 1)
-    found = worst_case(query)
-    u = u[:, :: found.every]  # those that record 0 is read in
-    k, weight = found.times, found.probability
+    case = worst_case(query)
+    u = u[:, :: case.every]  # those that record 0 is read in
+    k, weight = case.times, case.probability
     away = -1.0 if neighbours == "replace_one" else 0.0
     total = np.zeros(len(u))
     for sign, own in ((1.0, 1.0), (-1.0, away)):
-        mean = (own * k + rest_of(query) * (found.slots - k)) / joint
+        mean = (own * k + rest_of(query) * (case.slots - k)) / joint
         logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
         with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
             total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
@@ -168,27 +168,27 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     """
     runs, d = noise.shape
     half = (d + 1) // 2
-    found: dict[str, np.ndarray] = {}
+    stats: dict[str, np.ndarray] = {}
     one, two = noise[:, : d - half], noise[:, half:]
     for digits in (bits - 1, bits, bits + 1):
         steps = -np.expm1(-(one**2 + two**2) / 2) * 2.0**digits
         near = steps < (_NEAR if bits == 24 else 2.0**digits * 0.05**2 / 2)
         hit = near & (np.abs(steps - np.round(steps)) < 0.03)
         count = near.sum(1)
-        found[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
-        found[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+        stats[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        stats[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
     for k in range(4, 17, 2):
         steps = noise * 2.0**k
-        found[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
+        stats[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
     fraction, _ = np.frexp(noise)
     for digits in (8, 11):
         steps = fraction * 2.0**digits
-        found[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
+        stats[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
     size = np.sort(np.abs(noise), 1)
     gaps = np.diff(size, axis=1)
-    found["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
-    found["smallest"], found["largest"] = size[:, 0], size[:, -1]
-    return found
+    stats["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    stats["smallest"], stats["largest"] = size[:, 0], size[:, -1]
+    return stats
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
@@ -208,21 +208,21 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
     return None if np.any(unit == 0) else unit
 
 
-def coarse_scores(found: list[Rounds], unit: np.ndarray | float,
+def coarse_scores(rounds: list[Rounds], unit: np.ndarray | float,
                   bits: int) -> list[dict[str, np.ndarray]]:
     """`coarse` of the first round's releases on each data set, less the first data set's sum.
 
     Args:
-      found: what runs on each data set released.
+      rounds: what runs on each data set released.
       unit: the described standard deviation of their noise, `[k]` or one for all; NaN where there
         is none.
       bits: as in `coarse`.
     """
-    unit = np.broadcast_to(unit, found[0].noisy.shape[-1:])
-    known = np.isfinite(unit)
-    louder = unit[known] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, known] / louder,
-                   bits) for i, seen in enumerate(found)]
+    unit = np.broadcast_to(unit, rounds[0].noisy.shape[-1:])
+    finite = np.isfinite(unit)
+    louder = unit[finite] * ROUNDING_MARGIN
+    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, finite] / louder,
+                   bits) for i, seen in enumerate(rounds)]
 
 
 _NUMBERS = 256  # how many numbers of a run are compared with each other
@@ -288,8 +288,8 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm, hyper: Any, z:
         return jax.lax.scan(step, algorithm.init(z, hyper),
                             length=min(hyper.iterations, _ROUNDS))[1]
 
-    found = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
-    noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in found], 1)
+    noises = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
+    noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in noises], 1)
     noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
     columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)
     return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)
