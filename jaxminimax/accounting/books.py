@@ -3,7 +3,8 @@
 A process that changes it holds an exclusive lock on PATH.lock in the same folder: see `own_files`.
 The file holds no key and no row of the data.
 
-What the file of a ledger says, and when a run may be added to it.
+`opened` writes the first content, `add_entry` adds a run if there is room for its charge, and an
+`Entry` is what a run holds of it until it ends.
 """
 
 import contextlib
@@ -327,7 +328,7 @@ _ASSUMED = (
 def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
                  ) -> LedgerStatement:
     """The statement of a ledger's content, by its filter and the sums of its charges."""
-    entries = content["entries"]
+    entries, (theorem, odometer) = content["entries"], rule.summary()
     shown = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
     return LedgerStatement(
         epsilon=content["epsilon"],
@@ -336,8 +337,8 @@ def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
         neighbours=content["neighbours"],
         people=content["people"],
         unit=content["unit"],
-        filter=rule.in_words(),
-        odometer=rule.odometer_in_words(),
+        filter=theorem,
+        odometer=odometer,
         limits=dict(rule.limits),
         spent=spent,
         runs=tuple({name: entry.get(name) for name in shown} for entry in entries),

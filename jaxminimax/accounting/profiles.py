@@ -241,11 +241,11 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     if epsilons is None:
         at = _range(asked)
     else:
-        asked_at = list(epsilons)
-        for one in asked_at:
+        asked_for = list(epsilons)
+        for one in asked_for:
             checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
             concrete(one)
-        at = np.unique([0.0, *map(float, asked_at)])
+        at = np.unique([0.0, *map(float, asked_for)])
     # a bound at a smaller epsilon holds at a larger one
     pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)
                   for pair in curves(asked, at))
@@ -267,8 +267,8 @@ def briefly(mechanism: Description, delta: float, *, neighbours: str, people: in
 
 def _range(asked: Asked) -> np.ndarray:
     """Epsilons from 0 to where delta is small, and those that the printed rates ask for."""
-    ends = (_reaches(asked, least) for least in _FARTHEST)
-    top = max(next((one for one in ends if one is not None), 1.0), 1e-6)
+    reached = (_reaches(asked, least) for least in _FARTHEST)
+    top = max(next((one for one in reached if one is not None), 1.0), 1e-6)
     first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
     near = [one for one in _best_for(RATES, first) if one < top]
     return np.unique([*np.linspace(0.0, top, _POINTS), *near])
@@ -284,10 +284,10 @@ def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
 def _reaches(asked: Asked, least: float) -> float | None:
     """The epsilon of that delta, if there is one that is finite and not absurd."""
     try:
-        epsilon = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
+        reached = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
     except ValueError:  # failures alone exceed that delta
         return None
-    return epsilon if epsilon < 700 else None
+    return reached if reached < 700 else None
 
 
 def _renyi_of(asked: Asked) -> tuple[Any, Any]:

@@ -211,13 +211,13 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
         shift, r = 2.0 if neighbours == "replace_one" else 1.0, people * cost.ratio
         c = 0.5 * (people * shift) ** 2 * cost.gaussian
         return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
-    renyi = divergences(cost, neighbours, people)
-    if renyi is None:
+    divergence_at = divergences(cost, neighbours, people)
+    if divergence_at is None:
         return None
-    ratio, a = renyi / ORDERS, ORDERS
+    ratio, a = divergence_at / ORDERS, ORDERS
     between = 1 + np.diff(a) ** 2 / (4 * a[:-1] * (a[:-1] - 1))
     upto = np.maximum.accumulate(
-        np.append(renyi[0], np.maximum(ratio[1:], ratio[:-1]) * between))
+        np.append(divergence_at[0], np.maximum(ratio[1:], ratio[:-1]) * between))
     two = upto[np.searchsorted(a, 2.0)]
     if not math.isfinite(two):
         return None

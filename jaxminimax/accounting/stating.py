@@ -1,6 +1,6 @@
-"""Sentences of privacy statements: what is enforced and assumed, and who answers for the unit.
+"""Statements of a run and of a search: their numbers, what is enforced, and what is assumed.
 
-A statement in plain words, for readers who decide whether it is good enough.
+`in_plain_words` says the same for those who decide whether it is good enough.
 """
 
 import collections.abc
@@ -10,16 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import curve, tuning
-from jaxminimax.accounting.answers import LARGE, check_delta, limit_in_words, proven_up_to, warn_of
-from jaxminimax.accounting.curve import (
-    charges,
-    dearest,
-    epsilon_of,
-    extras,
-    of_run,
-    truncated,
+from jaxminimax.accounting.answers import (
+    LARGE,
+    check_delta,
+    limit_in_words,
+    odometer,
+    proven_up_to,
+    warn_of,
 )
-from jaxminimax.accounting.filters import odometer
+from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run, truncated
 from jaxminimax.accounting.profiles import STATED, Profile, briefly
 from jaxminimax.accounting.statements import (
     LARGE_DELTA,
@@ -203,7 +202,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     if rows_each is not None:
         checks.count("rows_each", rows_each)
     unit = unit or unit_of(people, rows_each)
-    dearest_cost = dearest(everything, float(delta), neighbours, people)
+    worst = dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
     looking, milestone = None, None
@@ -212,7 +211,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
     return Statement(
-        epsilon=dearest_cost.epsilon,
+        epsilon=worst.epsilon,
         epsilon_if_stopped_by_looking=looking,
         milestone=milestone,
         epsilon_spent_if_fixed=dearest(so_far, float(delta), neighbours, people).epsilon,
@@ -228,11 +227,11 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         charged_noise_multiplier=tuple(part.effective_noise_multiplier(neighbours)
                                        for part in parts),
         realisation=tuple(part.sampler_summary(neighbours) for part in parts),
-        accountant=accountant_name(dearest_cost.bound),
-        event=curve.event(dearest_cost.cost),
+        accountant=accountant_name(worst.bound),
+        event=curve.event(worst.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
-        assumed=(*claims(unit, people, dearest_cost.lemma, rows_each), *ASSUMED,
+        assumed=(*claims(unit, people, worst.lemma, rows_each), *ASSUMED,
                  *large_delta(float(delta), everything.records()),
                  *(early_end(float(delta)) if spent < allowed else ()), *assumed_by(everything),
                  *assumed),
@@ -240,7 +239,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         answers=(briefly(everything, float(delta), neighbours=neighbours, people=people)
                  .answers(STATED) if answers else None),
         proven_up_to=(proven_up_to(everything, float(delta), neighbours, people)
-                      if math.isinf(dearest_cost.epsilon) else None),
+                      if math.isinf(worst.epsilon) else None),
     )
 
 
@@ -278,8 +277,8 @@ def in_plain_words(stated: Statement, profile: Profile) -> str:
 
 def _released(stated: Statement) -> str:
     of = (f"{stated.spent} of {stated.allowed} allowed releases were made"
-          if stated.spent < stated.allowed
-          else f"{stated.allowed} release{'s' * (stated.allowed > 1)}")
+          if stated.spent < stated.allowed else
+          f"{stated.allowed} release{'s' * (stated.allowed > 1)}")
     return (f"{of}, such as the model after each step. A release is computed from the records, or "
             "from a sample of them, with a limit on what each record can change, and noise is "
             f"added. In detail: {' '.join(stated.sampling)} Results computed from the releases are "
@@ -297,11 +296,11 @@ def _numbers(stated: Statement, profile: Profile) -> str:
               f"{stated.delta:g}.")
     if factor > 1000:
         strong += " By itself such a factor says little; the next sentences say more."
-    power = profile.true_positives(1e-3)
+    hits = profile.true_positives(1e-3)
     return (f"{strong} Somebody who knows everything else, and who is to tell the two worlds "
             f"apart with even odds, is right in at most {right:.4g} % of cases, where guessing is "
             "right in 50 %. If he may accuse wrongly once in a thousand, he is right about at "
-            f"most {100 * power:.3g} % of those whom he looks for.")
+            f"most {100 * hits:.3g} % of those whom he looks for.")
 
 
 _SEARCH_ENFORCED = (
@@ -357,7 +356,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     costs = tuple(dict.fromkeys(x for one in mechanisms for x in charges(one, neighbours)))
     parts = [leaf for one in trainings for leaf in leaves(one)]
     exact = all(one.is_exact() for one in mechanisms)
-    enforced = dict.fromkeys(x for one in mechanisms for x in one.enforced())
+    guaranteed = dict.fromkeys(x for one in mechanisms for x in one.enforced())
     taken = dict.fromkeys(x for one in mechanisms for x in one.assumed())
     return TuningStatement(
         epsilon=tuning.epsilon_of_best(costs, delta, runs, neighbours),
@@ -380,7 +379,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         law=runs.summary(),
         accountant="privacy profile of one run, and of the best of a random number of them "
                    f"(jaxminimax {VERSION})",
-        enforced=(*((EXACT,) if exact else ()), *enforced, *_SEARCH_ENFORCED,
+        enforced=(*((EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
                   *((_PADDED,) if padded else ())),
         assumed=(*_SEARCH_ASSUMED, *(() if padded else (_TIME,)), *((_APART,) if apart else ()),
                  *(() if exact else (FLOATS,)), *taken, *assumed),

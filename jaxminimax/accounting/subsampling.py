@@ -22,7 +22,7 @@ slot and independent hits of probability 1/n; condition on the substitutes; the 
 (a - 1) w_0 of Q may be shared among the multiplicities in any way, and the best way is the minimum
 above, g_k = max(a, exp(mu_k x - mu_k^2 / 2)) with mu_k = k / z for one x ("water-filling"). Both
 functions, glued with their reflections, are convex with the right kink at 1, so each is the profile
-of one dominating pair, and its T-fold convolution bounds T adaptive releases, also alongside releases
+of one dominating pair, and its T-fold convolution bounds T adaptive releases, also with releases
 that use other coins. Nothing here may be used for two queries on one and the same minibatch.
 
 The bound without replacement is attained for every a; the one with replacement at a = 1 and nearly

@@ -189,12 +189,12 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
                          "pair=(data, neighbour).")
-    described, query = algorithm.mechanism(hyper), getattr(hyper, "query", None)
-    if not (isinstance(described, Repeat) and isinstance(query, Query | Resolvent)):
+    mechanism, query = algorithm.mechanism(hyper), getattr(hyper, "query", None)
+    if not (isinstance(mechanism, Repeat) and isinstance(query, Query | Resolvent)):
         raise ValueError(f"pair {pair!r} is for algorithms that repeat a Query or a Resolvent, got "
-                         f"{type(described).__name__}: give problem=..., z=... and "
+                         f"{type(mechanism).__name__}: give problem=..., z=... and "
                          "pair=(data, neighbour).")
-    claimed = epsilon(described, delta, neighbours=neighbours)
+    claimed = epsilon(mechanism, delta, neighbours=neighbours)
     key, choice = jax.random.split(key)
     if pair == "worst":
         data = worst_pair(query, neighbours)
@@ -202,7 +202,7 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
         seed = int(jax.random.bits(choice, (), jnp.uint32))
         data = random_pair(seed, query, neighbours)
     # the record is in the first part of the data; the other parts contribute nothing
-    more = (described.parts - 1) * query.population
+    more = (mechanism.parts - 1) * query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
     how = (strategy, microbatch)
     one, two = releases(key, algorithm, hyper, data, runs, computed(PROBLEM, *how))
@@ -210,12 +210,12 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     for score, released in zip(scores, (one, two), strict=True):
         if pair == "worst":
             score["likelihood ratio"] = likelihood_ratio(released, query, neighbours,
-                                                         described.times)
+                                                         mechanism.times)
         score["failures"] = np.isnan(released[:, :, 0, 0]).sum(1).astype(float)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
     measured = None
-    if runs >= _FEW and not _moving(query, described):
+    if runs >= _FEW and not _moving(query, mechanism):
         measured = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how),
                           observe=all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
                           confidence=confidence)
@@ -243,30 +243,30 @@ def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: i
          z: Saddle) -> Audit:
     """The audit of a user's pair, round by round: of the points, and of what was released."""
     data = check_pair(pair, problem)
-    described = algorithm.mechanism(hyper)
-    claimed = epsilon(described, delta, neighbours=neighbours)
+    mechanism = algorithm.mechanism(hyper)
+    claimed = epsilon(mechanism, delta, neighbours=neighbours)
     problem = unprojected(problem, hyper)
     # one release a round, whose noise can be separated from the algorithm's own arithmetic
-    alone = isinstance(described, Repeat | TreeSums | CorrelatedSums | GroupSolution)
+    alone = isinstance(mechanism, Repeat | TreeSums | CorrelatedSums | GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
         points = first_points(state)
         return (points, first_release(state, released)) if alone else (points,)
 
-    pairs = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
-    scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(pairs)])
-    seen, gauge = described, None
+    sides = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
+    scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(sides)])
+    seen, gauge = mechanism, None
     if alone:
-        released = [x.release(1) for x in pairs]
-        if _public(described):
+        released = [x.release(1) for x in sides]
+        if _public(mechanism):
             scores = _joined(scores, _likelihood_ratios(released))
         unit = noise_scale(hyper, z)
         if unit is not None:
             bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
             scores = _joined(scores, coarse_scores(released, unit, bits))
-        if isinstance(described, Repeat) and described.times == 2 * hyper.iterations:
-            seen = dataclasses.replace(described, times=hyper.iterations)  # a round's first release
-        if runs >= _FEW and not _moving(getattr(described, "query", None), described):
+        if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
+            seen = dataclasses.replace(mechanism, times=hyper.iterations)  # a round's first release
+        if runs >= _FEW and not _moving(getattr(mechanism, "query", None), mechanism):
             gauge = signal_of(released[0], seen, neighbours=neighbours, confidence=confidence)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     shared = shared_between_releases(key, algorithm, hyper, z, jax.tree.map(lambda x: x[0], data),

@@ -1,7 +1,4 @@
-"""A lower bound on epsilon from statistics of runs on two data sets.
-
-Distances in units of noise that was measured, and what noise has in common, with bounds.
-"""
+"""Confidence bounds from runs on two data sets: on epsilon, on distances, and on shared noise."""
 
 import itertools
 import math
@@ -182,6 +179,6 @@ def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> f
     pairs[np.arange(k), np.arange(k) + k] = False
     if not pairs.any():
         return 0.0
-    correlations = np.abs(np.corrcoef(columns.T))[: 2 * k][pairs]
-    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(correlations))) / math.sqrt(runs - 3)
-    return max(0.0, math.tanh(math.atanh(min(correlations.max(), 1 - 1e-15)) - error))
+    correlation = np.abs(np.corrcoef(columns.T))[: 2 * k][pairs]
+    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(correlation))) / math.sqrt(runs - 3)
+    return max(0.0, math.tanh(math.atanh(min(correlation.max(), 1 - 1e-15)) - error))

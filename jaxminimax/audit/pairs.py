@@ -1,6 +1,4 @@
-"""Neighbouring data sets to attack: the library's own, and what a user's pair must be.
-
-Rounds of a run, one by one: what each releases with and without noise, on both data sets.
+"""Neighbouring data sets to attack, and rounds of runs on both, one by one, with and without noise.
 
 From the state that a run has reached, a round is taken four times with the run's key: on each data
 set of a pair, as described and with noise multipliers of 0. The key decides sample and noise, so

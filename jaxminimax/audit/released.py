@@ -1,16 +1,14 @@
-"""What whole runs released, read off their iterates, and the likelihood ratio of it.
+"""What whole runs released, and statistics of it that tell data sets, grids and shared noise apart.
 
-Statistics that see holes and grids in noise, such as floating-point samplers leave.
+Releases are read off a run's iterates. An adversary who knows all records but one subtracts either
+candidate's sum from what was released. Under the right candidate the rest is the sampler's own
+number, whatever it cannot be is never seen there; under the wrong one it is shifted. So every
+property of a sampler's numbers that a shift destroys tells the two apart, however little of the
+noise's law it is.
 
-An adversary with all records but one subtracts either candidate's sum from the released one. Under
-the right candidate the rest is the sampler's own number, whatever it cannot be is never seen there;
-under the wrong one it is shifted. So every property of a sampler's numbers that a shift destroys
-tells the two apart, however little of the noise's law it is.
-
-Whether two releases of a run share noise, so that their difference has too little of it.
-
-The states of a run mix its releases, and later releases depend on earlier ones. The test therefore
-compares the releases themselves, for an operator that is 0 everywhere: each is its noise alone.
+Two releases that share noise have a difference with too little of it. The states of a run mix its
+releases, and later releases depend on earlier ones. The test therefore compares the releases
+themselves, for an operator that is 0 everywhere: each is its noise alone.
 """
 
 import dataclasses
@@ -168,27 +166,27 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     """
     runs, d = noise.shape
     half = (d + 1) // 2
-    stats: dict[str, np.ndarray] = {}
+    seen: dict[str, np.ndarray] = {}
     one, two = noise[:, : d - half], noise[:, half:]
     for digits in (bits - 1, bits, bits + 1):
         steps = -np.expm1(-(one**2 + two**2) / 2) * 2.0**digits
         near = steps < (_NEAR if bits == 24 else 2.0**digits * 0.05**2 / 2)
         hit = near & (np.abs(steps - np.round(steps)) < 0.03)
         count = near.sum(1)
-        stats[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
-        stats[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+        seen[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        seen[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
     for k in range(4, 17, 2):
         steps = noise * 2.0**k
-        stats[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
+        seen[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
     fraction, _ = np.frexp(noise)
     for digits in (8, 11):
         steps = fraction * 2.0**digits
-        stats[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
+        seen[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
     size = np.sort(np.abs(noise), 1)
     gaps = np.diff(size, axis=1)
-    stats["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
-    stats["smallest"], stats["largest"] = size[:, 0], size[:, -1]
-    return stats
+    seen["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    seen["smallest"], seen["largest"] = size[:, 0], size[:, -1]
+    return seen
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
@@ -208,21 +206,21 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
     return None if np.any(unit == 0) else unit
 
 
-def coarse_scores(rounds: list[Rounds], unit: np.ndarray | float,
+def coarse_scores(sides: list[Rounds], unit: np.ndarray | float,
                   bits: int) -> list[dict[str, np.ndarray]]:
     """`coarse` of the first round's releases on each data set, less the first data set's sum.
 
     Args:
-      rounds: what runs on each data set released.
+      sides: what runs on each data set released.
       unit: the described standard deviation of their noise, `[k]` or one for all; NaN where there
         is none.
       bits: as in `coarse`.
     """
-    unit = np.broadcast_to(unit, rounds[0].noisy.shape[-1:])
-    finite = np.isfinite(unit)
-    louder = unit[finite] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, finite] / louder,
-                   bits) for i, seen in enumerate(rounds)]
+    unit = np.broadcast_to(unit, sides[0].noisy.shape[-1:])
+    noisy = np.isfinite(unit)
+    louder = unit[noisy] * ROUNDING_MARGIN
+    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, noisy] / louder,
+                   bits) for i, seen in enumerate(sides)]
 
 
 _NUMBERS = 256  # how many numbers of a run are compared with each other
@@ -288,8 +286,8 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm, hyper: Any, z:
         return jax.lax.scan(step, algorithm.init(z, hyper),
                             length=min(hyper.iterations, _ROUNDS))[1]
 
-    noises = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
-    noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in noises], 1)
+    shown = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
+    noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in shown], 1)
     noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
     columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)
     return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)

@@ -5,7 +5,7 @@ a good part to be seen. What the accountant charges rests on two numbers that ca
 directly: how far a record moves what is released, and how much noise is on it. A few thousand runs
 tell their ratio to a few hundredths.
 
-How far a record moves the odds of a released index, against what is charged.
+The same is measured of a released index: how far a record moves its odds.
 """
 
 import dataclasses
@@ -166,20 +166,20 @@ def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
     return np.asarray(scipy.signal.lfilter([1.0], a / a[0], steps, axis=1))
 
 
-def _projections(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
+def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
     """Whether each release of a round read the record, `[runs, rounds]` each."""
     sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(seen)]
     return [size > 1e-9 * size.max() for size in sizes]
 
 
-def _read(projections: list[np.ndarray], confidence: float) -> float:
+def _read(reads: list[np.ndarray], confidence: float) -> float:
     """How often a release reads the record, from below, where it reads it at all."""
     read = 0.0
-    for one in projections:
+    for one in reads:
         one = one[:, one.any(0)]  # rounds on other parts of the data never do
         if one.size:
             read = max(read, float(clopper_pearson(one.sum(), one.size,
-                                                   (1 - confidence) / len(projections))[0]))
+                                                   (1 - confidence) / len(reads))[0]))
     return read
 
 
@@ -187,11 +187,11 @@ def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
               law: str = "gaussian", confidence: float = 0.999) -> Signal:
     """The signal of rounds that were observed; see `signal`."""
     noise, gap = seen.noise, seen.quiet[:, :, 0] - seen.quiet[:, :, 1]
-    finite = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
-    if finite.sum() < 4:
+    complete = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
+    if complete.sum() < 4:
         raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
                          "that cannot be drawn, or solutions without a certificate.")
-    noise, gap = noise[finite], gap[finite]
+    noise, gap = noise[complete], gap[complete]
     if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)
     query: Any = getattr(mechanism, "query", None)
@@ -211,13 +211,13 @@ def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     if noise[0].size > len(noise) // 20:
         noise, move = _reduced(seen, noise, move)
     noise, move = noise.reshape(len(noise), -1), move.ravel()
-    projections = _projections(seen, gap)
-    shared = shared_noise(noise, np.concatenate(projections, 1), confidence)
+    reads = _reads(seen, gap)
+    shared = shared_noise(noise, np.concatenate(reads, 1), confidence)
     measure = gaussian_signal if law == "gaussian" else laplace_signal
     attained, low, high = measure(noise, move, confidence)
     read, charged = 0.0, 1.0
     if sampling is not None and case is not None and sampling.secret:
-        read, charged = _read(projections, confidence), case.read
+        read, charged = _read(reads, confidence), case.read
     return Signal(attained, low, high, charged_signal(mechanism, neighbours, law), read, charged,
                   shared, law, confidence, len(noise))
 
@@ -268,9 +268,9 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
     checks.count("runs", runs, low=4)
     checks.one_of("law", law, LAWS)
     checks.number("confidence", confidence, low=0.0, high=1.0)
-    described = algorithm.mechanism(hyper) if mechanism is None else mechanism
+    charged = algorithm.mechanism(hyper) if mechanism is None else mechanism
     seen = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
-    return signal_of(seen, described, neighbours=neighbours, law=law, confidence=confidence)
+    return signal_of(seen, charged, neighbours=neighbours, law=law, confidence=confidence)
 
 
 def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:

@@ -287,7 +287,8 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
     start = problem.project(problem.centre)
     begin = At(start, start, problem.mean(start), certify(problem, start).residual,
                jnp.asarray(2.0 * n), jnp.int32(0))
-    end = jax.lax.while_loop(lambda at: ~(at.residual <= residual) & (at.epoch < epochs), epoch, begin)
+    end = jax.lax.while_loop(lambda at: ~(at.residual <= residual) & (at.epoch < epochs), epoch,
+                             begin)
     return end.s, end.cost
 
 
