@@ -357,7 +357,7 @@ def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:
     """How many labels are none of the documented ones, and how many were counted; not private.
 
     A label coded otherwise ({1, 2} where {0, 1} is wanted) trains a model of something else. No run
-    is refused for that, at whatever share of wrong labels: whoever knows all records but one may
+    is refused for that, at whatever share of wrong labels: one with all records but one may
     choose the set so that the others are just below that share, and a refusal would tell of the
     last one, (epsilon, delta)-private for no delta below 1, without being charged. So `check`
     names the set, and `check(..., look=True)`, which is not private, counts.

@@ -193,8 +193,8 @@ class PrivateAUCClassifier(_PrivateScorer):
         released, and charged.
       most: rows of one owner that are read, where `fit` gets owners.
       ledger: a `Ledger` that every `fit` is charged to, and that refuses the one too many.
-      random_state: None: noise of the system's entropy. A seed is for experiments: whoever knows it
-        can subtract the noise.
+      random_state: None: noise of the system's entropy. A seed is for experiments: who has it can
+        subtract the noise.
 
     Attributes:
       statement_: the privacy statement of `fit`.

@@ -363,14 +363,14 @@ def test_groups_are_reported_too():
 
 def test_noise_for_numbers_that_a_release_has_not_is_pointed_out():
     def report(z, **kwargs):
-        loud = query(noise_multiplier=Saddle(z, z), **kwargs)
+        noisy = query(noise_multiplier=Saddle(z, z), **kwargs)
         return jmm.check(PROBLEM, START, (X, Y), jmm.sgda.Hyper(
-            query=loud, step=Saddle(0.1, 0.1), iterations=4), measure=False)
+            query=noisy, step=Saddle(0.1, 0.1), iterations=4), measure=False)
 
     found = str(report(1e4))
-    loud, exact = (query(noise_multiplier=Saddle(1e4, 1e4), **more)
+    noisy, exact = (query(noise_multiplier=Saddle(1e4, 1e4), **more)
                    .effective_noise_multiplier("replace_one") for more in ({}, {"parameters": 6}))
-    assert f"parameters=6 needs {100 * (1 - loud / exact):.1f} % less noise" in found
-    assert 0.05 < 1 - loud / exact < 0.5
+    assert f"parameters=6 needs {100 * (1 - noisy / exact):.1f} % less noise" in found
+    assert 0.05 < 1 - noisy / exact < 0.5
     for none in (report(1e4, parameters=6), report(5.0)):
         assert "less noise" not in str(none)

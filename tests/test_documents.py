@@ -145,11 +145,11 @@ def test_a_block_that_is_neither_is_found(text, kept):
     assert unaccounted(block) is not kept
 
 
-def test_the_picture_of_the_house_is_drawn(tmp_path, monkeypatch):
+def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
     """From the imports as they are now."""
-    picture = tmp_path / "house.svg"
-    monkeypatch.setattr(sys, "argv", ["house.py", str(picture)])
-    made = runpy.run_path(str(ROOT / "docs/house.py"), run_name="__main__")
+    picture = tmp_path / "layers.svg"
+    monkeypatch.setattr(sys, "argv", ["layers.py", str(picture)])
+    made = runpy.run_path(str(ROOT / "docs/layers.py"), run_name="__main__")
     assert "</svg>" in picture.read_text()
     arrows = {(a, b) for a, into in made["imports"]().items() for b in into}
     assert ("algorithms", "mechanism") in arrows

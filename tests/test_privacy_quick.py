@@ -2,7 +2,7 @@
 
 Noise size: `test_noise_has_the_described_deviation`. Clip norms, joint ones and bounds of losses:
 `test_one_record_moves_a_release_by_what_is_charged`. The budget: the last of the detectors, and
-`test_a_release_is_answered_as_often_as_described_and_then_no_more` of `test_doors`.
+`test_a_release_is_answered_as_often_as_described_and_then_no_more` of `test_opening`.
 The sampling rate: `test_samples_have_the_described_rate_and_are_independent`. What is charged,
 rounding to the grid included: `test_the_accountant_charges_the_gaussian_that_runs`. Several records
 of one person: `test_noise_for_several_records_is_calibrated_to_all_of_them`. Clipping by factors of
@@ -30,7 +30,7 @@ from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
 from jaxminimax.releases import reading
 from jaxminimax.releases.sums import release
-from tests.releases.test_opening import DOORS, ROWS, SIZES, Door, N, W
+from tests.releases.test_opening import RELEASES, ROWS, SIZES, Case, N, W
 
 KEYS = jax.random.split(jax.random.key(1), 4000)
 SIGMAS = 4.5
@@ -43,7 +43,7 @@ LOSSES = jnp.array([[1e3, 1e3], [0.0, 0.0]])  # and two whose losses are far apa
 
 def sum_of_both(joint, noise):
     query = jmm.Query(clip=CLIP, noise_multiplier=noise, population=N, joint=joint)
-    return Door(lambda key, m, k, x: jnp.concatenate(
+    return Case(lambda key, m, k, x: jnp.concatenate(
         release(key, m, k, BOTH, Saddle(W, W), Saddle(x, -x))),
         jmm.Repeat(query=query, times=3), 3, ROWS, "")
 
@@ -52,7 +52,7 @@ class Law(NamedTuple):
     """A release and what it is described to be.
 
     Attributes:
-      door: the release, as in `test_doors`.
+      case: the release, as in `test_opening`.
       unit: noise multiplier 1.0 of each number, or of all.
       spread: deviation of the noise in these units.
       moves: most that a record moves it by, in these units.
@@ -62,7 +62,7 @@ class Law(NamedTuple):
       keys: for how many releases.
     """
 
-    door: Door
+    case: Case
     unit: Any
     spread: float = 1.0
     moves: float = 2.0
@@ -73,31 +73,31 @@ class Law(NamedTuple):
 
 
 def laws():
-    point = DOORS["proximal point"].mechanism.query
-    phase = DOORS["solution"].mechanism
+    point = RELEASES["proximal point"].mechanism.query
+    phase = RELEASES["solution"].mechanism
     groups = 1 / np.array(SIZES)
     correlated = jmm.mechanism.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=3)
     both = np.repeat(np.array(CLIP) / N, 2)
     losses = dict(pair=LOSSES, keys=4000)
     each = dict(moves=math.sqrt(len(SIZES)), place=(slice(None), 0))  # one record of each group
     return {
-        "sum": Law(DOORS["sum"], 1 / N),
-        "sum of a part": Law(DOORS["sum of a part"], 2 / N, spent=3),
+        "sum": Law(RELEASES["sum"], 1 / N),
+        "sum of a part": Law(RELEASES["sum of a part"], 2 / N, spent=3),
         "sums of both players": Law(sum_of_both(False, NOISE),
                                     np.repeat(np.array(NOISE), 2) * both),
         "joint clip": Law(sum_of_both(True, Saddle(1.5, 1.5)), 1.5 * both),
-        "proximal point": Law(DOORS["proximal point"], noise_unit(point), pair=RECORDS),
-        "gradient of a group": Law(DOORS["group gradient"], groups[1], place=(1, 0)),
-        "gradient of all groups": Law(DOORS["all groups' gradient"], 0.9 * groups[0],
+        "proximal point": Law(RELEASES["proximal point"], noise_unit(point), pair=RECORDS),
+        "gradient of a group": Law(RELEASES["group gradient"], groups[1], place=(1, 0)),
+        "gradient of all groups": Law(RELEASES["all groups' gradient"], 0.9 * groups[0],
                                       place=(0, 0)),
-        "losses": Law(DOORS["group losses"], groups, 2**0.5, **each, **losses),
-        "losses, Gaussian": Law(DOORS["Gaussian losses"], groups, **each, **losses),
-        "solution": Law(DOORS["solution"], solution_length(phase, phase.reg_w), moves=1.0,
+        "losses": Law(RELEASES["group losses"], groups, 2**0.5, **each, **losses),
+        "losses, Gaussian": Law(RELEASES["Gaussian losses"], groups, **each, **losses),
+        "solution": Law(RELEASES["solution"], solution_length(phase, phase.reg_w), moves=1.0,
                         pair=RECORDS, place=(0, 0)),
-        "node of a tree": Law(DOORS["leaf"], 1.0, spent=2),
-        "correlated sums": Law(DOORS["leaf"]._replace(mechanism=correlated), 1.0, np.linalg.norm(
+        "node of a tree": Law(RELEASES["leaf"], 1.0, spent=2),
+        "correlated sums": Law(RELEASES["leaf"]._replace(mechanism=correlated), 1.0, np.linalg.norm(
             coefficients(3) * 2.0**-17), spent=2),
-        "loss of a record": Law(DOORS["loss"], 1.0, 2**0.5, moves=1.0, place=(0, 0), **losses),
+        "loss of a record": Law(RELEASES["loss"], 1.0, 2**0.5, moves=1.0, place=(0, 0), **losses),
     }
 
 
@@ -120,9 +120,9 @@ def program(opened):
 
 def released(law, spent=0, factor=1.0, data=None):
     """Releases with all keys over the unit of their noise, a row each."""
-    found = program(law.door.opened)(
-        KEYS[:law.keys], with_noise(law.door.mechanism, factor), jnp.int32(spent),
-        law.door.data if data is None else data)
+    found = program(law.case.opened)(
+        KEYS[:law.keys], with_noise(law.case.mechanism, factor), jnp.int32(spent),
+        law.case.data if data is None else data)
     return np.asarray(found).reshape(law.keys, -1) / law.unit
 
 
@@ -142,8 +142,8 @@ def test_noise_has_the_described_deviation(law):
 @every_law
 def test_one_record_moves_a_release_by_what_is_charged(law):
     """With equal keys, whose noise is equal."""
-    limit = law.moves / law.door.mechanism.effective_noise_multiplier("replace_one")
-    one, other = (released(law, data=law.door.data.at[law.place].set(x)) for x in law.pair)
+    limit = law.moves / law.case.mechanism.effective_noise_multiplier("replace_one")
+    one, other = (released(law, data=law.case.data.at[law.place].set(x)) for x in law.pair)
     moved = np.linalg.norm(one - other, axis=1)
     assert moved.max() <= limit
     if law.pair is not RECORDS:

@@ -134,7 +134,7 @@ def hyper_of(module: Any, case: Case) -> Any | None:
                 module is jmm.balanced_groups and not isinstance(case.sampling, jmm.Full)):
             return None
         return group_attack.hyper_of(module, case.sampling, case.rounds)
-    if case.how and module not in (jmm.sgda, jmm.gda):  # the strategies are the door's
+    if case.how and module not in (jmm.sgda, jmm.gda):  # strategies are the release's
         return None
     query: Any = jmm.Query(clip=CLIP, sampling=case.sampling, population=POPULATION,
                            joint=case.joint)

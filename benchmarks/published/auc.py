@@ -5,8 +5,8 @@
 `whitened`: a linear scorer. One release of all second moments of the features, labels left out,
 pays for a linear map that makes them nearly uncorrelated; full-batch descent ascent then needs
 few rounds, and noise that is equal in all directions harms all of them alike. Where positives are
-rare this is what counts: the rounds hear a record of the rare class 1 / p times as loud as their
-noise allows, but the second moments hear all records.
+rare this is what counts: the rounds hear a record of the rare class 1 / p times as strongly as
+their noise allows, but the second moments hear all records.
 
 With x a record's features, of norm at most 1, the released vector is the upper triangle of a a^T,
 a = (x, 1) / sqrt 2, entries off the diagonal times sqrt 2: its norm is |a|^2 <= 1, so a clip of 1

@@ -157,10 +157,10 @@ def _epoch(carry: tuple[Any, ...], x: jax.Array, y: jax.Array, take: jax.Array, 
                              _clip(grads[name] - before[name], c) + v[name])
             move[name] = mean + deviation * jax.random.normal(k, w[name].shape)
             if name == "W1":
-                loud = deviation
+                std = deviation
         new = jax.tree.map(lambda a, b: a - RATE * b, w, move)
         return (new, alpha, w, grads, move, r + 1), (
-            jnp.max(record_norms(w, alpha, xs, ys, p)), loud)
+            jnp.max(record_norms(w, alpha, xs, ys, p)), std)
 
     return jax.lax.scan(one, carry, take)
 
@@ -198,9 +198,9 @@ def rerun(cell: Cell, dataset: data.Dataset, epochs: int, seed: int = 0) -> dict
         rounds = min(len(o) // k for o, k in zip(orders, shares, strict=True))
         take = np.hstack([o[:rounds * k].reshape(rounds, k)
                           for o, k in zip(orders, shares, strict=True)])
-        carry, (norms, loud) = _epoch(carry, x, y, jnp.asarray(take), key, deviations(cell),
+        carry, (norms, std) = _epoch(carry, x, y, jnp.asarray(take), key, deviations(cell),
                                       cell.ratio)
-        seen, noise = max(seen, float(jnp.max(norms))), [*noise, *np.asarray(loud)]
+        seen, noise = max(seen, float(jnp.max(norms))), [*noise, *np.asarray(std)]
         scores = _scores(carry[0], jnp.asarray(dataset.x_test))
         best = max(best, float(jmm.metrics.auc(scores, dataset.y_test)))
     later = noise[1::PERIOD] or noise

@@ -186,7 +186,7 @@ def check_name(name: Any) -> None:
       ValueError: naming it.
     """
     if name is not None and not isinstance(name, str):
-        raise ValueError(f"name must be a string, got {checks.told(name)}.")
+        raise ValueError(f"name must be a string, got {checks.describe(name)}.")
 
 
 def spent_of(content: dict[str, Any], rule: Filter) -> Amounts:

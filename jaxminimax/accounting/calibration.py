@@ -217,7 +217,7 @@ def _cheapest(choices: tuple[Any, ...], epsilon: float, delta: float, neighbours
     """The one of them that reaches the target with the smallest deviation of its noise."""
     best = _calibrated(choices[0], epsilon, delta, neighbours, alongside, people)
     for other in choices[1:]:
-        # as loud as the best so far: if that is private, it is cheaper
+        # as noisy as the best so far: if that is private, it is cheaper
         level = with_noise(other, best.deviation() / with_noise(other, 1.0).deviation())
         whole = Sequence(parts=(*alongside, level))
         if dearest(whole, delta, neighbours, people).epsilon <= epsilon:

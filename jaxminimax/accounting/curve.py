@@ -88,7 +88,7 @@ def beside(mechanisms: Any) -> tuple[Description, ...]:
     """
     if not isinstance(mechanisms, tuple | list):
         raise TypeError("alongside must be a tuple of mechanisms, got "
-                        f"{checks.told(mechanisms)}: one alone is (mechanism,).")
+                        f"{checks.describe(mechanisms)}: one alone is (mechanism,).")
     return tuple(map(known, mechanisms))
 
 

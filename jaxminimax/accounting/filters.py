@@ -2,8 +2,8 @@
 
 A filter fixes its limits when it is opened. A run is charged when it is reserved, before it reads
 data; the sum of all charges must stay within the limits on every path of choices, and then all
-outputs together are (epsilon, delta)-private, whoever chose the next run, its noise and its end by
-looking at what had been released, and however runs are nested: with its description, problem and
+outputs together are (epsilon, delta)-private, however the next run, its noise and its end are
+chosen from what had been released, and however runs are nested: with its description, problem and
 data fixed, what a run will release is drawn by coins of its own, and who sees it bit by bit, with
 other runs between, sees no more than who is shown all of it at once.
 

@@ -1,4 +1,4 @@
-"""What the composed privacy loss says beyond one (epsilon, delta): for whoever has to judge a run.
+"""What the composed privacy loss says beyond one (epsilon, delta), for the reader of a statement.
 
 With P and Q the laws of everything that is released on two neighbouring data sets, and
 

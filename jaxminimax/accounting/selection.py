@@ -2,7 +2,7 @@
 
 One release. The index i has probability softmax(s)_i. A record of group i moves s_i alone, by at
 most t, so all indices but i keep their ratios, and the release is as private as the bit "is it i":
-one with odds x against one with odds x e^t or x e^-t, x chosen by whoever chose the other scores.
+one with odds x against one with odds x e^t or x e^-t, x chosen with the other scores.
 Its loss is c with probability 1 - p_c and c - t with probability
 
     p_c = (e^c - 1) / (e^t - 1),      0 <= c <= t,

@@ -1,6 +1,6 @@
 """Sentences of privacy statements: what is enforced and assumed, and who answers for the unit.
 
-A statement in plain words, for whoever has to decide whether it is good enough.
+A statement in plain words, for readers who decide whether it is good enough.
 """
 
 import collections.abc

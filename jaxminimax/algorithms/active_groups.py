@@ -7,7 +7,7 @@ t = 1, ..., T, output the mean of w_1, ..., w_{T+1}; w_1 reads no data.
 
 Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437,
 Algorithm 5 (Noisy-SGD-AGS). Departures as in `group_sgd`; the step is that of Theorem 14. Only the
-index of the largest loss leaves the door: with Gumbel noise of one scale (`Selection`), which is
+index of the largest loss is released: with Gumbel noise of one scale (`Selection`), which is
 charged as the exponential mechanism, or with the paper's Laplace or Gaussian noise for each group's
 own size (`GroupLosses(only_argmax=True)`), charged like all losses. A baseline: its rate has a term
 that the weights of `group_sgd` avoid.

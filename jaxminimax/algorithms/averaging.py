@@ -67,7 +67,7 @@ def check(averaging: Averaging) -> None:
     """
     if not isinstance(averaging, Averaging):
         raise TypeError("averaging must be UNIFORM, TAIL, WEIGHTED or an Averaging(power, skip), "
-                        f"got {checks.told(averaging)}.")
+                        f"got {checks.describe(averaging)}.")
     checks.number("averaging.power", averaging.power, low=0.0, high=100.0, closed=True)
     checks.number("averaging.skip", averaging.skip, low=-1e-300, high=1.0)
 

@@ -128,7 +128,7 @@ def started(z: Saddle, hyper: Any) -> Saddle:
     """
     if not hasattr(hyper, "iterations") or isinstance(hyper, type):
         raise TypeError("hyper must be the algorithm's Hyper(query=..., ...), got "
-                        f"{checks.told(hyper)}.")
+                        f"{checks.describe(hyper)}.")
     if isinstance(hyper.query, OneRelease):
         hyper.query.check_own()
     checks.count("iterations", hyper.iterations)

@@ -115,7 +115,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
         sigma = 2 L r / b,   step = B / sqrt(T (L^2 + d sigma^2)),   T = n / b,
 
     whose strong gap is at most 2 B ((L^2 + d sigma^2) / T)^(1/2). With batches of one record each
-    release is private for whoever owns the record, without a trusted server (local privacy);
+    release is private for the owner of the record, without a trusted server (local privacy);
     larger ones want a server and have less noise.
 
     Args:

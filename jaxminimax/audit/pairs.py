@@ -276,15 +276,15 @@ def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, 
            problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """`rounds` for a key for each data set."""
     quiet = silenced(hyper)
-    (loud, structure), hushed = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
+    (numbers, structure), silent = jax.tree.flatten(hyper), jax.tree.leaves(quiet)
     # only what differs is mapped over: every other number stays the one that is described
-    varied = [i for i, (a, b) in enumerate(zip(loud, hushed, strict=True)) if a is not b]
-    noise = [jnp.stack([jnp.asarray(x) for x in (loud[i], hushed[i])]) for i in varied]
+    varied = [i for i, (a, b) in enumerate(zip(numbers, silent, strict=True)) if a is not b]
+    noise = [jnp.stack([jnp.asarray(x) for x in (numbers[i], silent[i])]) for i in varied]
     noise = [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float) for x in noise]
     start = algorithm.init(z, hyper)
 
     def described(noise: list[jax.Array]) -> Any:
-        leaves = list(loud)
+        leaves = list(numbers)
         for i, x in zip(varied, noise, strict=True):
             leaves[i] = x
         return jax.tree.unflatten(structure, leaves)

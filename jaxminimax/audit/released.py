@@ -2,8 +2,8 @@
 
 Statistics that see holes and grids in noise, such as floating-point samplers leave.
 
-Whoever knows all records but one subtracts either candidate's sum from what was released. Under the
-right candidate the rest is the sampler's own number, whatever it cannot be is never seen there;
+An adversary with all records but one subtracts either candidate's sum from the released one. Under
+the right candidate the rest is the sampler's own number, whatever it cannot be is never seen there;
 under the wrong one it is shifted. So every property of a sampler's numbers that a shift destroys
 tells the two apart, however little of the noise's law it is.
 

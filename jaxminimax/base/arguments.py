@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.base.checks import takes, told
+from jaxminimax.base.checks import describe, takes
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 
 _AS_ARRAYS = {"pandas": ".to_numpy()", "polars": ".to_numpy()", "pyarrow": ".to_numpy()",
@@ -30,7 +30,7 @@ def algorithm(x: Any, *needed: str) -> None:
     """
     if not all(callable(getattr(x, name, None)) for name in ("mechanism", *needed)):
         raise TypeError("algorithm must be a module such as jaxminimax.sgda, with "
-                        f"{', '.join(('mechanism', *needed))}, got {told(x)}.")
+                        f"{', '.join(('mechanism', *needed))}, got {describe(x)}.")
 
 
 def settings(hyper: Any, of: Any) -> None:
@@ -48,7 +48,7 @@ def settings(hyper: Any, of: Any) -> None:
         name = str(getattr(of, "__name__", type(of).__name__)).split(".")[-1]
         kind = type(hyper)
         given = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
-                 else told(hyper))
+                 else describe(hyper))
         raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {given}.")
 
 
@@ -63,8 +63,8 @@ def problem(x: Any, of: Any = None) -> None:
       TypeError: naming what was given and what is wanted.
     """
     if not callable(getattr(x, "operator", None)) or hasattr(x, "strategy"):
-        raise TypeError(f"problem must be a Problem, got {told(x)}: of a loss (w, v, example) -> "
-                        "[] make Problem(operator=saddle_operator(loss)).")
+        raise TypeError(f"problem must be a Problem, got {describe(x)}: of a loss "
+                        "(w, v, example) -> [] make Problem(operator=saddle_operator(loss)).")
     for wanted, other in ((Problem, GroupProblem), (GroupProblem, Problem)):
         if isinstance(x, other) and _annotation(getattr(of, "update", None)) is wanted:
             raise TypeError(f"problem must be a {wanted.__name__} for this algorithm, got a "
@@ -90,7 +90,8 @@ def players(name: str, x: Any, each: str = "one number for each player") -> None
       TypeError: naming what was given.
     """
     if not isinstance(x, Saddle):
-        raise TypeError(f"{name} must be a Saddle, {each}, got {told(x)}: Saddle(w=..., v=...).")
+        raise TypeError(f"{name} must be a Saddle, {each}, got {describe(x)}: "
+                        "Saddle(w=..., v=...).")
 
 
 def point(z: Any, name: str = "z") -> Saddle:
@@ -214,7 +215,7 @@ def key(x: Any, name: str = "key", *, one: bool = True) -> None:
         old = isinstance(x, np.ndarray | jax.Array) and x.dtype == np.uint32
         fix = "jax.random.wrap_key_data(key) makes one of the old kind's words" if old else (
             "secret_key() draws one")
-        raise TypeError(f"{name} must be a typed key of JAX, got {told(x)}: {fix}.")
+        raise TypeError(f"{name} must be a typed key of JAX, got {describe(x)}: {fix}.")
     if one and x.shape != ():
         raise ValueError(f"{name} must be one key, got an array of shape {x.shape}: vmap over "
                          "keys, or use sweep.")

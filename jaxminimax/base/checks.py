@@ -69,7 +69,7 @@ def scalars(**values: Any) -> None:
             raise ValueError(f"{name} must be one number, got shape {np.shape(x)}.")
 
 
-def told(x: Any) -> str:
+def describe(x: Any) -> str:
     """A value for a message: what kind of thing it is, and how it prints if that is short."""
     kind = type(x)
     module = kind.__module__.split(".")[0]
@@ -96,7 +96,7 @@ def takes(name: str, function: Any, *arguments: str) -> None:
     """
     wanted = f"({', '.join(arguments)})"
     if not callable(function):
-        raise TypeError(f"{name} must be a function of {wanted}, got {told(function)}.")
+        raise TypeError(f"{name} must be a function of {wanted}, got {describe(function)}.")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -104,8 +104,8 @@ def takes(name: str, function: Any, *arguments: str) -> None:
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        raise TypeError(f"{name} is called with {wanted}, and {told(function)} takes {signature}: "
-                        f"{error}.") from None
+        raise TypeError(f"{name} is called with {wanted}, and {describe(function)} takes "
+                        f"{signature}: {error}.") from None
 
 
 def can_take(function: Any, *arguments: str) -> bool:
@@ -124,8 +124,8 @@ def one_number(value: Any, name: str) -> Any:
       TypeError: for a tuple such as (loss, aux), or an array of several.
     """
     if not isinstance(value, np.ndarray | np.generic | jax.Array | float | int):
-        raise TypeError(f"{name} must return one number, got {told(value)}: return the loss alone, "
-                        "without auxiliary values.")
+        raise TypeError(f"{name} must return one number, got {describe(value)}: return the loss "
+                        "alone, without auxiliary values.")
     if np.shape(value) != ():
         raise TypeError(f"{name} must return one number, got shape {np.shape(value)}: it is of one "
                         "record, and sums or means over its entries are yours to take.")
@@ -137,7 +137,7 @@ _FAST = ("xla_cpu_enable_fast_math", "xla_cpu_enable_fast_min_max", "xla_gpu_ena
 
 
 def _flags() -> list[str]:
-    """What XLA is told by the environment: the flags, or a file of them."""
+    """The flags of XLA in the environment, or in the file that it names."""
     given = os.environ.get("XLA_FLAGS", "").strip()
     if given and not given.startswith("-") and os.path.isfile(given):
         with open(given) as file:

@@ -95,7 +95,7 @@ def random_words(key: jax.Array, shape: tuple[int, ...], part: int = 0,
 
 def word_pairs(key: jax.Array, shape: tuple[int, ...], part: int = 0,
                rolled: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Two arrays of `random_words`; whoever reads both at one place has them for the price of one.
+    """Two arrays of `random_words`; reading both at one place costs as much as one.
 
     (A compiler repeats the cipher in every reader that it fuses.)
     """

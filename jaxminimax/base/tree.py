@@ -122,7 +122,7 @@ if TYPE_CHECKING:
 def materialise(f: Callable[[], PyTree], wanted: jax.typing.ArrayLike = True) -> PyTree:
     """`f()`, or zeros if not `wanted`, in buffers of their own.
 
-    The results of a branch are written down: whoever reads them does not compute them anew, number
+    The results of a branch are materialised: their readers do not compute them anew, number
     by number, at places that defeat vectors. In all lanes of a vmap if in one.
     """
     traced, shapes = jax.make_jaxpr(f, return_shape=True)()  # once for both branches

@@ -33,7 +33,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
 
     Plain fields are leaves, so they may be traced and vmapped over; fields declared with
     `jax.tree.static` shape the program. NumPy's numbers in static fields become Python's, also
-    inside tuples: products of counts would overflow at 32 bits, and every door reads them. No
+    inside tuples: products of counts would overflow at 32 bits, and every release reads them. No
     validation in `__post_init__`: unflattening runs it on tracers. Numbers are checked where a
     run, a calibration or a charge begins. (A base class may settle fields there.)
 

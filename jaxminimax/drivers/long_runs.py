@@ -240,7 +240,7 @@ def _check_folder(path: str | os.PathLike[str]) -> None:
     if importlib.util.find_spec("orbax") is None:
         raise ImportError("checkpoint=... needs orbax-checkpoint: pip install 'jaxminimax[fit]'")
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"checkpoint must be the path of a folder, got {checks.told(path)}.")
+        raise TypeError(f"checkpoint must be the path of a folder, got {checks.describe(path)}.")
     try:
         own_files.make(pathlib.Path(path))
         with tempfile.TemporaryFile(dir=os.fspath(path)):

@@ -40,7 +40,8 @@ def stack(hypers: Sequence[HyperT]) -> HyperT:
     """
     for x in jax.tree.leaves(hypers):
         if not isinstance(x, numbers.Number | np.ndarray | jax.Array):
-            raise TypeError(f"stack needs records of numbers, got {checks.told(x)} in one of them.")
+            raise TypeError(f"stack needs records of numbers, got {checks.describe(x)} in one of "
+                            "them.")
     lengths = tuple(getattr(h, "iterations", None) for h in hypers)
     if len(set(lengths)) > 1 and all(_has_iterations(h) for h in hypers):
         hypers = [dataclasses.replace(h, iterations=lengths) for h in hypers]

@@ -175,7 +175,7 @@ def _listed(candidates: Any) -> list[Any]:
     """Candidates as a list, of one at least."""
     if not isinstance(candidates, Sequence) or isinstance(candidates, str | bytes):
         raise TypeError("candidates must be a list of the algorithm's Hyper, got "
-                        f"{checks.told(candidates)}.")
+                        f"{checks.describe(candidates)}.")
     if not candidates:
         raise ValueError("candidates is empty: give at least one Hyper.")
     return list(candidates)
@@ -218,7 +218,7 @@ def score_mechanism(score_range: tuple[float, float], population: int) -> Repeat
     """The description of the release of a run's score."""
     if not isinstance(score_range, tuple | list) or len(score_range) != 2:
         raise TypeError("score_range must be a pair (low, high), got "
-                        f"{checks.told(score_range)}.")
+                        f"{checks.describe(score_range)}.")
     low, high = score_range
     checks.number("score_range[0]", low, low=-1e6, high=1e6)
     checks.number("score_range[1]", high, low=float(low), high=1e6)

@@ -219,7 +219,7 @@ class _Choice(NamedTuple):
       strategy: one of `STRATEGIES`.
       plan: of a loss.
       rows: held at a time.
-      need: by which they were chosen; None where they were told.
+      need: by which they were chosen; None where they were set by the caller.
     """
 
     strategy: str
@@ -268,7 +268,7 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
       memory: bytes that the sum may take by strategies "auto" and "ghost", on each device and in
         each run of a sweep: so many examples are held at a time as fit, by the bound of
         `gradients.budget`, and fewer where that is faster. "vmap" and "microbatch" hold what they
-        are told. None: what the operator says; 2^30 if it says nothing.
+        are given. None: what the operator says; 2^30 if it says nothing.
       joint: one clip for both players together, in units of their clip norms.
       explain: prints `ClippedSum.explain` when traced.
 

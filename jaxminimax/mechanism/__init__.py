@@ -1,6 +1,6 @@
 """Descriptions of what a run does to the data, in the few numbers that decide its privacy.
 
-The door draws its sample and its noise from these descriptions; the accountant asks the same ones
+A release draws its sample and its noise from these descriptions; the accountant asks the same ones
 what they cost. Neither has another source. What a sampling or a description is stands in one file:
 `sampling` and `description` list the questions that each answers, `costs` how answers add up.
 """

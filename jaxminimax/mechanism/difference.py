@@ -22,8 +22,8 @@ adaptive composition covers that g depends on the past, and the product is post-
   are.
 * One sample, drawn once, and one key of a record for both points where the operator draws.
 
-Of the first s releases of `Windows` ceil(s / length) are anchors, for every s: the door chooses by
-the number of the release. So what a stopped run is charged is what it made.
+Of the first s releases of `Windows` ceil(s / length) are anchors, for every s, by the number of the
+release. So what a stopped run is charged is what it made.
 
 Source: Fang, Li, Lin and Zhang, "SPIDER", NeurIPS 2018, arXiv:1807.01695, for estimates by
 differences; Arora, Bassily, Gonzalez, Guzman, Menart and Ullah, "Faster rates of convergence to
@@ -176,7 +176,8 @@ class Windows(Answered):
         """Refuses numbers that no release should start from."""
         if not isinstance(self.anchor, Query) or not isinstance(self.difference, Difference):
             raise ValueError("Windows are of an anchor, a Query, and a difference, a Difference, "
-                             f"got {checks.told(self.anchor)} and {checks.told(self.difference)}.")
+                             f"got {checks.describe(self.anchor)} and "
+                             f"{checks.describe(self.difference)}.")
         checks.count("length", self.length)
         self.anchor.check_own()
         self.difference.check_own()

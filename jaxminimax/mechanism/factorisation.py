@@ -7,7 +7,7 @@ Released is how the noisy prefix sums S g + B zeta grow, zeta independent of dev
 
 The square root S = C C has for r the series of (1 - x)^(1/2). Here its first p bands are kept, so
 that the noise of a release is made of the p latest zeta, each a function of the key and its number.
-No state holds past noise: whoever reads states would know it.
+No state holds past noise: a reader of states could subtract it.
 
 The charge. C h = C g + zeta is as much as h. A record enters leaf s alone; given equal releases so
 far, replacing it moves (C g)_t by c_{t-s} d with ||d|| <= 2 clip, d fixed when leaf s is read, and

@@ -45,7 +45,7 @@ class GroupGradients(OneRelease):
     difference of two vectors of length C at most, which is 2 C at most: a Gaussian mechanism of
     parameter 2 / noise_multiplier, whatever v is. To multiply by s, which does not depend on the
     record, makes it neither more nor less private. Of s alone the noise is a function; it is the
-    s of this round's v, not that of another one. (How the door makes a sum of which that holds in
+    s of this round's v, not that of another one. (How a release makes a sum of which that holds in
     integers: `releases.groups`.)
 
     Attributes:

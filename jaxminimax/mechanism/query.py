@@ -151,7 +151,7 @@ def count_multiplier(query: Any) -> jax.Array:
 def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
     """The units a of a record, and L, int32 `[]`, for a multiplier and the most rows of a sum.
 
-    `a` is 0 where no integer noise is loud enough: for multipliers above 2^22.
+    `a` is 0 where no integer noise is large enough: for multipliers above 2^22.
     """
     most = min(_UNITS, _SUM - int(rows).bit_length())  # a <= 2^most
     # 2^L / z_b in (2^(most - 1), 2^most], but at least 1

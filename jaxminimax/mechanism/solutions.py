@@ -51,7 +51,7 @@ class Solution(Once):
             raise ValueError("because must name the assumptions that the sensitivity rests on.")
 
     def facts(self) -> Facts:
-        """One Gaussian; whoever uses it adds the noise."""
+        """One Gaussian; the caller adds the noise."""
         return Facts(SENSITIVITY, 1, 1, numbers=0, noise=self.noise_multiplier, exact=None)
 
     def words(self) -> Words:

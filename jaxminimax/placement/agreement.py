@@ -77,7 +77,7 @@ def agree_on_shards(population: int, mesh: Mesh, shards: int | None, **values: A
     Args:
       population: n.
       mesh: with the devices in their order.
-      shards: as `sharding.shard` was told.
+      shards: as passed to `sharding.shard`.
       **values: as in `agree`.
     """
     agree(mesh, **{"population and mesh": repr((

@@ -313,7 +313,7 @@ def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,
     sends the rows holds the key. It is a sum, so shards add up what they have.
 
     Args:
-      words: `opening.words_ahead` of the release, uint32 `[2]`.
+      words: `opening.mark_ahead` of the release, uint32 `[2]`.
       rows: int32 `[c]`, in any order.
       there: bool `[c]`; None for all.
       high: int32 `[c]`; None: 0.

@@ -69,7 +69,7 @@ def release_difference(key: jax.Array, mechanism: Repeat, spent: jax.Array, prob
     """
     if not isinstance(mechanism, Repeat) or not isinstance(mechanism.query, Difference):
         raise TypeError("release_difference answers a Repeat of a Difference, got "
-                        f"{checks.told(mechanism)}.")
+                        f"{checks.describe(mechanism)}.")
     query = mechanism.query
     query.check_own()
     checks.scalars(lipschitz=query.lipschitz)
@@ -113,7 +113,7 @@ def release_in_window(key: jax.Array, mechanism: Windows, spent: jax.Array, prob
     """
     if not isinstance(mechanism, Windows):
         raise TypeError("release_in_window answers Windows, algorithm.mechanism(hyper), got "
-                        f"{checks.told(mechanism)}.")
+                        f"{checks.describe(mechanism)}.")
     mechanism.check_own()
     anchors, differences = (Repeat(query=query, times=mechanism.rounds, place=mechanism.place)
                             for query in (mechanism.anchor, mechanism.difference))

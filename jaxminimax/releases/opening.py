@@ -99,7 +99,7 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
         release's key = threefry_key(stream, 2^31 + number),
         sample's and noise's = threefry_release's key(0, 0) and (0, 1).
 
-    (`operator_key_data`, `public_key` and `words_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
+    (`operator_key_data`, `public_key` and `mark_ahead` are made of its (0, 2), (0, 3) and (0, 4).)
 
     No two uses share a key. With a key held fixed, threefry is a permutation of its counters of
     twice 32 bits, so that different streams or numbers always have different keys. For i < 2^31,
@@ -128,7 +128,7 @@ def public_key(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax
     return random_bits.threefry_key(key_data)
 
 
-def words_ahead(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
+def mark_ahead(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     """What a sample that is drawn ahead is marked with, uint32 `[2]`; see `host_data.mark`."""
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _AHEAD))[:2]
 

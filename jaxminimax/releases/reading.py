@@ -143,7 +143,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
                              "nothing is gained by HostData: use Poisson, FixedSize or Disjoint, "
                              "or give the arrays themselves.")
         fits = jnp.asarray(sample.fits)
-        words = opening.words_ahead(key, stream, number)
+        words = opening.mark_ahead(key, stream, number)
         marked = host_data.mark(words, sample.rows, sample.valid, sample.high) + fits
         return Sent(sample.rows, sample.high, sample.valid, fits, marked)
 
@@ -168,7 +168,7 @@ def _words_sent(opened: Opened) -> jax.Array:
     if opened.data.described != settings:
         raise ValueError(f"The releases read samples of {settings}, but rows were sent "
                          f"for {opened.data.described}: they were sent for another description.")
-    return opening.words_ahead(opened.run, opened.stream, opened.number)
+    return opening.mark_ahead(opened.run, opened.stream, opened.number)
 
 
 def _numbers_of_rows(opened: Opened, sample: Sample) -> jax.Array:

@@ -101,7 +101,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     """
     if not isinstance(mechanism, Repeat):
         raise TypeError("release answers a Repeat of a Query, algorithm.mechanism(hyper), got "
-                        f"{checks.told(mechanism)}.")
+                        f"{checks.describe(mechanism)}.")
     query = mechanism.query
     if not isinstance(query, Query):
         raise ValueError(f"release answers a Query, got {type(query).__name__}: use the algorithm "

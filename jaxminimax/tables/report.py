@@ -1,4 +1,4 @@
-"""One self-contained page about a trained scorer, for whoever has to sign for it.
+"""One self-contained page about a trained scorer, for the person who signs for it.
 
 With its pictures, and the AUC without privacy that stands in it: for study, never for release.
 """
@@ -28,7 +28,7 @@ figcaption { font-size: .9rem; }
 pre { font-size: .8rem; overflow-x: auto; } li { margin: .3rem 0; overflow-wrap: anywhere; }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .6rem; } }
 """
-# whoever must see to an assumption, and words by which it is known; the first that fits
+# who must see to an assumption, and words by which it is recognised; the first that fits
 _WHO = (
     ("Who runs the command", ("key ", "seed")),
     ("Who keeps the account of all releases", ("one run", "adds up", "stop is")),

@@ -22,7 +22,7 @@ from jaxminimax.audit import index_signal
 from jaxminimax.mechanism import Selection
 from jaxminimax.mechanism.costs import PrivacyLoss
 from jaxminimax.noise import _chosen
-from jaxminimax.releases import losses as door
+from jaxminimax.releases import losses as released
 from jaxminimax.releases.groups import release_group_gradient
 
 LINEAR = problems.worst_group(lambda w, x: w @ x, problems.ball(10.0), lipschitz=1.0, bound=1.0)
@@ -101,7 +101,7 @@ def test_the_proof_of_the_drawn_law_adds_up():
             assert tail < noise.choice_tail(p)
 
 
-# --- the door ---
+# --- releases ---
 
 
 def selection(z=1.0, times=4, sizes=SIZES):
@@ -118,7 +118,7 @@ def rows(means, sizes=SIZES):
 
 @functools.partial(jax.jit, static_argnames="count")
 def _opened(mechanism, data, count, spent, key):
-    return jax.lax.map(lambda k: door.release_group_index(k, mechanism, spent, LINEAR, W, data),
+    return jax.lax.map(lambda k: released.release_group_index(k, mechanism, spent, LINEAR, W, data),
                        jax.random.split(key, count))
 
 
@@ -183,7 +183,7 @@ def test_no_record_moves_a_score_by_more_than_is_charged(n, z):
 
     def scores(each):
         with jax.enable_x64(True):
-            below, _ = door._scores(sizes, jnp.asarray(each, jnp.float64), jnp.float64(BOUND),
+            below, _ = released._scores(sizes, jnp.asarray(each, jnp.float64), jnp.float64(BOUND),
                                     jnp.float64(np.float32(z)))
         return np.asarray(below, np.int64)
 
@@ -404,7 +404,7 @@ def test_noise_that_follows_the_smallest_group_costs_the_same_for_all():
 
 @functools.partial(jax.jit, static_argnames="count")
 def valued(mechanism, data, count):
-    return jax.lax.map(lambda k: door.release_group_losses(k, mechanism, 0, LINEAR, W, data),
+    return jax.lax.map(lambda k: released.release_group_losses(k, mechanism, 0, LINEAR, W, data),
                        jax.random.split(jax.random.key(5), count))
 
 
@@ -480,8 +480,8 @@ def test_the_signal_of_an_index_is_how_far_its_odds_move(loudness):
 @pytest.mark.parametrize(("bug", "seen"), [(None, False), (0.5, True)])
 def test_an_attack_on_the_door_sees_halved_noise_and_nothing_else(bug, seen, monkeypatch):
     if bug is not None:
-        draw = door.chosen
-        monkeypatch.setattr(door, "chosen", lambda key, below: draw(
+        draw = released.chosen
+        monkeypatch.setattr(released, "chosen", lambda key, below: draw(
             key, (below / bug).astype(jnp.int32)))
     sizes, n, z = (4, 40), 20_000, 1.0
     jax.clear_caches()

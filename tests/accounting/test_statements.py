@@ -32,7 +32,7 @@ def stated(made, delta=DELTA, spent=None, **more):
     return jmm.statement(jmm.sgda, hyper, state, delta=delta, **more)
 
 
-def loud(delta=DELTA, spent=None):
+def noisy(delta=DELTA, spent=None):
     """A run whose epsilon is finite, and above every one that is proven."""
     limit = limits(steps(1.0, 2), delta).epsilon
     mu = math.sqrt(3 * limit)  # epsilon is above mu^2 / 2
@@ -46,12 +46,12 @@ def loud(delta=DELTA, spent=None):
 
 
 def test_an_epsilon_above_what_is_proven_is_not_called_infinite():
-    said, limit = loud()
+    said, limit = noisy()
     assert said.epsilon == math.inf
     assert said.proven_up_to == pytest.approx(limit)
     first = str(said).split("\n")[0]
     assert first.startswith(f"Epsilon for one record is above what is proven, {limit:.4g} at most")
-    assert not re.search("infinite|inf,", str(loud(spent=1)[0]))
+    assert not re.search("infinite|inf,", str(noisy(spent=1)[0]))
     assert stated(steps()).proven_up_to is None
 
 
@@ -73,7 +73,7 @@ def test_a_delta_that_samplers_may_fail_by_is_named():
 
 @pytest.mark.parametrize("spent", [None, 1])
 def test_json_tells_no_guarantee_from_what_does_not_apply(spent):
-    said, limit = loud(spent=spent)
+    said, limit = noisy(spent=spent)
     record = json.loads(json.dumps(said.to_json(), allow_nan=False))
     assert record["epsilon"] == "no guarantee"
     assert record["epsilon_if_stopped_by_looking"] == (None if spent is None else "no guarantee")
@@ -87,7 +87,7 @@ def test_json_tells_no_guarantee_from_what_does_not_apply(spent):
 
 @pytest.mark.parametrize("spent", [None, 1])
 def test_records_of_before_are_read_and_their_null_is_no_guarantee(spent, tmp_path):
-    said, _ = loud(spent=spent)
+    said, _ = noisy(spent=spent)
     record = {name: None if value == "no guarantee" else value
               for name, value in said.to_json().items() if name != "proven_up_to"}
     assert record["epsilon"] is None
@@ -165,7 +165,7 @@ def test_plain_words_say_what_was_made_of_what_was_allowed():
     made = steps()
     assert "7 of 20 allowed releases were made" in in_plain_words(stated(made, spent=7), made)
     assert "What is released. 20 releases, such as" in in_plain_words(stated(made), made)
-    said, limit = loud()
+    said, limit = noisy()
     assert f"Epsilon is above what is proven, {limit:.4g} at most" in in_plain_words(said, made)
 
 

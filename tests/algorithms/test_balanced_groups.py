@@ -18,7 +18,7 @@ from jaxminimax import GroupGradients, GroupLosses, Poisson, Query, Repeat, Sadd
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism import leaves
 from jaxminimax.problems import ball, worst_group
-from jaxminimax.releases import groups as door
+from jaxminimax.releases import groups as release_module
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 
 SIZES, CLIP, Z = (3, 7, 5), 0.5, 1.5
@@ -143,7 +143,7 @@ def traced_anew(*args):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "name", "make"), [
-    (door, "noisy_sum", noise_of_balanced_weights), (door, "noisy_sum", halved),
+    (release_module, "noisy_sum", noise_of_balanced_weights), (release_module, "noisy_sum", halved),
     (weights, "weight", lifted)], ids=["balanced noise", "noise halved", "clip lifted"])
 def test_a_planted_bug_is_seen(where, name, make):
     """By the deviation of the noise over half of what a record moves."""
@@ -157,8 +157,8 @@ def test_a_planted_bug_is_seen(where, name, make):
 @pytest.mark.slow
 def test_shares_that_are_wrong_cost_accuracy_and_no_privacy():
     """Whatever a record's share is: it is clipped once more by the sum."""
-    sound = door.shares
-    with mock.patch.object(door, "shares", lambda v, sizes: (sound(v, sizes)[0],
+    sound = release_module.shares
+    with mock.patch.object(release_module, "shares", lambda v, sizes: (sound(v, sizes)[0],
                                                              9 * sound(v, sizes)[1] - 1)):
         program = jax.jit(lambda *args: traced_anew(*args))
         for v in WEIGHTS[:2]:

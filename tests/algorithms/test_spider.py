@@ -43,12 +43,12 @@ def hyper(rounds=7, **values):
     return spider.Hyper(query=windows(**values), step=Saddle(0.2, 0.1), iterations=rounds)
 
 
-DOOR = jax.jit(release_difference, static_argnames="problem")
+RELEASE = jax.jit(release_difference, static_argnames="problem")
 
 
 def released(described, data=ROWS, z=AHEAD, before=START, problem=PROBLEM, spent=0):
     made = jmm.Repeat(query=described, times=4)
-    return DOOR(KEY, made, spent, problem, z, before, data)
+    return RELEASE(KEY, made, spent, problem, z, before, data)
 
 
 def flat(z):
@@ -104,13 +104,13 @@ def test_a_record_moves_it_by_twice_the_clip_and_the_noise_is_of_the_same_length
     for size in (*big, np.inf, np.nan):
         pair = np.zeros((2, N, 1))
         pair[:, 0] = [[size], [-size]]
-        loud = [released(difference(3.0), x, z, before, problem) for x in pair]
+        noisy = [released(difference(3.0), x, z, before, problem) for x in pair]
         still = [released(difference(0.0), x, z, before, problem) for x in pair]
-        for answers in (loud, still):
+        for answers in (noisy, still):
             moved = np.linalg.norm(flat(answers[0]) - flat(answers[1]))
             assert moved <= 2 * length / N * (1 + 1e-3)
             assert moved > 1.99 * length / N or size < 10 or not np.isfinite(size)
-        noise += [flat(a) - flat(b) for a, b in zip(loud, still, strict=True)]
+        noise += [flat(a) - flat(b) for a, b in zip(noisy, still, strict=True)]
     for other in noise[1:]:
         np.testing.assert_allclose(other, noise[0], atol=1e-3 * 3.0 * length / N)
     assert np.std(noise[0]) == pytest.approx(3.0 * length / N, rel=4 / math.sqrt(2 * wide))
@@ -164,9 +164,9 @@ def test_both_points_share_the_key_of_a_record():
 @pytest.mark.slow
 def test_the_door_opens_a_window_by_the_number_of_the_release_and_ends_with_the_budget():
     made = windows((1.0, 2.0), rounds=7)
-    door = jax.jit(lambda k: release_in_window(KEY, made, k, PROBLEM, AHEAD, START, ROWS))
+    released_at = jax.jit(lambda k: release_in_window(KEY, made, k, PROBLEM, AHEAD, START, ROWS))
     for k in range(9):
-        g, opens = door(jnp.int32(k))
+        g, opens = released_at(jnp.int32(k))
         assert bool(opens) == (k % 3 == 0)
         assert np.isfinite(flat(g)).all() == (k < 7)
         if k == 1:

@@ -35,7 +35,7 @@ def hyper_of(algorithm, sampling, rounds, epsilon, neighbours=RO, clip=CLIP):
     return jmm.calibrate(algorithm, hyper, epsilon, DELTA, neighbours=neighbours)
 
 
-def loud(sampling, rounds, z=1.5):
+def noisy(sampling, rounds, z=1.5):
     """Not calibrated, which takes seconds for some samplings."""
     query = jmm.Query(clip=CLIP, noise_multiplier=Saddle(z, z), sampling=sampling, population=20)
     return sgda.Hyper(query=query, iterations=rounds, step=Saddle(0.5, 0.25))
@@ -132,7 +132,7 @@ SAMPLINGS = [Full(), Poisson(rate=0.25), Disjoint(batch=6), FixedSize(batch=5),
 def test_the_likelihood_ratio_is_the_one_of_what_was_released(sampling):
     """E_Q[P/Q] = E_P[Q/P] = 1: so the releases have the laws that the accountant charges."""
     runs, rounds = 20_000, 2
-    hyper = loud(sampling, rounds, 6.0)
+    hyper = noisy(sampling, rounds, 6.0)
     data = audit.worst_pair(hyper.query, RO)
     both = audit.releases(jax.random.key(3), sgda, hyper, data, runs)
     assert both.shape == (2, runs, rounds, 2, 1)
@@ -200,7 +200,7 @@ def test_a_round_of_two_releases_that_is_charged_as_one_is_refuted(monkeypatch):
     (Poisson(rate=0.25), 3, RO, "random", 0.1),
 ], ids=str)
 def test_what_composes_stays_below_its_claim(sampling, rounds, neighbours, pair, share):
-    found = audit.audit(jax.random.key(5), sgda, loud(sampling, rounds), DELTA, runs=20_000,
+    found = audit.audit(jax.random.key(5), sgda, noisy(sampling, rounds), DELTA, runs=20_000,
                         neighbours=neighbours, pair=pair)
     assert share * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed
     assert math.isfinite(found.epsilon_claimed)
@@ -329,7 +329,7 @@ def released_by(module, hyper, problem, data, z):
 
 
 def test_what_is_seen_of_a_round_is_what_it_released():
-    hyper = loud(Full(), 2)
+    hyper = noisy(Full(), 2)
     data = jax.tree.map(lambda x: x[0], audit.worst_pair(hyper.query, RO))
     z = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
     arguments = (KEY, sgda.mechanism(hyper), jnp.int32(0), audit.PLAIN, z, data)

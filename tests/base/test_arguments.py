@@ -150,7 +150,7 @@ def test_equal_keys_of_a_sweep_are_refused_by_their_places():
 
 
 def entries():
-    """Every way into a run, and a door by itself."""
+    """Every way into a run, and a release by itself."""
     hyper, problem, z, data = cases()["sgda"]
     z, data = jax.tree.map(jnp.asarray, (z, data))
     keys, state = jax.random.split(KEY, (1, 1)), jmm.sgda.init(z, hyper)

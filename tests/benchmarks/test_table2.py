@@ -120,9 +120,9 @@ def test_claims_fail_where_they_should():
     text = "without privacy, AUC within 0.5 points of the published one or above"
     assert by_text(original)[text]["holds"]  # the better reading counts
     assert not by_text(original[:1])[text]["holds"]
-    loud = row(reading="printed", true_epsilon_attained=1.5)
+    above = row(reading="printed", true_epsilon_attained=1.5)
     text = "Remark 1's noise: true epsilon (attained by a pair) at or below the claimed one"
-    assert not by_text([loud])[text]["holds"]
+    assert not by_text([above])[text]["holds"]
 
 
 def test_claims_of_the_figures_fail_where_they_should():

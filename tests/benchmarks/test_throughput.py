@@ -67,7 +67,7 @@ def test_every_peer_does_the_same_step_without_noise(workload):
     wanted = reference(case, x, y)
     made = [throughput_ours._once(case, throughput_ours.problem(case))]
 
-    def special(z, key, x, y, loud):
+    def special(z, key, x, y, noisy):
         total = throughput_special.sums(case, z, x, y)
         return throughput_jax.move(z, jax.tree.map(lambda a: a / len(y), total))
 
@@ -77,7 +77,7 @@ def test_every_peer_does_the_same_step_without_noise(workload):
                   lambda *a: throughput_jax.optax_step(case, *a)]
     if workload in ("linear 22", "mlp 8"):
         made += [throughput_numpy.make(case, rows, 1, norms).once for norms in (False, True)]
-        steps.append(lambda z, key, x, y, loud: throughput_jax.move(z, jax.tree.map(
+        steps.append(lambda z, key, x, y, noisy: throughput_jax.move(z, jax.tree.map(
             lambda a: a / len(y), throughput_special.sums(
                 case, z, x, y, throughput_closed.squares(jnp, x)))))
     for once in [*made, *(throughput_jax.once(case, step) for step in steps)]:

@@ -281,7 +281,7 @@ def of_point(z, record):
 
 
 def of_record(z, record):
-    """Reads the record as loud as it can."""
+    """Reads the record as largely as it can."""
     return 1e6 * record
 
 
@@ -382,9 +382,9 @@ def test_scores_that_are_no_numbers_are_the_least():
     at = Saddle(jnp.zeros(()), START)
     assert problem.operator(at, jnp.float32(1.0)).w == -1.0
     assert problem.operator(at, jnp.float32(-1.0)).w == 0.25
-    for loud in (1e30, -1e30):
-        clipped = tuning.score_problem(lambda z, x, loud=loud: loud * x, -1.0, 1.0)
-        assert clipped.operator(at, jnp.float32(1.0)).w == math.copysign(1.0, loud)
+    for large in (1e30, -1e30):
+        clipped = tuning.score_problem(lambda z, x, large=large: large * x, -1.0, 1.0)
+        assert clipped.operator(at, jnp.float32(1.0)).w == math.copysign(1.0, large)
 
 
 # --- attacks on searches that run ---

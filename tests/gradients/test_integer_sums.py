@@ -210,7 +210,7 @@ def test_calibration_does_not_take_the_answer_of_a_finer_grid():
         return jmm.Repeat(query=query, times=1)
 
     one = functools.partial(repeat, Saddle(1.0, None))
-    two = repeat(Saddle(1.0, 1.0), 1.2, 1.8090680674665818)  # as loud, finer at 1.8
+    two = repeat(Saddle(1.0, 1.0), 1.2, 1.8090680674665818)  # as noisy, finer at 1.8
     assert curve.charges(one(1.0, None), "replace_one") == curve.charges(two, "replace_one")
     target = jmm.epsilon(one(1.8, None), 1e-5)
     for mechanism in (two, one(1.0, None)):

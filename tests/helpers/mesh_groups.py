@@ -95,7 +95,7 @@ def of_losses(noise, data):
 
 
 def releases(found):
-    """Of each door on 2 and 8 devices, with noise and without, against one device."""
+    """Each release on 2 and 8 devices, with noise and without, against one device."""
     data = groups()
     for noise in (1.0, 0.0):
         one = of_all(noise, data), of_losses(noise, data)

@@ -38,7 +38,7 @@ DESCRIPTIONS = kinds(Description) | kinds(OneRelease)
 
 # Where a kind may be asked for by name, and why that takes no unknown one for another.
 EXCEPTIONS = {
-    ("releases/",): (DESCRIPTIONS, "a door answers one kind of release, and refuses all others"),
+    ("releases/",): (DESCRIPTIONS, "a release answers one kind of release, and refuses all others"),
     ("audit/",): (DESCRIPTIONS, "an attack is made for one kind of release; for others there is "
                                 "the pair of one's own"),
     ("drivers/",): (DESCRIPTIONS, "rows are sent ahead, and runs of unequal lengths swept, for one "

@@ -421,9 +421,9 @@ def test_a_pass_has_the_same_bits_on_the_host_and_its_noise_is_the_correlated_on
         jnp.asarray(rows)))
     scale = noisy_sums.scales(PASSES.clip, PASSES.noise_multiplier, PASSES.parameters)
     for t in range(4):
-        loud, quiet = (release(jnp.int32(t), z) for z in (PASSES.noise_multiplier,
+        noisy, quiet = (release(jnp.int32(t), z) for z in (PASSES.noise_multiplier,
                                                           Saddle(0.0, 0.0)))
         noise = stream.correlated_noise(KEY, opening.Kind.MEAN_INNOVATION, jnp.int32(t), 3, start,
                                         scale, True)
-        for a, b, x, s in zip(loud, quiet, noise, scale, strict=True):
+        for a, b, x, s in zip(noisy, quiet, noise, scale, strict=True):
             np.testing.assert_allclose(5 * (a - b), x * s.step, atol=1e-3)

@@ -104,7 +104,7 @@ def test_units_of_a_count_are_exact_and_no_finer_than_its_noise(rows):
         assert units * rows < 2**31 - 2**26  # and its noise, 2^22 times at most 16
         if bits < 22 and z >= 1 and rows < 2**29:
             assert 2**bits / float(z) < 1.001 * (units + 1)
-    assert int(count_grid(jnp.float32(1e7), 100)[0]) == 0  # no integer noise is so loud: NaN
+    assert int(count_grid(jnp.float32(1e7), 100)[0]) == 0  # no integer noise is so large: NaN
     assert np.isnan(sums.next_clip(jax.random.key(0), query(Saddle(1e9, 1e9)), CLIP,
                                     Saddle(jnp.int32(1), jnp.int32(1))).w)
 
@@ -165,14 +165,14 @@ def test_every_strategy_and_a_mesh_count_the_same_records():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loud", [False, True], ids=["quiet", "loud"])
-def test_clip_norms_end_at_the_quantiles(loud):
+@pytest.mark.parametrize("noisy", [False, True], ids=["quiet", "noisy"])
+def test_clip_norms_end_at_the_quantiles(noisy):
     """Of norms that stay as they are; the joint clip at that of the pair's norm."""
     data = records()
     lengths = [np.linalg.norm(x, axis=1) for x in data]
     pair = np.sqrt(sum((x / c) ** 2 for x, c in zip(lengths, CLIP, strict=True)))
-    noise = Saddle(1.0, 1.0) if loud else Saddle(0.0, 0.0)
-    slack = 0.05 if loud else 0.01
+    noise = Saddle(1.0, 1.0) if noisy else Saddle(0.0, 0.0)
+    slack = 0.05 if noisy else 0.01
     _, norms = path(jax.random.key(5), query(noise), data, 100)
     for inside, norm, quantile in zip(lengths, norms, (0.5, 0.8), strict=True):
         assert abs(np.mean(inside <= np.mean(norm[-30:])) - quantile) < slack

@@ -184,9 +184,9 @@ def test_the_score_of_a_search_is_bounded_and_rises_with_the_auc():
     assert np.all(np.diff(aucs) < 0)
     sum_of_weights = 2 * min(prior, 1 - prior)  # all on the right side
     assert 0.9 * sum_of_weights < found[0] < sum_of_weights
-    loud = jnp.array([[1e30, 0], [-1e30, 0], [np.inf, 0]])
+    large = jnp.array([[1e30, 0], [-1e30, 0], [np.inf, 0]])
     for z in (at(0.0)[0], at(0.0, a=-1.0, b=1.0)[0], at(0.0, a=1e30, b=-1e30)[0]):
-        each = np.array([score(z, (row, label)) for row in loud for label in (0, 1)])
+        each = np.array([score(z, (row, label)) for row in large for label in (0, 1)])
         assert np.all((each >= 0) & (each <= 1))
     with pytest.raises(ValueError, match="prior"):
         jmm.problems.auc_score(jmm.problems.linear_scorer, prior=1.0)

@@ -1,4 +1,4 @@
-"""Losses of groups that draw: one key for a release, a group and a row, at every door."""
+"""Losses of groups that draw: one key for a release, a group and a row, in every release."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ W = jnp.ones(D)
 NUMBERS = dict(lipschitz=2.0, bound=1.0)
 
 
-def loud(w, x, key):
+def noisy(w, x, key):
     """Gradients from far below to far above the clip norm, by the key alone; losses too."""
     return jnp.exp(3 * jax.random.normal(key, ())) * jnp.tanh(x @ w) ** 2
 
@@ -46,7 +46,7 @@ def words_of(kind):
 def values(kind):
     """Every record's gradient `[p, n_max, D]`, clipped at 1, and its loss in [0, 1]."""
     def one(x, words):
-        loss, g = jax.value_and_grad(loud)(W, x, threefry_key(words))
+        loss, g = jax.value_and_grad(noisy)(W, x, threefry_key(words))
         return g / jnp.maximum(1, jnp.linalg.norm(g)), jnp.clip(loss, 0, 1)
 
     return jax.vmap(jax.vmap(one))(DATA, words_of(kind))
@@ -84,7 +84,7 @@ def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
     rows = rows if sample.valid is None else rows[np.asarray(sample.valid)]
     expected = np.asarray(each)[1, rows].sum(0) / jmm.mechanism.group_batch_sizes(made.query)[1]
     for strategy in ("vmap", "microbatch", "ghost"):  # norms and sums are of one function
-        g = opened(release_group_gradient, made, of(loud, strategy), jnp.int32(1))
+        g = opened(release_group_gradient, made, of(noisy, strategy), jnp.int32(1))
         np.testing.assert_allclose(g, expected, rtol=1e-6)
 
 
@@ -92,19 +92,19 @@ def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
 def test_the_other_doors_of_groups_have_the_same_keys():
     each, _ = values(opening.Kind.MEAN)
     v = jnp.array([0.7, 0.3])
-    g = opened(release_weighted_gradient, gradients(groups="all"), of(loud), v)
+    g = opened(release_weighted_gradient, gradients(groups="all"), of(noisy), v)
     np.testing.assert_allclose(g, 0.7 * each[0, :5].mean(0) + 0.3 * each[1].mean(0), rtol=1e-6)
 
     def means(kind):
         return [x[:n].mean() for x, n in zip(values(kind)[1], SIZES, strict=True)]
 
-    found = opened(release_group_losses, losses(), of(loud))
+    found = opened(release_group_losses, losses(), of(noisy))
     np.testing.assert_allclose(found, means(opening.Kind.GROUP_LOSSES), rtol=1e-5)
     index = jmm.mechanism.Selection(bound=1.0, sizes=SIZES, noise_multiplier=0.0, times=4)
-    assert opened(release_group_index, index, of(loud)) == np.argmax(means(opening.Kind.SELECTION))
+    assert opened(release_group_index, index, of(noisy)) == np.argmax(means(opening.Kind.SELECTION))
     one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=0.0, times=4)
     place = jnp.int32(1), jnp.int32(6)
-    loss = opened(release_loss, one, of(loud), place)
+    loss = opened(release_loss, one, of(noisy), place)
     np.testing.assert_allclose(loss, values(opening.Kind.RECORD_LOSS)[1][1, 6], rtol=1e-5)
 
 
@@ -148,13 +148,13 @@ def test_a_loss_that_ignores_its_key_gives_the_same_bits_everywhere():
 @pytest.mark.slow  # three programs
 def test_a_resumed_run_draws_what_the_first_one_drew(tmp_path):
     module, hyper = next(algorithms())
-    whole = jmm.run(KEY, Saddle(W, ()), DATA, hyper, module, of(loud)).state
+    whole = jmm.run(KEY, Saddle(W, ()), DATA, hyper, module, of(noisy)).state
 
     def stop(state):
         raise KeyboardInterrupt
 
     def fit(**how):
-        return jmm.fit(KEY, Saddle(W, ()), DATA, hyper, module, of(loud), delta=1e-3,
+        return jmm.fit(KEY, Saddle(W, ()), DATA, hyper, module, of(noisy), delta=1e-3,
                        progress=False, every=2, checkpoint=tmp_path, **how)
 
     with pytest.raises(KeyboardInterrupt):

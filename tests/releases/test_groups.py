@@ -1,4 +1,4 @@
-"""The groups' door: what leaves it, how noisy it is, and what one record can change."""
+"""Releases of groups: what is released, how noisy it is, and what one record can change."""
 
 import dataclasses
 import functools
@@ -216,7 +216,7 @@ def test_the_released_index_is_that_of_the_noisy_losses():
 
 
 def test_no_noise_is_used_twice():
-    """By rounds, groups and doors."""
+    """By rounds, groups and releases."""
     data = jnp.zeros((3, 7, 1))
     count, one = 4000, jnp.ones(1)
     units = [opened(gradients(1.0, clip=1.0, times=9), data, 0, count, k, one)[:, 0]

@@ -1,4 +1,4 @@
-"""What all doors share: when they are shut, what they refuse, and that no two uses share a key."""
+"""All releases: when they end, what they refuse, and that no two uses share a key."""
 
 import dataclasses
 import itertools
@@ -38,8 +38,8 @@ GROUPED = jmm.problems.worst_group(loss, jmm.problems.ball(1.0), lipschitz=4.0, 
                                    smooth=2.0, convex=True)
 
 
-class Door(NamedTuple):
-    """A door and a description that it answers.
+class Case(NamedTuple):
+    """A release and a description that it answers.
 
     Attributes:
       opened: the released, of (key, mechanism, spent, data).
@@ -56,7 +56,7 @@ class Door(NamedTuple):
     refused: str
 
 
-def doors():
+def release_cases():
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
     half = dataclasses.replace(query, population=N // 2)
     point = jmm.proximal.certified(jmm.mechanism.Resolvent(
@@ -71,53 +71,53 @@ def doors():
     one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=1.0, times=3)
     groups = dict(data=GROUPS, refused=r"2 groups of up to 6 records: use problems\.by_group")
     return {
-        "sum": Door(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
+        "sum": Case(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
                     jmm.Repeat(query=query, times=3), 3, ROWS, f"population={N}"),
-        "sum of a part": Door(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
+        "sum of a part": Case(lambda key, m, k, x: release(key, m, k, SINGLE, Z, x).w,
                               jmm.Repeat(query=half, times=2, parts=2), 4, ROWS,
                               f"2 parts of {N // 2} records"),
-        "proximal point": Door(lambda key, m, k, x: release_resolvent(key, m, k, SINGLE, Z, x).w,
+        "proximal point": Case(lambda key, m, k, x: release_resolvent(key, m, k, SINGLE, Z, x).w,
                                jmm.Repeat(query=point, times=2), 2, ROWS, f"population={N}"),
-        "group gradient": Door(
+        "group gradient": Case(
             lambda key, m, k, x: release_group_gradient(key, m, k, GROUPED, W, x, jnp.int32(1)),
             jmm.Repeat(query=gradients, times=3), 3, **groups),
-        "all groups' gradient": Door(
+        "all groups' gradient": Case(
             lambda key, m, k, x: release_weighted_gradient(key, m, k, GROUPED, W, x,
                                                       jnp.array([0.9, 0.1])),
             jmm.Repeat(query=dataclasses.replace(gradients, groups="all"), times=3), 3, **groups),
-        "group losses": Door(lambda key, m, k, x: release_group_losses(key, m, k, GROUPED, W, x),
+        "group losses": Case(lambda key, m, k, x: release_group_losses(key, m, k, GROUPED, W, x),
                              losses, 3, **groups),
-        "Gaussian losses": Door(lambda key, m, k, x: release_group_losses(key, m, k, GROUPED, W, x),
+        "Gaussian losses": Case(lambda key, m, k, x: release_group_losses(key, m, k, GROUPED, W, x),
                                 dataclasses.replace(losses, noise="gaussian"), 3, **groups),
-        "largest loss": Door(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
+        "largest loss": Case(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
                              dataclasses.replace(losses, only_argmax=True), 3, **groups),
-        "selection": Door(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
+        "selection": Case(lambda key, m, k, x: release_group_index(key, m, k, GROUPED, W, x),
                           jmm.mechanism.Selection(bound=1.0, noise_multiplier=1.0, sizes=SIZES,
                                                   times=3), 3,
                           **groups),
-        "solution": Door(lambda key, m, k, x: release_group_solution(key, m, k, GROUPED, W, x),
+        "solution": Case(lambda key, m, k, x: release_group_solution(key, m, k, GROUPED, W, x),
                          solution, 2, **groups),
-        "leaf": Door(lambda key, m, k, x: release_leaf(key, m, k, SINGLE, Z, x, (ZERO,)).w,
+        "leaf": Case(lambda key, m, k, x: release_leaf(key, m, k, SINGLE, Z, x, (ZERO,)).w,
                      tree, 3, ROWS, "the same for every array"),
-        "loss": Door(lambda key, m, k, x: release_loss(key, m, k, GROUPED, W, x, (ZERO, ZERO)),
+        "loss": Case(lambda key, m, k, x: release_loss(key, m, k, GROUPED, W, x, (ZERO, ZERO)),
                      one, 3, GROUPS, "the same for every array"),
     }
 
 
-DOORS = doors()
-every_door = pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+RELEASES = release_cases()
+every_release = pytest.mark.parametrize("case", RELEASES.values(), ids=RELEASES)
 
 
-# --- when a door is shut ---
+# --- when releases end ---
 
 
-@every_door
-def test_a_release_is_answered_as_often_as_described_and_then_no_more(door):
-    opened = jax.jit(lambda k: door.opened(KEY, door.mechanism, k, door.data))
+@every_release
+def test_a_release_is_answered_as_often_as_described_and_then_no_more(case):
+    opened = jax.jit(lambda k: case.opened(KEY, case.mechanism, k, case.data))
     answers = set()
-    for spent in (-1, 0, door.limit - 1, door.limit, 2**31 - 1, -2**31):
+    for spent in (-1, 0, case.limit - 1, case.limit, 2**31 - 1, -2**31):
         found = np.asarray(opened(jnp.int32(spent)))
-        if 0 <= spent < door.limit:
+        if 0 <= spent < case.limit:
             assert np.all(found >= 0 if found.dtype == np.int32 else np.isfinite(found))
             np.testing.assert_array_equal(found, opened(jnp.int32(spent)))
             answers.add(found.tobytes())
@@ -126,38 +126,38 @@ def test_a_release_is_answered_as_often_as_described_and_then_no_more(door):
     assert len(answers) == 2 or found.dtype == np.int32  # each has its own noise
 
 
-@every_door
+@every_release
 @pytest.mark.parametrize(("spent", "said"), [
     (jnp.float32(1), "spent must be an integer, got float32"),
     (0.0, "spent must be an integer, got float"),
     (True, "spent must be an integer, got bool"),
     (jnp.zeros(2, jnp.int32), r"spent must be one number, got shape \(2,\)"),
 ])
-def test_what_was_spent_is_one_integer(door, spent, said):
+def test_what_was_spent_is_one_integer(case, spent, said):
     with pytest.raises(ValueError, match=said):
-        jax.eval_shape(lambda x: door.opened(KEY, door.mechanism, spent, x), door.data)
+        jax.eval_shape(lambda x: case.opened(KEY, case.mechanism, spent, x), case.data)
 
 
-@every_door
-def test_noise_that_was_never_set_is_no_noise_of_zero(door):
+@every_release
+def test_noise_that_was_never_set_is_no_noise_of_zero(case):
     def without(mechanism):
         if isinstance(mechanism, jmm.Repeat):
             return dataclasses.replace(mechanism, query=without(mechanism.query))
         return dataclasses.replace(mechanism, noise_multiplier=None)
 
     with pytest.raises(ValueError, match=r"noise_multiplier is not set: calibrate\("):
-        jax.eval_shape(lambda x: door.opened(KEY, without(door.mechanism), ZERO, x), door.data)
+        jax.eval_shape(lambda x: case.opened(KEY, without(case.mechanism), ZERO, x), case.data)
 
 
-@every_door
-def test_other_rows_than_described_are_refused(door):
+@every_release
+def test_other_rows_than_described_are_refused(case):
     """Fewer of them, or arrays that disagree."""
-    unlike = (door.data, door.data[..., :-1, :])
-    fewer = (door.data[..., :-1, :],) * 2
-    alone = door in (DOORS["leaf"], DOORS["loss"])  # of which no number of rows is described
+    unlike = (case.data, case.data[..., :-1, :])
+    fewer = (case.data[..., :-1, :],) * 2
+    alone = case in (RELEASES["leaf"], RELEASES["loss"])  # of which no number of rows is described
     for data in (unlike,) if alone else (unlike, fewer):
-        with pytest.raises(ValueError, match=f"data has leading axes .*{door.refused}"):
-            jax.eval_shape(lambda x: door.opened(KEY, door.mechanism, ZERO, x), data)
+        with pytest.raises(ValueError, match=f"data has leading axes .*{case.refused}"):
+            jax.eval_shape(lambda x: case.opened(KEY, case.mechanism, ZERO, x), data)
 
 
 def test_a_place_has_a_number_for_each_axis_that_there_is():
@@ -184,11 +184,11 @@ def streams_of(function, *args):
     return found
 
 
-@every_door
+@every_release
 @pytest.mark.parametrize("place", [0, 3])
-def test_all_keys_of_a_release_are_of_its_place(door, place):
-    described = dataclasses.replace(door.mechanism, place=place)
-    found = streams_of(lambda x: door.opened(KEY, described, ZERO, x), door.data)
+def test_all_keys_of_a_release_are_of_its_place(case, place):
+    described = dataclasses.replace(case.mechanism, place=place)
+    found = streams_of(lambda x: case.opened(KEY, described, ZERO, x), case.data)
     assert found
     assert {stream // 256 for stream in found} == {place}
 
@@ -196,7 +196,7 @@ def test_all_keys_of_a_release_are_of_its_place(door, place):
 def test_what_operators_and_public_terms_draw_is_of_a_place_too():
     problem = jmm.Problem(lambda z, x, key: Saddle(x * jax.random.normal(key, (2,)), ()),
                           random=True, public=lambda z, key: z)
-    described = dataclasses.replace(DOORS["sum"].mechanism, place=3)
+    described = dataclasses.replace(RELEASES["sum"].mechanism, place=3)
     found = streams_of(lambda x: noisy_operator(KEY, described, ZERO, problem, Z, x), ROWS)
     assert len(found) == 3
     assert {stream // 256 for stream in found} == {3}
@@ -207,8 +207,8 @@ def test_correlated_noise_is_of_a_place_too():
     banded = jmm.Query(clip=both, noise_multiplier=both, population=N, bands=2,
                        sampling=jmm.Disjoint(batch=2))
     sums = jmm.mechanism.CorrelatedSums(clip=1.0, noise_multiplier=1.0, leaves=3, bands=2)
-    for opened, described in ((DOORS["sum"].opened, jmm.Repeat(query=banded, times=4)),
-                              (DOORS["leaf"].opened, sums)):
+    for opened, described in ((RELEASES["sum"].opened, jmm.Repeat(query=banded, times=4)),
+                              (RELEASES["leaf"].opened, sums)):
         placed = dataclasses.replace(described, place=3)
         found = streams_of(lambda x, f=opened, m=placed: f(KEY, m, ZERO, x), ROWS)
         assert {stream // 256 for stream in found} == {3}

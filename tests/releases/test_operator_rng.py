@@ -36,7 +36,7 @@ def signs(w, v, record, key):
     return w @ drawn[:D] + v @ drawn[D:] + 0 * jnp.sum(record[0])
 
 
-def loud(w, v, record, key):
+def noisy_operator(w, v, record, key):
     """Norms between 0 and far above the clip norm, by the key alone; two matrix products."""
     size = jnp.exp(6 * jax.random.normal(key, ()))
     hidden = jnp.tanh(record[0] @ w["a"]) @ w["b"]
@@ -119,7 +119,7 @@ def test_the_norm_of_an_operator_that_draws_its_norm_is_clipped_in_every_strateg
     pairs, clip = (DATA, words()), Saddle(2.0, 1.0)
     sums = []
     for strategy in STRATEGIES:
-        total = clipped_sum(operator_rng.operator_of(of(loud, strategy)), clip)
+        total = clipped_sum(operator_rng.operator_of(of(noisy_operator, strategy)), clip)
         one = jax.jit(lambda x, total=total: jax.lax.map(
             lambda i: total(z, jax.tree.map(lambda a: a[i][None], x)), jnp.arange(N)))(pairs)
         for bound, g in zip(clip, one, strict=True):

@@ -184,7 +184,7 @@ def test_an_error_of_the_operators_own_stays_what_it_is():
         go(broken)
 
 
-# --- every door ---
+# --- every release ---
 
 
 SIZES = (20, 30)
@@ -203,8 +203,8 @@ def grouped(closed):
                                     convex=True)
 
 
-def doors(closed):
-    """Every door, with an operator or a loss that closes over something."""
+def release_cases(closed):
+    """Every release, with an operator or a loss that closes over something."""
     w, task = jnp.zeros(2), grouped(closed)
     single = jmm.Problem(jmm.saddle_operator(lambda w, v, y: loss(closed)(w, y)))
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
@@ -219,9 +219,9 @@ def doors(closed):
         noise_multiplier=1.0, sizes=SIZES, phases=1))
     tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=1.0, leaves=9)
     one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=1.0, times=9)
-    z, door = Saddle(w, ()), jmm.release
+    z, plain = Saddle(w, ()), jmm.release
     return {
-        "release": lambda: door(KEY, jmm.Repeat(query=query, times=1), ZERO, single, z, X),
+        "release": lambda: plain(KEY, jmm.Repeat(query=query, times=1), ZERO, single, z, X),
         "resolvent": lambda: solutions.release_resolvent(
             KEY, jmm.Repeat(query=point, times=1), ZERO, single, z, X),
         "gradient": lambda: groups.release_group_gradient(
@@ -240,14 +240,14 @@ def doors(closed):
     }
 
 
-@pytest.mark.parametrize("name", sorted(doors(X)))
+@pytest.mark.parametrize("name", sorted(release_cases(X)))
 def test_every_door_looks(name):
     leaf = name in ("leaf of a group", "loss")
     for closed in (X, X + 1) if name in ("release", "resolvent", "leaf") else (
             GROUPS, GROUPS + 1, GROUPS[0], GROUPS.reshape(-1), *(() if leaf else (FLAT,))):
         with pytest.raises(ValueError, match="closes over an array"):
-            jax.eval_shape(doors(closed)[name])
-    assert jax.tree.leaves(jax.eval_shape(doors(jnp.ones(3))[name]))
+            jax.eval_shape(release_cases(closed)[name])
+    assert jax.tree.leaves(jax.eval_shape(release_cases(jnp.ones(3))[name]))
 
 
 def test_statements_say_what_stays_assumed():

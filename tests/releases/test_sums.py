@@ -1,4 +1,4 @@
-"""The door: what leaves it tells neighbouring data sets apart by no more than was charged."""
+"""Clipped sums: what is released tells neighbouring data sets apart by no more than was charged."""
 
 import dataclasses
 import functools
@@ -140,14 +140,14 @@ def distances(moves, sampling, data, other):
 
 
 # every strategy, every sampling and both algorithms
-DOORS = [*((sgda, SAMPLINGS[0], strategy) for strategy in clipping.STRATEGIES),
+RELEASES = [*((sgda, SAMPLINGS[0], strategy) for strategy in clipping.STRATEGIES),
          (sgda, SAMPLINGS[1], "vmap"), (sgda, SAMPLINGS[1], "ghost"),
          (sgda, SAMPLINGS[2], "microbatch"), (gda, SAMPLINGS[0], "vmap")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "sampling", "strategy"), DOORS, ids=[
-    f"{a.__name__.split('.')[-1]}-{type(s).__name__}-{how}" for a, s, how in DOORS])
+@pytest.mark.parametrize(("algorithm", "sampling", "strategy"), RELEASES, ids=[
+    f"{a.__name__.split('.')[-1]}-{type(s).__name__}-{how}" for a, s, how in RELEASES])
 @pytest.mark.optimised("sgda-Poisson-vmap", "sgda-Full-ghost")
 def test_equal_keys_leave_only_the_sensitivity(algorithm, sampling, strategy):
     """2 / z_eff for a replaced record and 1 / z_eff for an absent one, attained and not passed."""
@@ -278,8 +278,8 @@ def noise_alone(q, data, count, **how):
     """What releases have over those of the same samples without noise, a row a key."""
     keys = split(11, count)
     quiet = dataclasses.replace(q, noise_multiplier=jax.tree.map(lambda _: 0.0, q.noise_multiplier))
-    loud, plain = (opened(x, data, keys, **how) for x in (q, quiet))
-    rows = [np.reshape(a - b, (count, -1)) for a, b in zip(*map(jax.tree.leaves, (loud, plain)),
+    noisy, plain = (opened(x, data, keys, **how) for x in (q, quiet))
+    rows = [np.reshape(a - b, (count, -1)) for a, b in zip(*map(jax.tree.leaves, (noisy, plain)),
                                                            strict=True)]
     return np.concatenate(rows, 1), plain
 

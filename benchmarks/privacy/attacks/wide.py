@@ -151,7 +151,7 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
           runs: int = 200, confidence: float = 0.999) -> auditor.Audit:
     """An attack on grids and holes in the noise of an algorithm's first release.
 
-    Whoever knows all records but one knows what either data set would have added without noise, and
+    An adversary with all records but one has what either would have added without noise, and
     subtracts the first one's part. Statistics of what is left, see `jaxminimax.audit.coarse`, tell
     runs on that data set from runs on the other. The records are vectors at random.
 

@@ -80,7 +80,7 @@ AIMS: dict[str, tuple[Any, str]] = {
     "new rows": (distinct, "firsts"),
     "part": (reading, "part_of"),
     "rows sent ahead": (host_data.Window, "read"),
-    "words of samples sent ahead": (opening, "words_ahead"),
+    "words of samples sent ahead": (opening, "mark_ahead"),
     # tables
     "name of a person": (identity, "_name"),
     "rows of persons": (table_records, "rows_of_people"),
@@ -455,9 +455,9 @@ def of_gradients_alone(_: Any) -> Any:
 def silent_once(release: Any) -> Any:
     """No noise in one of ten rounds."""
     def changed(key: Any, mechanism: Any, spent: Any, *args: Any, **how: Any) -> Any:
-        loud = jnp.where(spent % 10 == 3, 0.0, 1.0).astype(jnp.float32)
+        on = jnp.where(spent % 10 == 3, 0.0, 1.0).astype(jnp.float32)
         query = mechanism.query
-        scaled = jax.tree.map(lambda z: z * loud, query.noise_multiplier)
+        scaled = jax.tree.map(lambda z: z * on, query.noise_multiplier)
         query = dataclasses.replace(query, noise_multiplier=scaled)
         return release.__wrapped__(key, dataclasses.replace(mechanism, query=query), spent, *args,
                                    **how)

@@ -115,7 +115,7 @@ def paid_for(args: argparse.Namespace, dataset: data.Dataset, epsilon: float,
 
 def nobody_tuned(args: argparse.Namespace, dataset: data.Dataset, epsilon: float,
                  seed: int) -> tuple[float, Any, dict[str, Any]]:
-    """The default of the front door, told the range of every column."""
+    """The default of the estimators, given the range of every column."""
     from jaxminimax.estimators import PrivateAUCClassifier
 
     low, high = _RANGES[dataset.name]

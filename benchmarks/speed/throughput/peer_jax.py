@@ -101,7 +101,7 @@ def _clipped(clip: float, g: Any) -> Any:
     return jax.tree.map(lambda a: jnp.tensordot(weight, a, 1), g)
 
 
-def _blurred(key: jax.Array, total: Any, std: jax.Array, batch: int) -> Any:
+def _add_noise(key: jax.Array, total: Any, std: jax.Array, batch: int) -> Any:
     leaves, tree = jax.tree.flatten(total)
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(tree, [(a + std * jax.random.normal(k, a.shape)) / batch
@@ -109,30 +109,30 @@ def _blurred(key: jax.Array, total: Any, std: jax.Array, batch: int) -> Any:
 
 
 def vmap_step(case: Case, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
-              loud: jax.Array) -> Arrays:
-    """As anyone would write it; `loud` is 0 for a step without noise."""
+              noisy: jax.Array) -> Arrays:
+    """As anyone would write it; `noisy` is 0 for a step without noise."""
     g_w, g_v = (_clipped(c, g) for c, g in zip(CLIP, gradients(case, z, x, y), strict=True))
     one, two = jax.random.split(key)
-    g_w = _blurred(one, g_w, loud * CLIP[0] * NOISE[0], len(x))
-    g_v = _blurred(two, g_v, loud * CLIP[1] * NOISE[1], len(x))
+    g_w = _add_noise(one, g_w, noisy * CLIP[0] * NOISE[0], len(x))
+    g_v = _add_noise(two, g_v, noisy * CLIP[1] * NOISE[1], len(x))
     return move(z, {**g_w, "v": -g_v})
 
 
 def optax_step(case: Case, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
-               loud: jax.Array) -> Arrays:
+               noisy: jax.Array) -> Arrays:
     """One aggregator a player."""
     g = []
     for k, clip, noise, of in zip(jax.random.split(key), CLIP, NOISE, gradients(case, z, x, y),
                                   strict=True):
-        tx = optax.contrib.differentially_private_aggregate(clip, loud * noise, k)
+        tx = optax.contrib.differentially_private_aggregate(clip, noisy * noise, k)
         g.append(tx.update(of, tx.init(of))[0])
     return move(z, {**g[0], "v": -g[1]})
 
 
 def open_step(case: Case, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
-              loud: jax.Array, scorers: dict[str, Callable[..., Any]] = SCORERS) -> Arrays:
+              noisy: jax.Array, scorers: dict[str, Callable[..., Any]] = SCORERS) -> Arrays:
     """Without privacy: the gradient of the mean loss."""
-    del key, loud
+    del key, noisy
     of_row = functools.partial(loss, case, scorers=scorers)
 
     def mean(w: Arrays, v: jax.Array) -> jax.Array:

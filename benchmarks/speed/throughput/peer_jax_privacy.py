@@ -20,8 +20,8 @@ MICROBATCH = 8
 
 
 def step(case: Case, microbatch: int | None, z: Arrays, key: jax.Array, x: jax.Array, y: jax.Array,
-         loud: jax.Array) -> Arrays:
-    """One step; `loud` is 0 for one without noise."""
+         scale: jax.Array) -> Arrays:
+    """One step; `scale` is 0 for one without noise."""
     def loss(w: Arrays, v: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         return plain.loss(case, w, v, x, y)
 
@@ -30,9 +30,9 @@ def step(case: Case, microbatch: int | None, z: Arrays, key: jax.Array, x: jax.A
         clipped = jax_privacy.clipped_grad(loss, p, l2_clip_norm=CLIP[p], batch_argnums=(2, 3),
                                            keep_batch_dim=False, microbatch_size=microbatch)
         total = clipped(*players, x, y)
-        blur = noise_addition.gaussian_privatizer(stddev=CLIP[p] * NOISE[p], prng_key=k)
-        noisy, _ = blur.update(total, blur.init(total))
-        g.append(jax.tree.map(lambda a, b: jnp.where(loud > 0, b, a) / len(y), total, noisy))
+        privatizer = noise_addition.gaussian_privatizer(stddev=CLIP[p] * NOISE[p], prng_key=k)
+        noisy, _ = privatizer.update(total, privatizer.init(total))
+        g.append(jax.tree.map(lambda a, b: jnp.where(scale > 0, b, a) / len(y), total, noisy))
     return plain.move(z, {**g[0], "v": -g[1]})
 
 

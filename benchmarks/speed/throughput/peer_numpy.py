@@ -27,14 +27,14 @@ def step(case: Case, z: Arrays, x: np.ndarray, y: np.ndarray,
     """One step on these rows; without noise where there is no generator."""
     total = closed.clipped_sums(case, np, z, x, y, square_x)
 
-    def blurred(a: np.ndarray, clip: float, noise: float) -> np.ndarray:
+    def add_noise(a: np.ndarray, clip: float, noise: float) -> np.ndarray:
         e = 0 if rng is None else rng.standard_normal(np.shape(a), np.float32)
         return (a + np.float32(clip * noise) * e) / np.float32(len(y))
 
-    theta = {k: blurred(a, CLIP[0], NOISE[0]) for k, a in total["theta"].items()}
-    a, b = (blurred(total[k], CLIP[0], NOISE[0]) for k in "ab")
+    theta = {k: add_noise(a, CLIP[0], NOISE[0]) for k, a in total["theta"].items()}
+    a, b = (add_noise(total[k], CLIP[0], NOISE[0]) for k in "ab")
     return move(case, z, {"theta": theta, "a": a, "b": b,
-                          "v": blurred(total["v"], CLIP[1], NOISE[1])})
+                          "v": add_noise(total["v"], CLIP[1], NOISE[1])})
 
 
 def point(case: Case) -> Arrays:

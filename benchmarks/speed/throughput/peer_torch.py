@@ -108,7 +108,7 @@ def project(whole: Whole) -> None:
     whole.head.v.clamp_(-RADIUS[1], RADIUS[1])
 
 
-def opacus_step(case: Case, mode: str, loud: float) -> tuple[Whole, Callable[..., Any]]:
+def opacus_step(case: Case, mode: str, noisy: float) -> tuple[Whole, Callable[..., Any]]:
     """`(x, y)` does a step of the model."""
     whole = Whole(case).to(DEVICE)
     ghost = mode == "ghost"
@@ -121,14 +121,14 @@ def opacus_step(case: Case, mode: str, loud: float) -> tuple[Whole, Callable[...
                                    force_functorch=mode == "functorch")
     make = DPOptimizerFastGradientClipping if ghost else DPOptimizer
     shared = dict(expected_batch_size=case.batch, loss_reduction="mean")
-    w = make(torch.optim.SGD(whole.w(), lr=STEP[0]), noise_multiplier=loud * NOISE[0],
+    w = make(torch.optim.SGD(whole.w(), lr=STEP[0]), noise_multiplier=noisy * NOISE[0],
              max_grad_norm=CLIP[0], **shared)
     v: Any = None if ghost else make(torch.optim.SGD([whole.head.v], lr=STEP[1]),
-                                noise_multiplier=loud * NOISE[1], max_grad_norm=CLIP[1], **shared)
+                                noise_multiplier=noisy * NOISE[1], max_grad_norm=CLIP[1], **shared)
 
     def dual_by_hand(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         g = 2 * s[:, 0] * (y / PRIOR - (1 - y) / (1 - PRIOR))
-        noise = loud * CLIP[1] * NOISE[1] * torch.randn((), device=DEVICE)
+        noise = noisy * CLIP[1] * NOISE[1] * torch.randn((), device=DEVICE)
         return (g.clamp(-CLIP[1], CLIP[1]).sum() + noise) / case.batch
 
     def step(x: torch.Tensor, y: torch.Tensor) -> None:

@@ -1,9 +1,9 @@
-"""Draws the parts of the library on their floors, from the imports in its source.
+"""Draws the modules of the library in layers, from the imports in its source.
 
-    python docs/house.py docs/house.svg
+    python docs/layers.py docs/layers.svg
 
-A part is a module or a folder of `jaxminimax`. It stands one floor above the highest part that it
-imports; parts that import each other share a floor. An arrow is an import. One that other arrows
+A part is a module or a folder of `jaxminimax`. It stands one layer above the highest part that it
+imports; parts that import each other share a layer. An arrow is an import. One that other arrows
 imply (a to c, where a to b to c) is left out of the picture.
 """
 
@@ -22,14 +22,14 @@ def part_of(path: pathlib.Path) -> str:
 def imports() -> dict[str, set[str]]:
     """The other parts that each part imports."""
     files = sorted(PACKAGE.rglob("*.py"))
-    found: dict[str, set[str]] = {part_of(path): set() for path in files}
+    parts: dict[str, set[str]] = {part_of(path): set() for path in files}
     for name in ("__init__", "__main__"):  # they import nearly everything
-        del found[name]
+        del parts[name]
     for path in files:
-        if part_of(path) in found:
+        if part_of(path) in parts:
             names = _imported(path, ["jaxminimax", *path.relative_to(PACKAGE).parts[:-1]])
-            found[part_of(path)] |= {n for n in names if n in found} - {part_of(path)}
-    return found
+            parts[part_of(path)] |= {n for n in names if n in parts} - {part_of(path)}
+    return parts
 
 
 def _imported(path: pathlib.Path, folder: list[str]) -> set[str]:
@@ -56,8 +56,8 @@ def reached(arrows: dict[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def floors(arrows: dict[str, set[str]]) -> dict[str, int]:
-    """The floor of each part: 0 for parts that import no other."""
+def layers(arrows: dict[str, set[str]]) -> dict[str, int]:
+    """The layer of each part: 0 for parts that import no other."""
     below = {part: reached(arrows, part) for part in arrows}
     level = dict.fromkeys(arrows, 0)
     for _ in arrows:  # the longest chain has no more steps than there are parts
@@ -79,15 +79,15 @@ def draw(target: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "house"  # the same file from the same source
+    matplotlib.rcParams["svg.hashsalt"] = "layers"  # the same file from the same source
     from matplotlib.figure import Figure
 
     arrows = imports()
-    level = floors(arrows)
+    level = layers(arrows)
     rows = [sorted(p for p in arrows if level[p] == k) for k in range(max(level.values()) + 1)]
     wide = max(map(len, rows))
-    place = {part: ((k + 1) * wide / (len(row) + 1) + 0.3 * (-1) ** floor, floor)
-             for floor, row in enumerate(rows) for k, part in enumerate(row)}
+    place = {part: ((k + 1) * wide / (len(row) + 1) + 0.3 * (-1) ** layer, layer)
+             for layer, row in enumerate(rows) for k, part in enumerate(row)}
     figure = Figure(figsize=(1.5 * wide + 1, 0.95 * len(rows) + 0.5), layout="constrained")
     axes = figure.subplots()
     for part, into in needed(arrows).items():
@@ -98,7 +98,7 @@ def draw(target: str) -> None:
     for part, (x, y) in place.items():
         axes.text(x, y, part, ha="center", va="center", fontsize=10, bbox={
             "boxstyle": "round", "facecolor": "w", "edgecolor": "0.3"})
-    axes.set(xlim=(0, wide), ylim=(-0.5, len(rows) - 0.5), xticks=[], ylabel="floor",
+    axes.set(xlim=(0, wide), ylim=(-0.5, len(rows) - 0.5), xticks=[], ylabel="layer",
              yticks=range(len(rows)))
     axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
     figure.savefig(target, metadata={"Date": None} if target.endswith(".svg") else None)
