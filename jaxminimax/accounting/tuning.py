@@ -235,7 +235,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     if not apart:
         score = score.with_noise(least(lambda scale: with_noise(score, scale), small))
     points: Points | None = None
-    known: dict[tuple, float] = {}
+    known: dict[tuple[Any, ...], float] = {}
 
     def noise(describe: Describe) -> float:
         nonlocal points
