@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxminimax import accounting, mechanism, options
-from jaxminimax.accounting import answers, curve, filters, profiles, stating
+from jaxminimax.accounting import answers, curve, profiles, stating
 from jaxminimax.accounting.statements import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, own_files
@@ -120,7 +120,7 @@ def answer(args: argparse.Namespace) -> dict[str, Any]:
     if args.command == "epsilon" and args.spent is not None:
         allowed = mechanism.releases(made[0])
         if args.spent < allowed:
-            looking, _ = filters.odometer(lambda spent: _stopped(made, spent), allowed,
+            looking, _ = answers.odometer(lambda spent: _stopped(made, spent), allowed,
                                           args.spent, args.delta, *how)
         shorter = curve.dearest(_stopped(made, args.spent), args.delta, *how).epsilon
     return {

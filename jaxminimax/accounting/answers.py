@@ -1,6 +1,4 @@
-"""Epsilon of a mechanism: the number that is promised.
-
-Limits of the proofs: the largest epsilon at a delta, and the smallest delta.
+"""Epsilon and delta of a mechanism, the numbers that are promised, and the limits of their proofs.
 
 With r = ratio, o = failures and tau = departure as in `curve`, delta pays at an epsilon E for
 
@@ -14,10 +12,31 @@ before anything is left for the described releases, however much noise they have
 Both are limits of the proof: tau is a bound on how far the noise sampler departs from its law, and
 o on how often samplers fail. A run whose epsilon is proven below the limit meets every larger
 target too, but calibration cannot match noise to such a target.
+
+The milestone odometer says what a run has cost that was stopped by looking at what it released.
+Milestones T_1 < ... < T_r = T, the number of releases allowed, and shares delta_1 + ... + delta_r =
+delta are fixed before the run, by a public rule: T_j = ceil(T / 1.5^k) for k = 0, ..., 12, half of
+delta for T itself and the rest in equal shares. Let the run stop at any time tau that is a function
+of what was released until then and of coins that know nothing of the data, and let J be the first
+milestone at or beyond tau. The odometer prints epsilon_J = epsilon(T_J, delta_J), and for
+neighbouring data with laws P and Q of the stopped transcript, and every event S,
+
+    P(S) <= sum_j e^(epsilon_j) Q(S, J = j) + delta.
+
+Proof. "S, and J = j" is decided by the first T_j releases and the coins, and those are (epsilon_j,
+delta_j)-private: P(S, J = j) <= e^(epsilon_j) Q(S, J = j) + delta_j. Sum over j.
+
+So one delta in all pays for every number that might have been printed. A stop that is decided on
+anything else, such as a private validation loss or a crash that depends on the data, is not
+covered. Quoting the smaller of this number and the epsilon of all releases counts both deltas.
+
+Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go
+composition", NeurIPS 2016.
 """
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -27,7 +46,7 @@ from jaxminimax.accounting import curve
 from jaxminimax.accounting.curve import charges, dearest, truncated
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
-from jaxminimax.mechanism.composed import check, known
+from jaxminimax.mechanism.composed import check, known, leaves
 from jaxminimax.mechanism.costs import Charge, concrete, silent
 from jaxminimax.mechanism.repeat import OneRelease
 
@@ -248,13 +267,13 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
       ValueError: as `charges`.
     """
     costs = charges(mechanism, neighbours)
-    found = [Limits(people * _largest(costs, delta, people),
-                    people * max(_floor(cost) for cost in costs))]
+    proven = [Limits(people * _largest(costs, delta, people),
+                     people * max(_floor(cost) for cost in costs))]
     if curve.together(mechanism, costs, people):
         places = curve.anywhere(costs)
-        found.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
-                            max(_floor(cost, people) for cost in places)))
-    return Limits(max(one.epsilon for one in found), min(one.delta for one in found))
+        proven.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
+                             max(_floor(cost, people) for cost in places)))
+    return Limits(max(one.epsilon for one in proven), min(one.delta for one in proven))
 
 
 def proven_up_to(mechanism: Description, delta: float, neighbours: str,
@@ -262,8 +281,8 @@ def proven_up_to(mechanism: Description, delta: float, neighbours: str,
     """The largest epsilon of `limits`, for a statement; None without noise, or without a limit."""
     if any(map(silent, charges(mechanism, neighbours))):
         return None
-    found = limits(mechanism, delta, neighbours, people).epsilon
-    return found if math.isfinite(found) else None
+    largest = limits(mechanism, delta, neighbours, people).epsilon
+    return largest if math.isfinite(largest) else None
 
 
 def limit_in_words(proven: float | None, delta: float) -> str:
@@ -323,3 +342,37 @@ def _largest(costs: tuple[Charge, ...], delta: float, people: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if proven(middle) else (low, middle)
     return high
+
+
+STEPS = 13  # milestones, T included
+
+
+def shares(count: int, delta: float) -> list[float]:
+    """Half of `delta` for the last of `count` milestones, the rest in equal shares; in order."""
+    if count == 1:
+        return [delta]
+    return [0.5 * delta / (count - 1) * (1 - 1e-15)] * (count - 1) + [0.5 * delta]
+
+
+def milestones(allowed: int, delta: float) -> tuple[tuple[int, float], ...]:
+    """Numbers of releases, rising to `allowed`, and the share of `delta` of each."""
+    ends = sorted({-(-allowed * 2**k // 3**k) for k in range(STEPS)})
+    return tuple(zip(ends, shares(len(ends), delta), strict=True))
+
+
+def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, delta: float,
+             neighbours: str, people: int = 1) -> tuple[float, int]:
+    """The odometer's epsilon of a run stopped after `spent` releases, and the milestone it is of.
+
+    Args:
+      part_at: what is charged for a number of releases; for 0, what was released beside the run.
+      allowed: releases allowed, at least 1.
+      spent: releases made, at most `allowed`.
+      delta: of all milestones together.
+      neighbours: as in `epsilon`.
+      people: as in `epsilon`.
+    """
+    if spent == 0 and not leaves(part_at(0)):
+        return 0.0, 0  # nothing was released, and coins alone decided it
+    end, share = next(x for x in milestones(allowed, delta) if x[0] >= spent)
+    return dearest(part_at(end), share, neighbours, people).epsilon, end

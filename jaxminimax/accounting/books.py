@@ -3,7 +3,8 @@
 A process that changes it holds an exclusive lock on PATH.lock in the same folder: see `own_files`.
 The file holds no key and no row of the data.
 
-What the file of a ledger says, and when a run may be added to it.
+`opened` writes the first content, `add_entry` adds a run if there is room for its charge, and an
+`Entry` is what a run holds of it until it ends.
 """
 
 import contextlib
@@ -113,19 +114,19 @@ class RunMark(NamedTuple):
     resumable: bool
 
 
-def opened(given: dict[str, Any], kind: str, order: float | None, typical: Description | None,
+def opened(settings: dict[str, Any], kind: str, order: float | None, typical: Description | None,
             plan: Mapping[str, Description] | None) -> dict[str, Any]:
     """The content of a new ledger."""
-    epsilon, delta = given["epsilon"], given["delta"]
+    epsilon, delta = settings["epsilon"], settings["delta"]
     if epsilon is None or delta is None:
         raise ValueError("There is no ledger at this path: give epsilon and delta to open one.")
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
-    neighbours = given["neighbours"] or "replace_one"
+    neighbours = settings["neighbours"] or "replace_one"
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
     checks.one_of("filter", kind, tuple(KINDS))
-    people = 1 if given["people"] is None else given["people"]
+    people = 1 if settings["people"] is None else settings["people"]
     checks.count("people", people)
     if (kind == "plan") != (plan is not None):
         raise ValueError("filter='plan' goes with plan={'name': description, ...}, and no other "
@@ -145,7 +146,7 @@ def opened(given: dict[str, Any], kind: str, order: float | None, typical: Descr
     else:
         rule = Basic.open(epsilon, delta)
     return {"epsilon": epsilon, "delta": delta, "neighbours": neighbours, "people": int(people),
-            "unit": given["unit"] or unit_of(people), "opened": now(),
+            "unit": settings["unit"] or unit_of(people), "opened": now(),
             "filter": {"kind": kind, "limits": rule.limits, "details": rule.details},
             "entries": []}
 
@@ -327,7 +328,7 @@ _ASSUMED = (
 def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
                  ) -> LedgerStatement:
     """The statement of a ledger's content, by its filter and the sums of its charges."""
-    entries = content["entries"]
+    entries, (theorem, odometer) = content["entries"], rule.summary()
     shown = ("name", "unit", "words", "charge", "releases", "spent", "opened", "closed")
     return LedgerStatement(
         epsilon=content["epsilon"],
@@ -336,8 +337,8 @@ def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
         neighbours=content["neighbours"],
         people=content["people"],
         unit=content["unit"],
-        filter=rule.in_words(),
-        odometer=rule.odometer_in_words(),
+        filter=theorem,
+        odometer=odometer,
         limits=dict(rule.limits),
         spent=spent,
         runs=tuple({name: entry.get(name) for name in shown} for entry in entries),

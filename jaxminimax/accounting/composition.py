@@ -100,12 +100,12 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
     delta = paid(0.0)
     if delta <= 0:
         return math.inf
-    made = [_Guess(releases, delta) for releases in directions]
-    if any(tilt.atoms(one.parts) >= delta for one in made):
+    guesses = [_Guess(releases, delta) for releases in directions]
+    if any(tilt.atoms(one.parts) >= delta for one in guesses):
         return math.inf
     value = 0.0
     for _ in range(_ROUNDS):
-        value = max(one.epsilon(delta) for one in made)
+        value = max(one.epsilon(delta) for one in guesses)
         left = paid(value)
         if left >= 0.99 * delta:
             return value
@@ -117,23 +117,23 @@ def guess_epsilon(directions: Sequence[Direction], paid: Callable[[float], float
 
 def delta_at(directions: Sequence[Direction], eps: float) -> Answer:
     """An upper bound on H of all releases at e^eps, the largest over directions."""
-    made = sorted((_guessed_at(releases, eps) for releases in directions),
-                  key=lambda found: -found[1])
+    guesses = sorted((_guessed_at(releases, eps) for releases in directions),
+                     key=lambda bound: -bound[1])
     worst = Answer(0.0, "pld")
-    for guess, log_delta, t in made:
+    for guess, log_delta, t in guesses:
         if tilt.chernoff(guess.parts, eps, t) <= worst.value:
             continue
-        found = _bound(guess, eps, t, log_delta)
+        bound = _bound(guess, eps, t, log_delta)
         for _ in range(_ROUNDS):
-            if 0.5 < found.value / guess.delta < 1e3 or found.value < 1e-270:
+            if 0.5 < bound.value / guess.delta < 1e3 or bound.value < 1e-270:
                 break
             # the guess is far off: cut off where that one says, and tilt again
-            guess = _Guess(guess.releases, found.value)
-            better = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(found.value))
-            if better.value > 0.99 * found.value:
+            guess = _Guess(guess.releases, bound.value)
+            better = _bound(guess, eps, tilt.tilt_to(guess.parts, eps), math.log(bound.value))
+            if better.value > 0.99 * bound.value:
                 break
-            found = better
-        worst = max(worst, found)
+            bound = better
+        worst = max(worst, bound)
     return worst
 
 
@@ -170,9 +170,9 @@ def epsilon_at(directions: Sequence[Direction], paid: Callable[[float], float]) 
     delta = paid(0.0)
     if delta <= 0:
         return Answer(math.inf, "pld")
-    made = [_Guess(releases, delta) for releases in directions]
+    guesses = [_Guess(releases, delta) for releases in directions]
     worst = Answer(0.0, "pld")
-    for guess in sorted(made, key=lambda one: -one.epsilon(delta) if len(made) > 1 else 0.0):
+    for guess in sorted(guesses, key=lambda one: -one.epsilon(delta) if len(guesses) > 1 else 0.0):
         if worst.value > 0 and tilt.chernoff(guess.parts, worst.value) <= paid(worst.value):
             continue
         worst = max(worst, _epsilon(guess, delta, paid))
@@ -188,16 +188,16 @@ def _epsilon(guess: _Guess, delta: float, paid: Callable[[float], float]) -> Ans
     if eps > most:  # beyond, most of delta goes elsewhere
         t, eps = tilt.tilt_to(guess.parts, most), most
     for _ in range(_ROUNDS):
-        made = guess.composed(t, eps, guess.near(t)[2], math.log(delta))
-        value = _root(made, paid, eps)
+        composed = guess.composed(t, eps, guess.near(t)[2], math.log(delta))
+        value = _root(composed, paid, eps)
         if value is None:
             return best
         best = min(best, Answer(value, "pld"))
         again = tilt.tilt_to(guess.parts, value)
         spread = guess.near(again)[2]
-        slope = max(made.slope(value), 1e-3 * t)
+        slope = max(composed.slope(value), 1e-3 * t)
         if (abs(value - eps) <= 4 * spread
-                and tilt.cell(value, slope, spread, guess.times) > 0.7 * made.h):
+                and tilt.cell(value, slope, spread, guess.times) > 0.7 * composed.h):
             break
         t, eps = again, value
     return best
@@ -215,17 +215,17 @@ def _affordable(paid: Callable[[float], float]) -> float:
     return low
 
 
-def _root(made: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
+def _root(composed: tilt.Composed, paid: Callable[[float], float], start: float) -> float | None:
     """The root of delta(eps) = paid(eps) near `start`, from above; None if the window has none."""
     def gap(eps: float) -> float:
         left = paid(eps)
         if left <= 0:
             return math.inf
-        return math.log(max(made.delta(eps), 1e-320)) - math.log(left)
+        return math.log(max(composed.delta(eps), 1e-320)) - math.log(left)
 
-    lowest, highest = max(0.0, float(made.losses[0])), float(made.losses[-1])
+    lowest, highest = max(0.0, float(composed.losses[0])), float(composed.losses[-1])
     low = high = min(max(start, lowest), highest)
-    step = 0.05 * made.spread
+    step = 0.05 * composed.spread
     while gap(high) > 0:
         if high >= highest:
             return None
@@ -234,7 +234,7 @@ def _root(made: tilt.Composed, paid: Callable[[float], float], start: float) -> 
         if low <= lowest:
             return low
         low, high, step = max(low - step, lowest), low, 2 * step
-    width = 1e-7 * max(high, made.h)
+    width = 1e-7 * max(high, composed.h)
     root = float(scipy.optimize.brentq(lambda eps: min(gap(eps), 100.0), low, high, xtol=width))
     while gap(root) > 0:
         root, width = root + width, 2 * width
@@ -256,9 +256,9 @@ def _chernoff_epsilon(guess: _Guess, delta: float, paid: Callable[[float], float
             return (k + off - target + tilt.most_paid(t)) / t
 
         middle = math.log(max(guess.tilt_for(delta - atom), 1e-9))
-        found = scipy.optimize.minimize_scalar(at, bounds=(middle - 2, middle + 2),
+        least = scipy.optimize.minimize_scalar(at, bounds=(middle - 2, middle + 2),
                                                method="bounded", options={"xatol": 1e-2})
-        value = max(0.0, float(found.fun)) * (1 + 1e-12)
+        value = max(0.0, float(least.fun)) * (1 + 1e-12)
         if paid(value) >= delta:
             return value
         delta = 0.999 * paid(value)

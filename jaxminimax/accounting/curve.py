@@ -1,9 +1,7 @@
-"""The accountant's questions to a description: what it costs, and what a part of it costs.
+"""Delta and epsilon of a `Charge`: the curves that everything which is stated is read from.
 
-Descriptions answer them, see `mechanism.description`; how answers add up, and what they are
+Descriptions say what they cost, see `mechanism.description`; how charges add up, and what they are
 relative to, is in `mechanism.costs`.
-
-Delta and epsilon of a `Charge`: the curves that everything which is stated is read from.
 
 `delta_of` and `epsilon_of` are upper bounds for k records of one person, failures of sampler and
 noise included. Releases without sampling are one Gaussian, with its closed form; all else is
@@ -19,16 +17,13 @@ Its privacy loss distributions are not used, for their
 truncation and rounding are absolute, near 1e-15 a convolution: more than delta may be after 10^6
 releases.
 
-Divergences of a charge at several epsilons, both ways round, failures included.
-
-k records of one person: when a charge may be read for all of them, and the lemma elsewhere.
-
-Descriptions whose proof covers k records at once say so (`Description.supports_group_privacy`):
-then the pairs of a charge, taken for k records, dominate. A description that is Gaussian throughout
-needs no proof of its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each
-of them is (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the
-records may be in places of different cost, the largest failure and departure of any place are
-charged k times, as not all of the records need be where epsilon is largest.
+k records of one person have a sharper proof in some places, and a lemma in all. Descriptions whose
+proof covers k records at once say so (`Description.supports_group_privacy`): then the pairs of a
+charge, taken for k records, dominate. A description that is Gaussian throughout needs no proof of
+its own: mu-Gaussian privacy for one record is k mu for k of them, wherever each of them is (Dong,
+Roth and Su, "Gaussian differential privacy", JRSS B 2022, Theorem 2.14). If the records may be in
+places of different cost, the largest failure and departure of any place are charged k times, as not
+all of the records need be where epsilon is largest.
 
 In any case the curve of one record bounds that of k,
 
@@ -147,8 +142,8 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
     directions = _directions(cost.described(), neighbours, people)
     if rough:
         return composition.guess_epsilon(directions, paid) + r, "pld"
-    found = composition.epsilon_at(directions, paid)
-    return found.value + r, found.name
+    answer = composition.epsilon_at(directions, paid)
+    return answer.value + r, answer.name
 
 
 def epsilon_of(cost: Charge, delta: float, neighbours: str, people: int = 1) -> float:
@@ -232,8 +227,8 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
     def charged(described: np.ndarray) -> np.ndarray:
         return np.minimum(1.0, more * (described + below + o) + law)
 
-    found = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
-    return [(charged(one), charged(two)) for one, two in found]
+    ways = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
+    return [(charged(one), charged(two)) for one, two in ways]
 
 
 def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int) -> list[Ways]:
@@ -321,9 +316,9 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     check_people(mechanism, people)
 
     def one(share: float, k: int, of: tuple[Charge, ...] = costs) -> Dearest:
-        found = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
-                 for cost in of]
-        return max(found, key=lambda place: place.epsilon)
+        places = [Dearest(*named_epsilon(cost, share, neighbours, k, rough=rough), cost, k < people)
+                  for cost in of]
+        return max(places, key=lambda place: place.epsilon)
 
     def lemma() -> Dearest:
         return _by_lemma(lambda share: one(share, 1), delta, people)
@@ -337,7 +332,7 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
     if math.isfinite(e) and (rough or factor(e, people) * max(
             delta_of(cost, e, neighbours) for cost in costs) > delta):
         return direct
-    return min(direct, lemma(), key=lambda found: found.epsilon)
+    return min(direct, lemma(), key=lambda places: places.epsilon)
 
 
 def anywhere(costs: tuple[Charge, ...]) -> tuple[Charge, ...]:
@@ -369,9 +364,9 @@ def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dea
     for _ in range(40):
         if not math.isfinite(e):
             return none
-        found = at(e)
-        if found.epsilon <= e:
-            return found._replace(epsilon=people * e)
+        next_one = at(e)
+        if next_one.epsilon <= e:
+            return next_one._replace(epsilon=people * e)
         # a fixed point is approached from below: a little more than the next step
-        e = found.epsilon + 0.3 * (found.epsilon - e) + 1e-6 * found.epsilon
+        e = next_one.epsilon + 0.3 * (next_one.epsilon - e) + 1e-6 * next_one.epsilon
     return none

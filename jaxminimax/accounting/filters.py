@@ -10,67 +10,41 @@ other runs between, sees no more than who is shown all of it at once.
 There is no such filter of full strength for privacy loss distributions: with noise that is chosen
 on the way their composition understates. `Plan` uses it, for runs that are all named at opening.
 
-Source: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go composition",
-NeurIPS 2016.
-
-The milestone odometer: what a run has cost that was stopped by looking at what it released.
-
-Milestones T_1 < ... < T_r = T, the number of releases allowed, and shares delta_1 + ... + delta_r =
-delta are fixed before the run, by a public rule: T_j = ceil(T / 1.5^k) for k = 0, ..., 12, half of
-delta for T itself and the rest in equal shares. Let the run stop at any time tau that is a function
-of what was released until then and of coins that know nothing of the data, and let J be the first
-milestone at or beyond tau. The odometer prints epsilon_J = epsilon(T_J, delta_J), and for
-neighbouring data with laws P and Q of the stopped transcript, and every event S,
-
-    P(S) <= sum_j e^(epsilon_j) Q(S, J = j) + delta.
-
-Proof. "S, and J = j" is decided by the first T_j releases and the coins, and those are (epsilon_j,
-delta_j)-private: P(S, J = j) <= e^(epsilon_j) Q(S, J = j) + delta_j. Sum over j.
-
-So one delta in all pays for every number that might have been printed. A stop that is decided on
-anything else, such as a private validation loss or a crash that depends on the data, is not
-covered. Quoting the smaller of this number and the epsilon of all releases counts both deltas.
-
-Odometers: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go
-composition", NeurIPS 2016.
-
-The privacy filter by Renyi divergences at one order, for runs that are chosen by looking.
-
-Sources: Feldman and Zrnic, "Individual privacy accounting via a Renyi filter", NeurIPS 2021;
-Whitehouse, Ramdas, Rogers and Wu, "Fully adaptive composition in differential privacy", ICML 2023,
-for failures; Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS
-2020, for the conversion.
+Sources: Rogers, Roth, Ullman and Vadhan, "Privacy odometers and filters: pay-as-you-go
+composition", NeurIPS 2016. Of the filter by Renyi divergences: Feldman and Zrnic, "Individual
+privacy accounting via a Renyi filter", NeurIPS 2021; Whitehouse, Ramdas, Rogers and Wu, "Fully
+adaptive composition in differential privacy", ICML 2023, for failures; Canonne, Kamath and Steinke,
+"The discrete Gaussian for differential privacy", NeurIPS 2020, for the conversion.
 """
 
 import abc
 import dataclasses
 import fractions
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from jaxminimax.accounting import renyi
+from jaxminimax.accounting.answers import STEPS, shares
 from jaxminimax.accounting.curve import charges, dearest, together
 from jaxminimax.mechanism import Description, Sequence
-from jaxminimax.mechanism.composed import leaves
 
 Amounts = dict[str, float]
 
 
 def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
     """The sums, exact and then rounded up."""
-    made = {}
+    sums = {}
     for name in names:
         each = [one.get(name, 0.0) for one in charged]
         if not all(map(math.isfinite, each)):
-            made[name] = math.inf
+            sums[name] = math.inf
             continue
         exact = sum(map(fractions.Fraction, each), fractions.Fraction(0))
         value = float(exact)
-        made[name] = math.nextafter(value, math.inf) if fractions.Fraction(value) < exact else value
-    return made
+        sums[name] = math.nextafter(value, math.inf) if fractions.Fraction(value) < exact else value
+    return sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +58,8 @@ class Filter(abc.ABC):
 
     kind: ClassVar[str]
     main: ClassVar[str]  # the amount that runs are measured by
+    # whether releases that a run did not make, its end chosen by looking, need not be paid
+    gives_back: ClassVar[bool] = False
 
     limits: Amounts
     details: dict[str, Any]
@@ -113,25 +89,17 @@ class Filter(abc.ABC):
                     "share=...) finds the noise for a share of what is left")
         return "give it fewer releases, as more noise does not change this"
 
-    def gives_back(self) -> bool:
-        """Whether releases that a run did not make, its end chosen by looking, need not be paid."""
-        return False
-
     @abc.abstractmethod
     def odometer(self, spent: Amounts) -> float:
-        """Epsilon of what was charged; see `in_words` for what it means."""
+        """Epsilon of what was charged; see `summary` for what it means."""
 
-    @abc.abstractmethod
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
         """An (epsilon, delta) such that any further statement of it still fits."""
+        return 0.0, 0.0
 
     @abc.abstractmethod
-    def in_words(self) -> str:
-        """By what theorem runs are added up."""
-
-    @abc.abstractmethod
-    def odometer_in_words(self) -> str:
-        """What the odometer's number means."""
+    def summary(self) -> tuple[str, str]:
+        """By what theorem runs are added up, and what the odometer's number means."""
 
 
 class Basic(Filter):
@@ -178,14 +146,12 @@ class Basic(Filter):
         """What is left of both."""
         return left["epsilon"], left["delta"]
 
-    def in_words(self) -> str:
-        """The theorem."""
+    def summary(self) -> tuple[str, str]:
+        """The theorem, and its sum."""
         return ("Runs are added up by basic composition: their epsilons and their deltas "
-                "(Rogers et al. 2016).")
-
-    def odometer_in_words(self) -> str:
-        """Of the theorem."""
-        return "the sum of the runs' epsilons, which holds wherever one stops, with the same delta"
+                "(Rogers et al. 2016).",
+                "the sum of the runs' epsilons, which holds wherever one stops, with the same "
+                "delta")
 
 
 class Plan(Filter):
@@ -217,8 +183,8 @@ class Plan(Filter):
             raise ValueError(f"The plan costs epsilon = {costs:.6g} at delta = {delta:g}, and the "
                              f"ledger has {epsilon:g}: give its runs more noise, calibrate(..., "
                              "alongside=...) finds how much.")
-        told = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
-        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": told})
+        costs_by_name = {name: repr(charges(one, neighbours)) for name, one in plan.items()}
+        return cls({name: 1.0 for name in plan}, {"epsilon": costs, "charges": costs_by_name})
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
@@ -235,53 +201,11 @@ class Plan(Filter):
         """That of the plan, once anything of it was begun."""
         return self.details["epsilon"] if any(spent.values()) else 0.0
 
-    def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
-        """None."""
-        return 0.0, 0.0
-
-    def in_words(self) -> str:
-        """The theorem."""
+    def summary(self) -> tuple[str, str]:
+        """The theorem, and its one number."""
         return ("Runs were all named when the ledger was opened, and are charged together by one "
                 f"composition of privacy losses: epsilon = {self.details['epsilon']:.4g}. Their "
-                "order and their ends may be chosen by looking.")
-
-    def odometer_in_words(self) -> str:
-        """Of all of it."""
-        return "of the whole plan"
-
-
-STEPS = 13  # milestones, T included
-
-
-def shares(count: int, delta: float) -> list[float]:
-    """Half of `delta` for the last of `count` milestones, the rest in equal shares; in order."""
-    if count == 1:
-        return [delta]
-    return [0.5 * delta / (count - 1) * (1 - 1e-15)] * (count - 1) + [0.5 * delta]
-
-
-def milestones(allowed: int, delta: float) -> tuple[tuple[int, float], ...]:
-    """Numbers of releases, rising to `allowed`, and the share of `delta` of each."""
-    ends = sorted({-(-allowed * 2**k // 3**k) for k in range(STEPS)})
-    return tuple(zip(ends, shares(len(ends), delta), strict=True))
-
-
-def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, delta: float,
-             neighbours: str, people: int = 1) -> tuple[float, int]:
-    """The odometer's epsilon of a run stopped after `spent` releases, and the milestone it is of.
-
-    Args:
-      part_at: what is charged for a number of releases; for 0, what was released beside the run.
-      allowed: releases allowed, at least 1.
-      spent: releases made, at most `allowed`.
-      delta: of all milestones together.
-      neighbours: as in `epsilon`.
-      people: as in `epsilon`.
-    """
-    if spent == 0 and not leaves(part_at(0)):
-        return 0.0, 0  # nothing was released, and coins alone decided it
-    end, share = next(x for x in milestones(allowed, delta) if x[0] >= spent)
-    return dearest(part_at(end), share, neighbours, people).epsilon, end
+                "order and their ends may be chosen by looking.", "of the whole plan")
 
 
 _RATIO = 1e-3  # part of epsilon that is kept for the law of the integer noise
@@ -312,12 +236,12 @@ class Renyi(Filter):
     stopped run did not release is given back. A number of releases is charged as its part of the
     run, along the path of every single record.
 
-    The odometer is that of milestones, as in `odometer`: limits rho_j = rho / 1.5^j, each with a
+    The odometer is that of milestones, as in `answers`: limits rho_j = rho / 1.5^j, each with a
     share D_j of D, half of it for rho itself. "Everything that was charged is at most rho_j" is
     decided by the process that makes no release beyond rho_j. Failures are paid once for all.
     """
 
-    kind, main = "renyi", "divergence"
+    kind, main, gives_back = "renyi", "divergence", True
 
     @classmethod
     def open(cls, epsilon: float, delta: float, order: float) -> "Renyi":
@@ -340,7 +264,7 @@ class Renyi(Filter):
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
         """The divergence at the filter's order, and what is beside it, at its dearest place."""
-        made, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
+        most, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
         if not together(mechanism, costs, people):
             raise ValueError(f"There is no Renyi divergence of these releases for {people} records "
                              "of one person: open the ledger with filter='basic'.")
@@ -349,8 +273,8 @@ class Renyi(Filter):
                                                    1e-3 * self.limits["failure"], people)
             one = {"divergence": rho, "failure": failure + cost.failures(people),
                    "law": people * cost.departure(people), "ratio": people * cost.ratio}
-            made = {name: max(made[name], one[name]) for name in made}
-        return made
+            most = {name: max(most[name], one[name]) for name in most}
+        return most
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
         """Randomised response of that epsilon beside a failure of mass delta.
@@ -371,10 +295,6 @@ class Renyi(Filter):
                 "larger, or open a ledger with filter='basic', which adds up deltas, and a delta "
                 "above their sum")
 
-    def gives_back(self) -> bool:
-        """See the theorem."""
-        return True
-
     def odometer(self, spent: Amounts) -> float:
         """Epsilon of the first milestone at or above what was charged."""
         if not any(spent.values()):
@@ -393,15 +313,12 @@ class Renyi(Filter):
             low, high = (middle, high) if fits else (low, middle)
         return low, left["failure"]
 
-    def in_words(self) -> str:
-        """The theorem, and its order."""
+    def summary(self) -> tuple[str, str]:
+        """The theorem with its order, and the milestones."""
         return ("Runs are added up by their Renyi divergences of order "
                 f"{self.details['order']:.4g}, which was fixed when the ledger was opened (Feldman "
-                "and Zrnic 2021), other statements by the epsilon and delta they say.")
-
-    def odometer_in_words(self) -> str:
-        """Of the milestones."""
-        return ("of the next of its milestones, which were fixed when the ledger was opened; for "
+                "and Zrnic 2021), other statements by the epsilon and delta they say.",
+                "of the next of its milestones, which were fixed when the ledger was opened; for "
                 "all of them together, the same delta; holds wherever one stops")
 
 

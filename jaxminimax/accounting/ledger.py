@@ -5,11 +5,11 @@ import copy
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jaxminimax.accounting import books, calibration
+from jaxminimax.accounting import books, calibration, roots
 from jaxminimax.accounting.answers import check_delta, warn_of
 from jaxminimax.accounting.books import Books, Entry, Remaining
 from jaxminimax.accounting.curve import charges, truncated
@@ -20,7 +20,6 @@ from jaxminimax.base import checks
 from jaxminimax.mechanism import Description, releases, with_noise
 from jaxminimax.mechanism.composed import check
 
-_TOLERANCE = 1e-4  # relative, of calibrated noise
 _NONE: Mapping[str, str] = MappingProxyType({})
 _STATED = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
 
@@ -82,11 +81,11 @@ class Ledger:
                  order: float | None = None, typical: Description | None = None,
                  plan: Mapping[str, Description] | None = None) -> None:
         self._books = Books(path)
-        given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours,
-                                 "people": people, "unit": unit}
+        settings: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours,
+                                    "people": people, "unit": unit}
         kind = filter or ("renyi" if plan is None else "plan")
         if not self._books.exists():
-            content = books.opened(given, kind, order, typical, plan)
+            content = books.opened(settings, kind, order, typical, plan)
             with self._books.locked():
                 if not self._books.exists():
                     self._books.write(content)
@@ -95,15 +94,15 @@ class Ledger:
         self.epsilon, self.delta = content["epsilon"], content["delta"]
         self.neighbours, self.people = content["neighbours"], content["people"]
         self.unit, self.filter = content["unit"], self._rule.kind
-        given["filter"] = filter if plan is None else kind
-        given["order"] = order
-        found = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
+        settings["filter"] = filter if plan is None else kind
+        settings["order"] = order
+        stored = {**content, "filter": self._rule.kind, "order": self._rule.details.get("order")}
         if plan is not None and self._rule.kind == "plan":
-            given["plan"] = {n: repr(charges(x, self.neighbours)) for n, x in plan.items()}
-            found["plan"] = self._rule.details["charges"]
-        for name, value in given.items():
-            if value is not None and value != found[name]:
-                raise ValueError(f"The ledger at {self._books.path} has {name} = {found[name]!r}, "
+            settings["plan"] = {n: repr(charges(x, self.neighbours)) for n, x in plan.items()}
+            stored["plan"] = self._rule.details["charges"]
+        for name, value in settings.items():
+            if value is not None and value != stored[name]:
+                raise ValueError(f"The ledger at {self._books.path} has {name} = {stored[name]!r}, "
                                  f"not {value!r}: give the settings it was opened with, or none.")
 
     # --- spending ---
@@ -240,7 +239,7 @@ class Ledger:
             return self._rule.charge(algorithm.mechanism(scaled(factor)), "", self.delta,
                                      self.neighbours, self.people)[self._rule.main]
 
-        return scaled(_least(cost, aim))
+        return scaled(roots.least(cost, aim))
 
     # --- reading ---
 
@@ -358,52 +357,31 @@ class Ledger:
 
     def _cancel(self, entry: Entry) -> None:
         with self._changed() as content:
-            found = books.named(content, entry.name)
+            stored = books.named(content, entry.name)
             # another process that goes on with it may have released something by now
-            again = found["run"] is not None and found["run"].get("again", False)
-            if not entry.fresh or again or found["closed"] is not None:
+            again = stored["run"] is not None and stored["run"].get("again", False)
+            if not entry.fresh or again or stored["closed"] is not None:
                 raise ValueError(f"{entry.name!r} may have released something: close it.")
-            content["entries"].remove(found)
+            content["entries"].remove(stored)
 
     def _close(self, entry: Entry, spent: int | None) -> None:
         part, charge = None, None
         if spent is not None:
             checks.count("spent", spent, low=0)
-            if self._rule.gives_back() and spent < releases(entry.mechanism):
+            if self._rule.gives_back and spent < releases(entry.mechanism):
                 part = truncated(entry.mechanism, spent)
                 charge = {name: 0.0 for name in self._rule.limits} if part is None else (
                     self._rule.charge(part, entry.name, self.delta, self.neighbours, self.people))
         with self._changed() as content:
-            found = books.named(content, entry.name)
-            if found["closed"] is not None:
-                before, every = found["spent"], (None, found["releases"])
-                kept = before in every or not self._rule.gives_back()
+            stored = books.named(content, entry.name)
+            if stored["closed"] is not None:
+                before, every = stored["spent"], (None, stored["releases"])
+                kept = before in every or not self._rule.gives_back
                 if spent == before or (kept and spent in every):
                     return
                 raise ValueError(f"{entry.name!r} was closed with {before} releases: what "
                                  "was given back cannot be spent.")
-            found |= {"closed": books.now(), "spent": spent}
+            stored |= {"closed": books.now(), "spent": spent}
             if charge is not None:
-                found["charge"] = {name: min(x, found["charge"][name])
-                                   for name, x in charge.items()}
-
-
-def _least(cost: Callable[[float], float], aim: float) -> float:
-    """The least factor on noise at which a falling cost is at most `aim`, from above.
-
-    Raises:
-      ValueError: if no noise up to 1e15 reaches it.
-    """
-    low = high = 1.0
-    while cost(high) > aim:
-        low, high = high, 2 * high
-        if high > 1e15:
-            raise ValueError("No noise multiplier reaches that share of what is left.")
-    while low == high or cost(low) <= aim:
-        low, high = low / 2, low
-        if low < 1e-15:
-            raise ValueError("The run costs next to nothing without noise: nothing to calibrate.")
-    while high / low > 1 + _TOLERANCE:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if cost(middle) <= aim else (middle, high)
-    return high
+                stored["charge"] = {name: min(x, stored["charge"][name])
+                                    for name, x in charge.items()}

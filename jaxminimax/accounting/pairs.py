@@ -174,8 +174,8 @@ Charged: TypeAlias = list[tuple[tuple[Pair, ...], int]]
 def _poisson(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     if neighbours == "replace_one":
         return [(symmetric(_Mixtures(people, people, loss.rate, loss.z)), times)]
-    made = [_Mixtures(r, people - r, loss.rate, loss.z) for r in range(people + 1)]
-    return [(tuple(map(Pair, made, reversed(made))), times)]
+    mixtures = [_Mixtures(r, people - r, loss.rate, loss.z) for r in range(people + 1)]
+    return [(tuple(map(Pair, mixtures, reversed(mixtures))), times)]
 
 
 def _fixed(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
@@ -185,9 +185,9 @@ def _fixed(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charg
 
 
 def _replacement(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
-    made = subsampling.Profile(loss.population, loss.batch, loss.z / 2,
-                               loss.kind == "replacement", people, loss.rate)
-    return [(symmetric(made), times)]
+    profile = subsampling.Profile(loss.population, loss.batch, loss.z / 2,
+                                  loss.kind == "replacement", people, loss.rate)
+    return [(symmetric(profile), times)]
 
 
 def _laplace(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:

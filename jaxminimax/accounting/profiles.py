@@ -190,9 +190,9 @@ class Profile:
         left.set(xlabel="false positive rate", ylabel="true positive rate",
                  title="who tells neighbouring data sets apart")
         left.legend()
-        known = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
-        if known:
-            right.semilogy(*zip(*known, strict=True))
+        points = [(e, d) for e, d in zip(self.epsilons, self.deltas, strict=True) if d > 0]
+        if points:
+            right.semilogy(*zip(*points, strict=True))
         right.set(xlabel="epsilon", ylabel="delta, at most", title="(epsilon, delta)")
         figure.savefig(path)
 
@@ -241,11 +241,11 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     if epsilons is None:
         at = _range(asked)
     else:
-        given = list(epsilons)
-        for one in given:
+        asked_for = list(epsilons)
+        for one in asked_for:
             checks.number("epsilons", one, low=0.0, high=1e6, closed=True)
             concrete(one)
-        at = np.unique([0.0, *map(float, given)])
+        at = np.unique([0.0, *map(float, asked_for)])
     # a bound at a smaller epsilon holds at a larger one
     pairs = tuple(tuple(tuple(map(float, np.minimum.accumulate(way))) for way in pair)
                   for pair in curves(asked, at))
@@ -267,8 +267,8 @@ def briefly(mechanism: Description, delta: float, *, neighbours: str, people: in
 
 def _range(asked: Asked) -> np.ndarray:
     """Epsilons from 0 to where delta is small, and those that the printed rates ask for."""
-    found = (_reaches(asked, least) for least in _FARTHEST)
-    top = max(next((one for one in found if one is not None), 1.0), 1e-6)
+    reached = (_reaches(asked, least) for least in _FARTHEST)
+    top = max(next((one for one in reached if one is not None), 1.0), 1e-6)
     first = max(float(np.max(pair)) for pair in curves(asked, np.zeros(1)))
     near = [one for one in _best_for(RATES, first) if one < top]
     return np.unique([*np.linspace(0.0, top, _POINTS), *near])
@@ -284,10 +284,10 @@ def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
 def _reaches(asked: Asked, least: float) -> float | None:
     """The epsilon of that delta, if there is one that is finite and not absurd."""
     try:
-        found = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
+        reached = curve.dearest(asked.mechanism, least, asked.neighbours, asked.people).epsilon
     except ValueError:  # failures alone exceed that delta
         return None
-    return found if found < 700 else None
+    return reached if reached < 700 else None
 
 
 def _renyi_of(asked: Asked) -> tuple[Any, Any]:
@@ -295,11 +295,11 @@ def _renyi_of(asked: Asked) -> tuple[Any, Any]:
     if not asked.together:
         return None, None
     rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]
-    found = [renyi.divergences(cost, *asked[2:]) for cost in asked.costs]
-    if any(one is None for one in (*rhos, *found)):
+    each = [renyi.divergences(cost, *asked[2:]) for cost in asked.costs]
+    if any(one is None for one in (*rhos, *each)):
         return None, None
-    whole = np.max(np.asarray(found, np.float64), axis=0)
-    known = np.isfinite(whole)
+    largest = np.max(np.asarray(each, np.float64), axis=0)
+    finite = np.isfinite(largest)
     return (renyi.Concentrated(max(one.rho for one in rhos if one is not None),
                                 min(one.up_to for one in rhos if one is not None)),
-            (tuple(map(float, renyi.ORDERS[known])), tuple(map(float, whole[known]))))
+            (tuple(map(float, renyi.ORDERS[finite])), tuple(map(float, largest[finite]))))

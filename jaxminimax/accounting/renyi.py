@@ -211,13 +211,13 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
         shift, r = 2.0 if neighbours == "replace_one" else 1.0, people * cost.ratio
         c = 0.5 * (people * shift) ** 2 * cost.gaussian
         return Concentrated(c + math.sqrt(2 * r * c) + r, math.inf) if math.isfinite(c) else None
-    found = divergences(cost, neighbours, people)
-    if found is None:
+    divergence_at = divergences(cost, neighbours, people)
+    if divergence_at is None:
         return None
-    ratio, a = found / ORDERS, ORDERS
+    ratio, a = divergence_at / ORDERS, ORDERS
     between = 1 + np.diff(a) ** 2 / (4 * a[:-1] * (a[:-1] - 1))
     upto = np.maximum.accumulate(
-        np.append(found[0], np.maximum(ratio[1:], ratio[:-1]) * between))
+        np.append(divergence_at[0], np.maximum(ratio[1:], ratio[:-1]) * between))
     two = upto[np.searchsorted(a, 2.0)]
     if not math.isfinite(two):
         return None
@@ -275,9 +275,9 @@ def of_losses(loss: PrivacyLoss, times: int, order: float, neighbours: str, tail
                          "open the ledger with filter='basic'.")
     rho = failure = 0.0
     for directions, count in pairs.KINDS[loss.kind](loss, times, neighbours, people):
-        found = [_of_pair(pair, order, tail) for pair in directions]
-        rho += count * max(one for one, _ in found)
-        failure += count * max(fails for _, fails in found)
+        both = [_of_pair(pair, order, tail) for pair in directions]
+        rho += count * max(one for one, _ in both)
+        failure += count * max(fails for _, fails in both)
     return rho, failure
 
 

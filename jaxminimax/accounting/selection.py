@@ -136,7 +136,7 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
     dp, steep = np.diff(p), min(math.expm1(h), 1e300) / 4
     cells = h * np.arange(m + 1)
     values = one_release(t, cells) * _ROUNDED
-    found = {1: Block(1, h, values)}
+    block_of = {1: Block(1, h, values)}
     for k in range(2, max(lengths) + 1):
         last = k * m
         # V at y = t, ..., h by reflection, then at 0, -h, ..., then nothing
@@ -153,8 +153,8 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
             best = np.maximum(best, np.maximum(at[j], at[j + 1]) + slack)
         values = np.clip(best * _ROUNDED, _SMALLEST, 1.0)
         values[-1] = 0.0
-        found[k] = Block(k, h, values)
-    return tuple(found[k] for k in lengths)
+        block_of[k] = Block(k, h, values)
+    return tuple(block_of[k] for k in lengths)
 
 
 def block(t: float, times: int) -> Block:

@@ -1,4 +1,4 @@
-"""The JSON record of a statement, and its fields read back from a record by their types.
+"""Statements of a run, a ledger and a search: their fields, sentences and JSON records.
 
 JSON has no infinity. An epsilon that is infinite, or that is above what is proven, is the string
 "no guarantee" in a record; null says that a number does not apply.
@@ -124,7 +124,7 @@ class Statement(Stated):
         whatever rule: what was released is a part of what would have been.
       epsilon_if_stopped_by_looking: of a run that ended earlier, by a rule that looked at what was
         released: the epsilon of the next milestone, with one share of delta; all milestones, fixed
-        by `accounting.filters` before the run, share one delta. None if the run did not end
+        by `accounting.answers` before the run, share one delta. None if the run did not end
         earlier.
       milestone: the number of releases that `epsilon_if_stopped_by_looking` covers, with those of
         `alongside`; None if the run did not end earlier.

@@ -1,6 +1,6 @@
-"""Sentences of privacy statements: what is enforced and assumed, and who answers for the unit.
+"""Statements of a run and of a search: their numbers, what is enforced, and what is assumed.
 
-A statement in plain words, for readers who decide whether it is good enough.
+`in_plain_words` says the same for those who decide whether it is good enough.
 """
 
 import collections.abc
@@ -10,9 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxminimax.accounting import curve, tuning
-from jaxminimax.accounting.answers import LARGE, check_delta, limit_in_words, proven_up_to, warn_of
+from jaxminimax.accounting.answers import (
+    LARGE,
+    check_delta,
+    limit_in_words,
+    odometer,
+    proven_up_to,
+    warn_of,
+)
 from jaxminimax.accounting.curve import beside, charges, dearest, epsilon_of, of_run, truncated
-from jaxminimax.accounting.filters import odometer
 from jaxminimax.accounting.profiles import STATED, Profile, briefly
 from jaxminimax.accounting.statements import (
     LARGE_DELTA,
@@ -196,7 +202,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     if rows_each is not None:
         checks.count("rows_each", rows_each)
     unit = unit or unit_of(people, rows_each)
-    found = dearest(everything, float(delta), neighbours, people)
+    worst = dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
     looking, milestone = None, None
@@ -205,7 +211,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         milestone = end + beside(end)
     so_far = everything if spent >= allowed else part_at(spent)
     return Statement(
-        epsilon=found.epsilon,
+        epsilon=worst.epsilon,
         epsilon_if_stopped_by_looking=looking,
         milestone=milestone,
         epsilon_spent_if_fixed=dearest(so_far, float(delta), neighbours, people).epsilon,
@@ -221,11 +227,11 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         charged_noise_multiplier=tuple(part.effective_noise_multiplier(neighbours)
                                        for part in parts),
         realisation=tuple(part.sampler_summary(neighbours) for part in parts),
-        accountant=accountant_name(found.bound),
-        event=curve.event(found.cost),
+        accountant=accountant_name(worst.bound),
+        event=curve.event(worst.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
-        assumed=(*claims(unit, people, found.lemma, rows_each), *ASSUMED,
+        assumed=(*claims(unit, people, worst.lemma, rows_each), *ASSUMED,
                  *large_delta(float(delta), everything.records()),
                  *(early_end(float(delta)) if spent < allowed else ()), *assumed_by(everything),
                  *assumed),
@@ -233,34 +239,34 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         answers=(briefly(everything, float(delta), neighbours=neighbours, people=people)
                  .answers(STATED) if answers else None),
         proven_up_to=(proven_up_to(everything, float(delta), neighbours, people)
-                      if math.isinf(found.epsilon) else None),
+                      if math.isinf(worst.epsilon) else None),
     )
 
 
 _WIDTH = 92
 
 
-def in_plain_words(said: Statement, profile: Profile) -> str:
+def in_plain_words(stated: Statement, profile: Profile) -> str:
     """What is released, whom the guarantee is for, what its numbers mean, and what it rests on.
 
     Args:
-      said: the statement.
+      stated: the statement.
       profile: of the same description, relation and number of records, with the rate .001 of false
         positives among what it answers well.
     """
-    several = said.people > 1
+    several = stated.people > 1
     whom = ("A person is taken to have at most "
-            f"{said.people} records; for one with more it is weaker." if several else
+            f"{stated.people} records; for one with more it is weaker." if several else
             "A person with several records is protected less: epsilon grows about in proportion "
             "to their number, which --people counts.")
     blocks = [
-        ("What is released", _released(said)),
+        ("What is released", _released(stated)),
         ("Whom the guarantee is for",
-         f"The unit is {said.unit}. Two worlds are compared: the data as they are, and the data "
-         f"where {relation_in_words(said.neighbours, said.people)}. What is published is nearly "
-         f"as likely in both. {whom} What the data as a whole tell about people like them is not "
-         "hidden; that is what the run is for."),
-        ("What the numbers mean", _numbers(said, profile)),
+         f"The unit is {stated.unit}. Two worlds are compared: the data as they are, and the data "
+         f"where {relation_in_words(stated.neighbours, stated.people)}. What is published is "
+         f"nearly as likely in both. {whom} What the data as a whole tell about people like them "
+         "is not hidden; that is what the run is for."),
+        ("What the numbers mean", _numbers(stated, profile)),
         ("What it rests on", "Enforced by the code: noise, sampling and bounds on what a record "
          "moves. Not checked by the code, and for somebody to answer: the list 'Assumed' below; "
          "above all, that settings were not chosen by looking at these data, that the key of the "
@@ -269,31 +275,32 @@ def in_plain_words(said: Statement, profile: Profile) -> str:
     return "\n\n".join(f"{title}.\n{textwrap.fill(text, _WIDTH)}" for title, text in blocks)
 
 
-def _released(said: Statement) -> str:
-    of = (f"{said.spent} of {said.allowed} allowed releases were made"
-          if said.spent < said.allowed else f"{said.allowed} release{'s' * (said.allowed > 1)}")
+def _released(stated: Statement) -> str:
+    of = (f"{stated.spent} of {stated.allowed} allowed releases were made"
+          if stated.spent < stated.allowed else
+          f"{stated.allowed} release{'s' * (stated.allowed > 1)}")
     return (f"{of}, such as the model after each step. A release is computed from the records, or "
             "from a sample of them, with a limit on what each record can change, and noise is "
-            f"added. In detail: {' '.join(said.sampling)} Results computed from the releases are "
+            f"added. In detail: {' '.join(stated.sampling)} Results computed from the releases are "
             "covered too, and so is publishing all of them.")
 
 
-def _numbers(said: Statement, profile: Profile) -> str:
-    if math.isinf(said.epsilon):
-        return f"Epsilon is {limit_in_words(said.proven_up_to, said.delta)}."
-    factor = math.exp(min(said.epsilon, 700.0))
+def _numbers(stated: Statement, profile: Profile) -> str:
+    if math.isinf(stated.epsilon):
+        return f"Epsilon is {limit_in_words(stated.proven_up_to, stated.delta)}."
+    factor = math.exp(min(stated.epsilon, 700.0))
     right = 50 * (1 + profile.advantage)
-    strong = (f"epsilon = {said.epsilon:.4g} and delta = {said.delta:g}: the chance of any "
+    strong = (f"epsilon = {stated.epsilon:.4g} and delta = {stated.delta:g}: the chance of any "
               "conclusion that anybody draws from what is published is at most e^epsilon = "
               f"{factor:.4g} times what it would have been in the other world, plus "
-              f"{said.delta:g}.")
+              f"{stated.delta:g}.")
     if factor > 1000:
         strong += " By itself such a factor says little; the next sentences say more."
-    found = profile.true_positives(1e-3)
+    hits = profile.true_positives(1e-3)
     return (f"{strong} Somebody who knows everything else, and who is to tell the two worlds "
             f"apart with even odds, is right in at most {right:.4g} % of cases, where guessing is "
             "right in 50 %. If he may accuse wrongly once in a thousand, he is right about at "
-            f"most {100 * found:.3g} % of those whom he looks for.")
+            f"most {100 * hits:.3g} % of those whom he looks for.")
 
 
 _SEARCH_ENFORCED = (
@@ -349,7 +356,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
     costs = tuple(dict.fromkeys(x for one in mechanisms for x in charges(one, neighbours)))
     parts = [leaf for one in trainings for leaf in leaves(one)]
     exact = all(one.is_exact() for one in mechanisms)
-    said = dict.fromkeys(x for one in mechanisms for x in one.enforced())
+    guaranteed = dict.fromkeys(x for one in mechanisms for x in one.enforced())
     taken = dict.fromkeys(x for one in mechanisms for x in one.assumed())
     return TuningStatement(
         epsilon=tuning.epsilon_of_best(costs, delta, runs, neighbours),
@@ -372,7 +379,7 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         law=runs.summary(),
         accountant="privacy profile of one run, and of the best of a random number of them "
                    f"(jaxminimax {VERSION})",
-        enforced=(*((EXACT,) if exact else ()), *said, *_SEARCH_ENFORCED,
+        enforced=(*((EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
                   *((_PADDED,) if padded else ())),
         assumed=(*_SEARCH_ASSUMED, *(() if padded else (_TIME,)), *((_APART,) if apart else ()),
                  *(() if exact else (FLOATS,)), *taken, *assumed),

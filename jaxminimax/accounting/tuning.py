@@ -8,12 +8,10 @@ releases the best one has, with d the profile of one run, its score included,
 Each run draws its settings among the candidates, with public probabilities, and d is the largest of
 the candidates' profiles, so that it does not matter which ones.
 
-The noise at which a private search over settings meets its target.
-
-One profile must meet two points, (e1, d1) and (epsilon - (eta + 1) e1, delta / E[K]), see
-`_tuning`. The first candidate's noise is the least at which some e1 meets both; the others', and
-that of a score on other records, is the least that meets them at the same e1. So the largest of the
-profiles meets both, and the candidates are alike in privacy.
+For the least noise that meets a target, one profile must meet two points, (e1, d1) and (epsilon -
+(eta + 1) e1, delta / E[K]), see above. The first candidate's noise is the least at which some e1
+meets both; the others', and that of a score on other records, is the least that meets them at the
+same e1. So the largest of the profiles meets both, and the candidates are alike in privacy.
 """
 
 import dataclasses
@@ -24,9 +22,8 @@ from typing import Any, NamedTuple
 
 import scipy
 
-from jaxminimax.accounting import gaussian
+from jaxminimax.accounting import gaussian, roots
 from jaxminimax.accounting.answers import check_delta, check_epsilon
-from jaxminimax.accounting.calibration import check_met
 from jaxminimax.accounting.curve import charges, delta_of, epsilon_of
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Parallel, Repeat, leaves, with_noise
@@ -95,10 +92,10 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
 
 def _costs(mechanisms: Mechanism | Sequence[Mechanism], neighbours: str) -> tuple[Charge, ...]:
     several: Sequence[Any] = mechanisms if isinstance(mechanisms, list | tuple) else (mechanisms,)
-    found = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
-    if not found:
+    costs = dict.fromkeys(cost for one in several for cost in charges(one, neighbours))
+    if not costs:
         raise ValueError("tuned_epsilon needs at least one mechanism.")
-    return tuple(found)
+    return tuple(costs)
 
 
 def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> float:
@@ -186,7 +183,6 @@ def gaussian_of_total(epsilon: float, delta: float, runs: Repetitions) -> float:
     return math.exp(_root_of(lambda x: -gap(x), -21.0, math.log(50 + epsilon)))
 
 
-_TOLERANCE = 2e-4  # relative, on a noise multiplier; the private side is returned
 Points = tuple[tuple[float, float], ...]
 Describe = Callable[[float], Mechanism]
 
@@ -235,7 +231,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     if not apart:
         score = score.with_noise(least(lambda scale: with_noise(score, scale), small))
     points: Points | None = None
-    known: dict[tuple[Any, ...], float] = {}
+    scales: dict[tuple[Any, ...], float] = {}
 
     def noise(describe: Describe) -> float:
         nonlocal points
@@ -245,26 +241,26 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
             return training if apart else InSequence(parts=(training, score))
 
         same = target.cost(run(1.0)), target.cost(run(2.0))
-        if same not in known:
+        if same not in scales:
             if any(map(silent, same[0])):
                 raise ValueError("noise_multiplier of a candidate holds a 0, so no common factor "
                                  "makes the search private: give the ratio between the players, "
                                  "or leave it None.")
-            known[same] = least(run, target) if points is None else enough(run, target, points)
-            points = points or points_met(target.cost(run(known[same])), target)
-        return known[same]
+            scales[same] = least(run, target) if points is None else enough(run, target, points)
+            points = points or points_met(target.cost(run(scales[same])), target)
+        return scales[same]
 
-    made = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
+    calibrated = [_with_noise(algorithm, hyper, noise, small) for hyper in candidates]
     assert points is not None
     if apart:
         score = score.with_noise(
             enough(lambda scale: with_noise(score, scale), target, points))
     costs = tuple(dict.fromkeys(
-        cost for hyper in made
+        cost for hyper in calibrated
         for cost in target.cost(one_run(algorithm, hyper, score, apart))))
-    check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
+    roots.check_met(epsilon_of_best(costs, target.delta, target.runs, target.neighbours),
               target.epsilon * (1 + 1e-9))
-    return made, score
+    return calibrated, score
 
 
 def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Mechanism:
@@ -282,9 +278,9 @@ def _with_noise(algorithm: Any, hyper: Any, noise: Callable[[Describe], float],
         scale = least(lambda scale: with_noise(leaf, scale), small)
         hyper = dataclasses.replace(hyper, losses=with_noise(losses, scale))
     if parts := disjoint_parts(hyper.query):  # a record is in one of them
-        made = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
-                     for part in parts)
-        return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=made))
+        noisy = tuple(with_noise(part, noise(functools.partial(with_noise, part)))
+                                 for part in parts)
+        return dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, parts=noisy))
 
     def described(scale: float) -> Any:
         return dataclasses.replace(hyper, query=with_noise(hyper.query, scale))
@@ -303,7 +299,7 @@ def least(run: Describe, target: Target) -> float:
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
 
-    return _reach(excess)
+    return roots.reach(excess)
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
@@ -319,41 +315,11 @@ def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
 def enough(run: Describe, target: Target, points: Points) -> float:
     """The scale of the noise at which the profile of such a run meets the points."""
     def excess(scale: float) -> float:  # of the mu of a Gaussian with the same delta
-        costs, found = target.cost(run(scale)), 0.0
+        costs, worst = target.cost(run(scale)), 0.0
         for e, goal in points:
             here = delta_of_one(costs, e, target.neighbours)
             mu = gaussian_with(e, here) / gaussian_with(e, goal)
-            found = max(found, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
-        return found
+            worst = max(worst, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
+        return worst
 
-    return _reach(excess)
-
-
-def _reach(excess: Callable[[float], float]) -> float:
-    """The smallest scale, nearly, with excess(scale) <= 1; excess falls about like 1 / scale.
-
-    Raises:
-      ValueError: if no scale is enough.
-    """
-    low, high, scale = 0.0, math.inf, 1.0
-    last: tuple[float, float] | None = None
-    for tried in range(80):
-        here = excess(scale)
-        low, high = (low, scale) if here <= 1 else (scale, high)
-        if high <= low * (1 + _TOLERANCE) or 1 - _TOLERANCE / 2 <= here <= 1:
-            return high
-        slope = -1.0
-        if last is not None and here != last[1]:
-            slope = math.log(here / last[1]) / math.log(scale / last[0])
-        last = scale, here
-        new = scale * min(max(here ** (-1 / min(max(slope, -4.0), -0.25)), 0.05), 20.0)
-        new *= 1 + _TOLERANCE / 4  # a little to the private side
-        if high < math.inf:
-            new = min(new, high * (1 - _TOLERANCE / 2))
-        scale = max(new, low * (1 + _TOLERANCE / 2))
-        if low and high < math.inf and (scale >= high or tried > 8):
-            scale = math.sqrt(low * high)
-        if scale > 1e12:
-            break
-    raise ValueError("No noise makes the search as private as that: what samplers may depart from "
-                     "their law already takes more than delta over the expected number of runs.")
+    return roots.reach(excess)

@@ -136,10 +136,10 @@ class Audit:
                 or (self.signal is not None and self.signal.violated))
 
 
-def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, runs: int = 100_000,
-          neighbours: str = "replace_one", pair: Any = "worst", confidence: float = 0.999,
-          problem: Problem | GroupProblem | None = None, z: Saddle | None = None,
-          strategy: str = "auto", microbatch: int = 32) -> Audit:
+def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, *,
+          runs: int = 100_000, neighbours: str = "replace_one", pair: Any = "worst",
+          confidence: float = 0.999, problem: Problem | GroupProblem | None = None,
+          z: Saddle | None = None, strategy: str = "auto", microbatch: int = 32) -> Audit:
     """Attacks whole runs of `algorithm.update` and compares with what the accountant claims.
 
     The bound sees most of the claimed epsilon only where events of probability near delta can be
@@ -189,12 +189,12 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     if problem is not None or z is not None:
         raise ValueError(f"problem and z belong to a pair of one's own, got pair={pair!r}: give "
                          "pair=(data, neighbour).")
-    made, query = algorithm.mechanism(hyper), getattr(hyper, "query", None)
-    if not (isinstance(made, Repeat) and isinstance(query, Query | Resolvent)):
+    mechanism, query = algorithm.mechanism(hyper), getattr(hyper, "query", None)
+    if not (isinstance(mechanism, Repeat) and isinstance(query, Query | Resolvent)):
         raise ValueError(f"pair {pair!r} is for algorithms that repeat a Query or a Resolvent, got "
-                         f"{type(made).__name__}: give problem=..., z=... and "
+                         f"{type(mechanism).__name__}: give problem=..., z=... and "
                          "pair=(data, neighbour).")
-    claimed = epsilon(made, delta, neighbours=neighbours)
+    claimed = epsilon(mechanism, delta, neighbours=neighbours)
     key, choice = jax.random.split(key)
     if pair == "worst":
         data = worst_pair(query, neighbours)
@@ -202,7 +202,7 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
         seed = int(jax.random.bits(choice, (), jnp.uint32))
         data = random_pair(seed, query, neighbours)
     # the record is in the first part of the data; the other parts contribute nothing
-    more = (made.parts - 1) * query.population
+    more = (mechanism.parts - 1) * query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
     how = (strategy, microbatch)
     one, two = releases(key, algorithm, hyper, data, runs, computed(PROBLEM, *how))
@@ -210,20 +210,20 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
     for score, released in zip(scores, (one, two), strict=True):
         if pair == "worst":
             score["likelihood ratio"] = likelihood_ratio(released, query, neighbours,
-                                                         made.times)
+                                                         mechanism.times)
         score["failures"] = np.isnan(released[:, :, 0, 0]).sum(1).astype(float)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
-    found = None
-    if runs >= _FEW and not _moving(query, made):
-        found = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how),
-                       observe=all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
-                       confidence=confidence)
+    measured = None
+    if runs >= _FEW and not _moving(query, mechanism):
+        measured = signal(choice, algorithm, hyper, start, data, computed(PLAIN, *how),
+                          observe=all_releases, runs=min(runs, _ENOUGH), neighbours=neighbours,
+                          confidence=confidence)
     shared = shared_between_releases(choice, algorithm, hyper, start,
                                      jax.tree.map(lambda x: x[0], data), PROBLEM,
                                      min(runs, _ENOUGH), confidence)
     return Audit(value, claimed, delta, confidence, neighbours, pair, name, runs, hits, trials,
-                 found, shared)
+                 measured, shared)
 
 
 def _moving(query: Any, mechanism: Any) -> bool:
@@ -238,35 +238,35 @@ def _public(mechanism: Any) -> bool:
     return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
-def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: int,
+def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
          neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
          z: Saddle) -> Audit:
     """The audit of a user's pair, round by round: of the points, and of what was released."""
     data = check_pair(pair, problem)
-    made = algorithm.mechanism(hyper)
-    claimed = epsilon(made, delta, neighbours=neighbours)
+    mechanism = algorithm.mechanism(hyper)
+    claimed = epsilon(mechanism, delta, neighbours=neighbours)
     problem = unprojected(problem, hyper)
     # one release a round, whose noise can be separated from the algorithm's own arithmetic
-    alone = isinstance(made, Repeat | TreeSums | CorrelatedSums | GroupSolution)
+    alone = isinstance(mechanism, Repeat | TreeSums | CorrelatedSums | GroupSolution)
 
     def looked_at(state: Any, released: list[Any]) -> Any:
         points = first_points(state)
         return (points, first_release(state, released)) if alone else (points,)
 
-    found = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
-    scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(found)])
-    seen, gauge = made, None
+    sides = rounds_of_both(key, algorithm, hyper, z, data, problem, looked_at, runs)
+    scores = _scores([x.release(0).noisy[:, :, i] for i, x in enumerate(sides)])
+    seen, gauge = mechanism, None
     if alone:
-        released = [x.release(1) for x in found]
-        if _public(made):
+        released = [x.release(1) for x in sides]
+        if _public(mechanism):
             scores = _joined(scores, _likelihood_ratios(released))
         unit = noise_scale(hyper, z)
         if unit is not None:
             bits = max(jnp.finfo(jnp.asarray(x).dtype).nmant + 1 for x in jax.tree.leaves(z))
             scores = _joined(scores, coarse_scores(released, unit, bits))
-        if isinstance(made, Repeat) and made.times == 2 * hyper.iterations:
-            seen = dataclasses.replace(made, times=hyper.iterations)  # a round's first release
-        if runs >= _FEW and not _moving(getattr(made, "query", None), made):
+        if isinstance(mechanism, Repeat) and mechanism.times == 2 * hyper.iterations:
+            seen = dataclasses.replace(mechanism, times=hyper.iterations)  # a round's first release
+        if runs >= _FEW and not _moving(getattr(mechanism, "query", None), mechanism):
             gauge = signal_of(released[0], seen, neighbours=neighbours, confidence=confidence)
     value, name, hits, trials = lower_bound(scores[0], scores[1], delta, confidence)
     shared = shared_between_releases(key, algorithm, hyper, z, jax.tree.map(lambda x: x[0], data),
@@ -287,12 +287,12 @@ def _joined(scores: list[dict[str, np.ndarray]],
     return [a | b for a, b in zip(scores, more, strict=True)]
 
 
-def _likelihood_ratios(found: list[Rounds]) -> list[dict[str, np.ndarray]]:
+def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
     """That of releases of public samples: both data sets' sums at every point are known."""
-    half = len(found[0].noisy) // 2
-    variance = np.maximum(np.nanvar(found[0].noise[:half], 0), 1e-300)
+    half = len(sides[0].noisy) // 2
+    variance = np.maximum(np.nanvar(sides[0].noise[:half], 0), 1e-300)
     scores = []
-    for i, x in enumerate(found):
+    for i, x in enumerate(sides):
         one, two = np.moveaxis(x.quiet, 2, 0)
         ratio = (x.noisy[:, :, i] - (one + two) / 2) * (one - two) / variance
         scores.append({"likelihood ratio": np.nansum(ratio, (1, 2))})

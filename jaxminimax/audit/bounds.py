@@ -1,7 +1,4 @@
-"""A lower bound on epsilon from statistics of runs on two data sets.
-
-Distances in units of noise that was measured, and what noise has in common, with bounds.
-"""
+"""Confidence bounds from runs on two data sets: on epsilon, on distances, and on shared noise."""
 
 import itertools
 import math
@@ -176,12 +173,12 @@ def shared_noise(noise: np.ndarray, there: np.ndarray, confidence: float) -> flo
     """
     noise, there = (x[:, x.std(0) > 0] for x in (noise, there))
     runs, k = noise.shape
-    known = np.concatenate([noise, np.abs(noise), there], 1)
+    columns = np.concatenate([noise, np.abs(noise), there], 1)
     # pairs of which one at least is noise, but for a number and its own size
-    pairs = np.triu(np.ones((2 * k, known.shape[1]), bool), 1)
+    pairs = np.triu(np.ones((2 * k, columns.shape[1]), bool), 1)
     pairs[np.arange(k), np.arange(k) + k] = False
     if not pairs.any():
         return 0.0
-    found = np.abs(np.corrcoef(known.T))[: 2 * k][pairs]
-    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(found))) / math.sqrt(runs - 3)
-    return max(0.0, math.tanh(math.atanh(min(found.max(), 1 - 1e-15)) - error))
+    correlation = np.abs(np.corrcoef(columns.T))[: 2 * k][pairs]
+    error = scipy.stats.norm.isf((1 - confidence) / (2 * len(correlation))) / math.sqrt(runs - 3)
+    return max(0.0, math.tanh(math.atanh(min(correlation.max(), 1 - 1e-15)) - error))

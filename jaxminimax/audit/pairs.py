@@ -1,6 +1,4 @@
-"""Neighbouring data sets to attack: the library's own, and what a user's pair must be.
-
-Rounds of a run, one by one: what each releases with and without noise, on both data sets.
+"""Neighbouring data sets to attack, and rounds of runs on both, one by one, with and without noise.
 
 From the state that a run has reached, a round is taken four times with the run's key: on each data
 set of a pair, as described and with noise multipliers of 0. The key decides sample and noise, so
@@ -55,11 +53,11 @@ def worst_case(query: Query | Resolvent) -> WorstCase:
     Raises:
       ValueError: where none is known.
     """
-    found = query.sampling.worst_case(query.population)
-    if found is None:
+    case = query.sampling.worst_case(query.population)
+    if case is None:
         raise ValueError(f"No pair is known to be the worst for {query.sampling!r}: give "
                          "problem=..., z=... and pair=(data, neighbour).")
-    return found
+    return case
 
 
 def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
@@ -246,8 +244,8 @@ def straightened(hyper: Any) -> Any:
     return hyper
 
 
-def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
-           observe: Observe, runs: int) -> Rounds:
+def rounds(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, observe: Observe, runs: int) -> Rounds:
     """Runs on the first data set of a pair.
 
     Args:
@@ -266,14 +264,14 @@ def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
     return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
-def rounds_of_both(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-                   problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+                   data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Runs on each data set of a pair; arguments as in `rounds`."""
     return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
 
 
-def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-           problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+           data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """`rounds` for a key for each data set."""
     quiet = silenced(hyper)
     (numbers, structure), silent = jax.tree.flatten(hyper), jax.tree.leaves(quiet)

@@ -1,16 +1,14 @@
-"""What whole runs released, read off their iterates, and the likelihood ratio of it.
+"""What whole runs released, and statistics of it that tell data sets, grids and shared noise apart.
 
-Statistics that see holes and grids in noise, such as floating-point samplers leave.
+Releases are read off a run's iterates. An adversary who knows all records but one subtracts either
+candidate's sum from what was released. Under the right candidate the rest is the sampler's own
+number, whatever it cannot be is never seen there; under the wrong one it is shifted. So every
+property of a sampler's numbers that a shift destroys tells the two apart, however little of the
+noise's law it is.
 
-An adversary with all records but one subtracts either candidate's sum from the released one. Under
-the right candidate the rest is the sampler's own number, whatever it cannot be is never seen there;
-under the wrong one it is shifted. So every property of a sampler's numbers that a shift destroys
-tells the two apart, however little of the noise's law it is.
-
-Whether two releases of a run share noise, so that their difference has too little of it.
-
-The states of a run mix its releases, and later releases depend on earlier ones. The test therefore
-compares the releases themselves, for an operator that is 0 everywhere: each is its noise alone.
+Two releases that share noise have a difference with too little of it. The states of a run mix its
+releases, and later releases depend on earlier ones. The test therefore compares the releases
+themselves, for an operator that is 0 everywhere: each is its noise alone.
 """
 
 import dataclasses
@@ -41,7 +39,7 @@ def observed(state: Any) -> Saddle:
     return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
 
 
-def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle,
+def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle,
            problem: Problem) -> Saddle:
     """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
@@ -57,7 +55,7 @@ def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle,
     return jax.tree.map(moves, path)
 
 
-def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, runs: int,
+def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle, runs: int,
              problem: Problem = PROBLEM, together: int = 1024) -> np.ndarray:
     """What runs on each of several data sets released, read off the iterates.
 
@@ -92,9 +90,9 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
     moves = [jax.device_get(programme(k, x)) for k, x in zip(keys, sets, strict=True)]
     size: Any
     if isinstance(hyper.query, Resolvent):  # a point moves against the operator, in every round
-        query, made = hyper.query, algorithm.mechanism(hyper)
-        parts = (mechanism.resolvent.on_part(query, k // made.times)
-                 for k in range(mechanism.releases(made)))
+        query, described = hyper.query, algorithm.mechanism(hyper)
+        parts = (mechanism.resolvent.on_part(query, k // described.times)
+                 for k in range(mechanism.releases(described)))
         lengths = [mechanism.costs.concrete(mechanism.resolvent.noise_unit(part)) for part in parts]
         step, size = Saddle(-1.0, -1.0), 1 / np.array(lengths)[:, None]
     else:
@@ -105,7 +103,7 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
                      for row in flat])
 
 
-def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Saddle:
+def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle) -> Saddle:
     """Moves per clip norm released, from a run without noise on one record, `[releases, 1]`."""
     query = hyper.query
     zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
@@ -138,13 +136,13 @@ def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours:
     towards = [s for s, c in zip((w, -v), clips, strict=True) if c is not None]
     direction = joint * np.array(towards) / np.square(z)
     u = released[:, :times, :, 0] @ direction  # [runs, releases], N(contributions / joint, 1)
-    found = worst_case(query)
-    u = u[:, :: found.every]  # those that record 0 is read in
-    k, weight = found.times, found.probability
+    case = worst_case(query)
+    u = u[:, :: case.every]  # those that record 0 is read in
+    k, weight = case.times, case.probability
     away = -1.0 if neighbours == "replace_one" else 0.0
     total = np.zeros(len(u))
     for sign, own in ((1.0, 1.0), (-1.0, away)):
-        mean = (own * k + rest_of(query) * (found.slots - k)) / joint
+        mean = (own * k + rest_of(query) * (case.slots - k)) / joint
         logs = [math.log(w) + u * x - x * x / 2 for w, x in zip(weight, mean, strict=True)]
         with np.errstate(invalid="ignore"):  # NaN is no evidence here; `failures` counts it
             total += sign * np.nansum(functools.reduce(np.logaddexp, logs), 1)
@@ -168,27 +166,27 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     """
     runs, d = noise.shape
     half = (d + 1) // 2
-    found: dict[str, np.ndarray] = {}
+    seen: dict[str, np.ndarray] = {}
     one, two = noise[:, : d - half], noise[:, half:]
     for digits in (bits - 1, bits, bits + 1):
         steps = -np.expm1(-(one**2 + two**2) / 2) * 2.0**digits
         near = steps < (_NEAR if bits == 24 else 2.0**digits * 0.05**2 / 2)
         hit = near & (np.abs(steps - np.round(steps)) < 0.03)
         count = near.sum(1)
-        found[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
-        found[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
+        seen[f"radii on 2^-{digits}"] = hit.sum(1) / np.maximum(count, 1)
+        seen[f"all radii on 2^-{digits}"] = 1.0 * ((count > 0) & (hit.sum(1) == count))
     for k in range(4, 17, 2):
         steps = noise * 2.0**k
-        found[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
+        seen[f"multiples of 2^-{k}"] = (np.abs(steps - np.round(steps)) < 2.0 ** (k - 21)).mean(1)
     fraction, _ = np.frexp(noise)
     for digits in (8, 11):
         steps = fraction * 2.0**digits
-        found[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
+        seen[f"{digits} digits"] = (np.abs(steps - np.round(steps)) < 2.0 ** (digits - 19)).mean(1)
     size = np.sort(np.abs(noise), 1)
     gaps = np.diff(size, axis=1)
-    found["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
-    found["smallest"], found["largest"] = size[:, 0], size[:, -1]
-    return found
+    seen["equal"] = (gaps <= 2.0**-20 * size[:, 1:]).mean(1) if d > 1 else np.zeros(runs)
+    seen["smallest"], seen["largest"] = size[:, 0], size[:, -1]
+    return seen
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
@@ -208,21 +206,21 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
     return None if np.any(unit == 0) else unit
 
 
-def coarse_scores(found: list[Rounds], unit: np.ndarray | float,
+def coarse_scores(sides: list[Rounds], unit: np.ndarray | float,
                   bits: int) -> list[dict[str, np.ndarray]]:
     """`coarse` of the first round's releases on each data set, less the first data set's sum.
 
     Args:
-      found: what runs on each data set released.
+      sides: what runs on each data set released.
       unit: the described standard deviation of their noise, `[k]` or one for all; NaN where there
         is none.
       bits: as in `coarse`.
     """
-    unit = np.broadcast_to(unit, found[0].noisy.shape[-1:])
-    known = np.isfinite(unit)
-    louder = unit[known] * ROUNDING_MARGIN
-    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, known] / louder,
-                   bits) for i, seen in enumerate(found)]
+    unit = np.broadcast_to(unit, sides[0].noisy.shape[-1:])
+    noisy = np.isfinite(unit)
+    louder = unit[noisy] * ROUNDING_MARGIN
+    return [coarse(np.nan_to_num(seen.noisy[:, 0, i] - seen.quiet[:, 0, 0])[:, noisy] / louder,
+                   bits) for i, seen in enumerate(sides)]
 
 
 _NUMBERS = 256  # how many numbers of a run are compared with each other
@@ -248,7 +246,7 @@ def _zero(problem: Problem | GroupProblem) -> Any:
     return problem._replace(operator=operator, public=None, project=lambda z: z)
 
 
-def shared_between_releases(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle,
+def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
                             data: PyTree, problem: Problem | GroupProblem, runs: int,
                             confidence: float) -> float:
     """A lower bound on the largest |correlation| of two releases of a run; 0 if it is chance.
@@ -288,8 +286,8 @@ def shared_between_releases(key: jax.Array, algorithm: Algorithm, hyper: Any, z:
         return jax.lax.scan(step, algorithm.init(z, hyper),
                             length=min(hyper.iterations, _ROUNDS))[1]
 
-    found = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
-    noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in found], 1)
+    shown = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(key, runs))
+    noise = np.concatenate([np.asarray(x, np.float64).reshape(runs, -1) for x in shown], 1)
     noise = noise[np.isfinite(noise).all(1)]  # NaN stands for samples that cannot be drawn
     columns = np.linspace(0, noise.shape[1] - 1, min(noise.shape[1], _NUMBERS)).astype(int)
     return shared_noise(noise[:, columns], np.zeros((len(noise), 0)), confidence)

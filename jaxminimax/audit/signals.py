@@ -5,7 +5,7 @@ a good part to be seen. What the accountant charges rests on two numbers that ca
 directly: how far a record moves what is released, and how much noise is on it. A few thousand runs
 tell their ratio to a few hundredths.
 
-How far a record moves the odds of a released index, against what is charged.
+The same is measured of a released index: how far a record moves its odds.
 """
 
 import dataclasses
@@ -113,10 +113,10 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
     return most
 
 
-def _reduced(found: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _reduced(seen: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each round's part of a leaf as its component along the record's move."""
     columns = []
-    for span in (span for release in found.spans() for span in release):
+    for span in (span for release in seen.spans() for span in release):
         move = gap[:, span]  # [rounds, k]
         length = np.linalg.norm(move, axis=1, keepdims=True)
         away = np.where(length > 0, move / np.where(length > 0, length, 1.0),
@@ -125,11 +125,11 @@ def _reduced(found: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndar
     return np.stack([x for x, _ in columns], -1), np.stack([x for _, x in columns], -1)
 
 
-def _release_spans(found: Rounds) -> list[slice]:
-    return [slice(leaves[0].start, leaves[-1].stop) for leaves in found.spans()]
+def _release_spans(seen: Rounds) -> list[slice]:
+    return [slice(leaves[0].start, leaves[-1].stop) for leaves in seen.spans()]
 
 
-def _largest(found: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
+def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
     """Each release's move of the run in which it is largest over the noise, `[rounds, k]`.
 
     Of samples that may hold the record several times, the smallest that is not 0.
@@ -137,7 +137,7 @@ def _largest(found: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) 
     scale = noise.std(0)
     square, every = np.square(gap / np.where(scale > 0, scale, 1.0)), np.arange(gap.shape[1])
     move = np.zeros(gap.shape[1:])
-    for span in _release_spans(found):
+    for span in _release_spans(seen):
         size = np.sum(square[..., span], -1)  # [runs, rounds]
         if smallest:
             size = np.where(size > 1e-6 * size.max(), -size, -np.inf)
@@ -166,9 +166,9 @@ def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
     return np.asarray(scipy.signal.lfilter([1.0], a / a[0], steps, axis=1))
 
 
-def _there(found: Rounds, gap: np.ndarray) -> list[np.ndarray]:
+def _there(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
     """Whether each release of a round read the record, `[runs, rounds]` each."""
-    sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(found)]
+    sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(seen)]
     return [size > 1e-9 * size.max() for size in sizes]
 
 
@@ -183,35 +183,35 @@ def _read(there: list[np.ndarray], confidence: float) -> float:
     return read
 
 
-def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
+def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
               law: str = "gaussian", confidence: float = 0.999) -> Signal:
     """The signal of rounds that were observed; see `signal`."""
-    noise, gap = found.noise, found.quiet[:, :, 0] - found.quiet[:, :, 1]
-    known = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
-    if known.sum() < 4:
+    noise, gap = seen.noise, seen.quiet[:, :, 0] - seen.quiet[:, :, 1]
+    complete = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
+    if complete.sum() < 4:
         raise ValueError("Hardly any run released numbers: NaN stands for a spent budget, samples "
                          "that cannot be drawn, or solutions without a certificate.")
-    noise, gap = noise[known], gap[known]
+    noise, gap = noise[complete], gap[complete]
     if isinstance(mechanism, TreeSums):  # whose nodes have noise of their own each
         noise, gap = _nodes(noise), _nodes(gap)
     query: Any = getattr(mechanism, "query", None)
-    if getattr(query, "adaptive", None) is not None and found.noisy.shape[1] > 1:
+    if getattr(query, "adaptive", None) is not None and seen.noisy.shape[1] > 1:
         raise ValueError("With adaptive clip norms a release's noise differs from run to run: "
                          "measure the signal of one round, iterations=1.")
     bands = getattr(mechanism if query is None else query, "bands", 1)
-    if bands > 1 and len(found.leaves) > 1:
+    if bands > 1 and len(seen.leaves) > 1:
         raise ValueError("The signal of correlated noise is that of one release a round, and "
-                         f"{len(found.leaves)} are looked at: audit another algorithm.")
+                         f"{len(seen.leaves)} are looked at: audit another algorithm.")
     noise, gap = (_innovations(x, bands) for x in (noise, gap))
     sampling = getattr(query, "sampling", None)
     n = getattr(query, "population", None) or min(getattr(query, "sizes", (1,)))
     case = None if sampling is None else sampling.worst_case(n)
     several = case is not None and case.times.max() > 1
-    move = _largest(found, gap, noise, several)
+    move = _largest(seen, gap, noise, several)
     if noise[0].size > len(noise) // 20:
-        noise, move = _reduced(found, noise, move)
+        noise, move = _reduced(seen, noise, move)
     noise, move = noise.reshape(len(noise), -1), move.ravel()
-    there = _there(found, gap)
+    there = _there(seen, gap)
     shared = shared_noise(noise, np.concatenate(there, 1), confidence)
     measure = gaussian_signal if law == "gaussian" else laplace_signal
     attained, low, high = measure(noise, move, confidence)
@@ -222,9 +222,8 @@ def signal_of(found: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
                   shared, law, confidence, len(noise))
 
 
-def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
-           *,
-           observe: Observe = first_release, runs: int = 4000,
+def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, *, observe: Observe = first_release, runs: int = 4000,
            neighbours: str = "replace_one", law: str = "gaussian", confidence: float = 0.999,
            mechanism: Any = None) -> Signal:
     """Measures how far a record moves the releases, in units of their noise.
@@ -268,9 +267,9 @@ def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
     checks.count("runs", runs, low=4)
     checks.one_of("law", law, LAWS)
     checks.number("confidence", confidence, low=0.0, high=1.0)
-    made = algorithm.mechanism(hyper) if mechanism is None else mechanism
-    found = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
-    return signal_of(found, made, neighbours=neighbours, law=law, confidence=confidence)
+    charged = algorithm.mechanism(hyper) if mechanism is None else mechanism
+    seen = rounds(key, algorithm, hyper, z, data, problem, observe, runs)
+    return signal_of(seen, charged, neighbours=neighbours, law=law, confidence=confidence)
 
 
 def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:
@@ -294,9 +293,9 @@ def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) 
         False
     """
     one, two = (np.asarray(x).ravel() for x in (one, two))
-    known = np.union1d(one, two)
-    error = (1 - confidence) / (4 * max(len(known), 2))
-    hits = [np.array([np.sum(x == i) for i in known]) for x in (one, two)]
+    indices = np.union1d(one, two)
+    error = (1 - confidence) / (4 * max(len(indices), 2))
+    hits = [np.array([np.sum(x == i) for i in indices]) for x in (one, two)]
 
     def odds(p: np.ndarray) -> np.ndarray:
         p = np.clip(p, 1e-12, 1 - 1e-12)

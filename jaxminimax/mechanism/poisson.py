@@ -11,10 +11,10 @@ record is drawn with a probability between q (1 - s) and q, where s is the proba
 slots do not hold a sample with it. Unless a capacity is given, s is at most 1/1000.
 """
 
-from typing import Any
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -261,7 +261,7 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
     size, open_, _ = drawn_size(key, rate, population, most)
     held, tie = some(words, new, size)
 
-    def attempt(carry: tuple[Any, ...]) -> tuple:
+    def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         key = carry[0]
         rows, new, words = rows_of_slots(key, room, population, rolled=True)
         size = drawn_size(key, rate, population, most)[2]()

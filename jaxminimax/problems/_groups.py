@@ -5,9 +5,9 @@
 Source: Zhou and Bassily, "Differentially private worst-group risk minimization", arXiv:2402.19437.
 """
 
-from typing import Any
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp

@@ -11,8 +11,8 @@ import pytest
 import jaxminimax as jmm
 from benchmarks.privacy import calibration
 from jaxminimax import Saddle
-from jaxminimax.accounting import calibration as search
 from jaxminimax.accounting import curve, subsampling
+from jaxminimax.accounting import roots as search
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
 
 pytestmark = pytest.mark.usefixtures("real_noise")

@@ -24,7 +24,7 @@ from scipy.signal import fftconvolve
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.__main__ import main
-from jaxminimax.accounting import books, filters, renyi
+from jaxminimax.accounting import answers, books, renyi
 from jaxminimax.accounting import pairs as dominating
 from jaxminimax.accounting.books import RunMark
 from jaxminimax.accounting.curve import charges, named_epsilon
@@ -248,7 +248,7 @@ def test_the_odometer_of_a_statement_holds_for_the_best_stop():
     mechanism = jmm.sgda.mechanism(hyper)
     mu = 2 * math.sqrt(charges(mechanism, RO)[0].gaussian / rounds)
     told = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta) for t in range(rounds)]
-    last = filters.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
+    last = answers.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
     looking = [said.epsilon_if_stopped_by_looking for said in told] + [last]
     fixed = [said.epsilon_spent_if_fixed for said in told] + [told[0].epsilon]
     release = [(1, mu)]
@@ -279,7 +279,7 @@ def test_sums_are_rounded_up():
 
 @pytest.mark.parametrize("allowed", [1, 2, 3, 50, 9373, 10**9])
 def test_milestones_share_one_delta_and_end_at_all_releases(allowed):
-    made = filters.milestones(allowed, 1e-6)
+    made = answers.milestones(allowed, 1e-6)
     ends, deltas = zip(*made, strict=True)
     assert math.fsum(deltas) <= 1e-6
     assert min(deltas) > 0
