@@ -25,7 +25,7 @@ from jaxminimax.mechanism.composed import (
 from jaxminimax.mechanism.costs import silent
 from jaxminimax.mechanism.description import Mechanism
 
-_CACHE: dict[tuple, float] = {}  # answers, by what is charged
+_CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
 
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,

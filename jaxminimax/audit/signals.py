@@ -222,9 +222,8 @@ def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
                   shared, law, confidence, len(noise))
 
 
-def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
-           *,
-           observe: Observe = first_release, runs: int = 4000,
+def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, *, observe: Observe = first_release, runs: int = 4000,
            neighbours: str = "replace_one", law: str = "gaussian", confidence: float = 0.999,
            mechanism: Any = None) -> Signal:
     """Measures how far a record moves the releases, in units of their noise.

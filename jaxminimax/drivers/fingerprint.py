@@ -318,11 +318,12 @@ def _spelled(x: Any, seen: set[int]) -> str:
         return "(" + ", ".join(_spelled(part, seen) for part in parts) + ")"
 
     if isinstance(x, np.ndarray | np.generic | jax.Array):
-        if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
             return f"key of {jax.random.key_impl(x)}" + spelled(jax.random.key_data(x))
         array = np.asarray(x)
         return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    bare = type(x).__repr__ is object.__repr__ and hasattr(x, "__dict__")
+    writes: Any = type(x).__repr__
+    bare = writes is object.__repr__ and hasattr(x, "__dict__")
     if bare or (callable(x) and not isinstance(x, type)):
         if id(x) in seen:  # a function that closes over itself
             return "again"

@@ -14,6 +14,7 @@ slots do not hold a sample with it. Unless a capacity is given, s is at most 1/1
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -260,7 +261,7 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
     size, open_, _ = drawn_size(key, rate, population, most)
     held, tie = some(words, new, size)
 
-    def attempt(carry: tuple) -> tuple:
+    def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         key = carry[0]
         rows, new, words = rows_of_slots(key, room, population, rolled=True)
         size = drawn_size(key, rate, population, most)[2]()
