@@ -178,8 +178,8 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         return defaults(population, schema, **how, **target)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **said: Any) -> Scorer:
-        return train_records(key, rows, schema, chosen, groups=kept, assumed=assumed, **said)
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
+        return train_records(key, rows, schema, chosen, groups=kept, assumed=assumed, **stated)
 
 
 class PrivateAUCClassifier(_PrivateScorer):
@@ -270,10 +270,10 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
         if number.shape != positive.shape:
             raise ValueError(f"groups has shape {number.shape} and y {positive.shape}: one for "
                              "every row.")
-        found = records.Groups(number, tuple(map(str, names)))
+        cells = records.Groups(number, tuple(map(str, names)))
         if self.by_label:
-            found = found.cut(positive)
-        return dataclasses.replace(found, number=records.group_of_persons(found.number, index))
+            cells = cells.cut(positive)
+        return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
 
 
 class PrivateFairClassifier(_PrivateScorer):
@@ -322,9 +322,9 @@ class PrivateFairClassifier(_PrivateScorer):
                              kind=self.kind, **target)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **said: Any) -> Scorer:
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
         which = ": these are those that occur." if self.group_values is None else "."
-        return train_fair(key, rows, kept, schema, chosen, **said, assumed=(
+        return train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))
 
 

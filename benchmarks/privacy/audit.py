@@ -28,7 +28,8 @@ from benchmarks.privacy.attacks import stream as stream_attack
 from benchmarks.privacy.attacks import wide as wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, GroupGradients, Poisson, Query, Saddle
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
-from jaxminimax.audit import Audit, audit, worst_pair
+from jaxminimax.audit import Audit, audit
+from jaxminimax.audit.pairs import worst_pair
 from jaxminimax.mechanism import Resolvent
 from jaxminimax.mechanism.composed import parts_of_data
 

@@ -22,6 +22,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.auc import __main__ as auc
+from benchmarks.auc.runs import Refused
 from benchmarks.common import evaluations, report
 from benchmarks.utility import compare_noise
 from benchmarks.utility.rates import __main__ as rates
@@ -181,7 +182,7 @@ def main(argv: list[str] | None = None) -> int:
                 report.say(f"{entry.problem}: {entry.name}, epsilon {epsilon:g}, "
                            f"{rows[-1]['measure']} {rows[-1]['value']:.4f}")
         rows += compare_noise.rows(sorted(set(args.epsilon)), args.data_dir)
-    except auc.Refused as error:
+    except Refused as error:
         parser.error(str(error))
     header = ("problem", "algorithm", "epsilon", "measure", "value", "+-", "releases",
               "evaluations")

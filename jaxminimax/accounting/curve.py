@@ -47,7 +47,7 @@ from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
 from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.composed import known
+from jaxminimax.mechanism.composed import as_description
 from jaxminimax.mechanism.costs import Charge, silent
 
 
@@ -71,10 +71,10 @@ def of_run(algorithm: Any, hyper: Any) -> Description:
     """
     arguments.algorithm(algorithm)
     arguments.settings(hyper, algorithm)
-    return known(algorithm.mechanism(hyper))
+    return as_description(algorithm.mechanism(hyper))
 
 
-def beside(mechanisms: Any) -> tuple[Description, ...]:
+def extras(mechanisms: Any) -> tuple[Description, ...]:
     """Other mechanisms on the same data, as a tuple.
 
     Raises:
@@ -84,7 +84,7 @@ def beside(mechanisms: Any) -> tuple[Description, ...]:
     if not isinstance(mechanisms, tuple | list):
         raise TypeError("alongside must be a tuple of mechanisms, got "
                         f"{checks.describe(mechanisms)}: one alone is (mechanism,).")
-    return tuple(map(known, mechanisms))
+    return tuple(map(as_description, mechanisms))
 
 
 def truncated(mechanism: Description, spent: int) -> Description | None:
@@ -92,7 +92,7 @@ def truncated(mechanism: Description, spent: int) -> Description | None:
 
     Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
-    return known(mechanism).truncated(spent)
+    return as_description(mechanism).truncated(spent)
 
 
 def shift(neighbours: str) -> float:

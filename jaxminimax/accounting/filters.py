@@ -263,7 +263,7 @@ class Renyi(Filter):
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """The divergence at the filter's order, and what is beside it, at its dearest place."""
+        """The divergence at the filter's order, and the extra terms, at its dearest place."""
         most, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
         if not together(mechanism, costs, people):
             raise ValueError(f"There is no Renyi divergence of these releases for {people} records "
@@ -277,7 +277,7 @@ class Renyi(Filter):
         return most
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """Randomised response of that epsilon beside a failure of mass delta.
+        """Randomised response of that epsilon with a failure of mass delta.
 
         Every (epsilon, delta)-private pair is made from that one: Kairouz, Oh and Viswanath, "The
         composition theorem for differential privacy", ICML 2015.

@@ -75,7 +75,7 @@ class Ledger:
         2.0
     """
 
-    def __init__(self, path: str | os.PathLike, *, epsilon: float | None = None,
+    def __init__(self, path: str | os.PathLike[str], *, epsilon: float | None = None,
                  delta: float | None = None, neighbours: str | None = None,
                  people: int | None = None, unit: str | None = None, filter: str | None = None,
                  order: float | None = None, typical: Description | None = None,

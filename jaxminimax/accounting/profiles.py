@@ -20,7 +20,7 @@ records that differ:
   delta. The curve is below theirs at these epsilons; that is no Gaussian differential privacy,
   which would be a statement on all epsilons, and which a release that may fail does not have.
 * Renyi divergences and zCDP's rho come from exact pairs alone (`renyi`), with the orders that they
-  hold for, and apart from failures whose probability is printed beside them.
+  hold for, and apart from failures whose probability is printed with them.
 
 Between printed epsilons delta is below its chord in e^e, being convex there.
 
@@ -223,7 +223,7 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
       spent: as in `epsilon`: a number of releases fixed before the first one.
       neighbours: as in `epsilon`.
       people: how many records of one unit differ.
-      epsilons: to evaluate at, beside 0; None: up to where delta is 1e-12, or as far as is known.
+      epsilons: to evaluate at, besides 0; None: up to where delta is 1e-12, or as far as is known.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
@@ -275,7 +275,7 @@ def _range(asked: Asked) -> np.ndarray:
 
 
 def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
-    """Epsilons at which a Gaussian with this advantage has its best tests, and some beside them."""
+    """Epsilons at which a Gaussian with this advantage has its best tests, and some more."""
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]

@@ -18,7 +18,7 @@ from jaxminimax.accounting.answers import (
     proven_up_to,
     warn_of,
 )
-from jaxminimax.accounting.curve import beside, charges, dearest, epsilon_of, of_run, truncated
+from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run, truncated
 from jaxminimax.accounting.profiles import STATED, Profile, briefly
 from jaxminimax.accounting.statements import (
     LARGE_DELTA,
@@ -119,7 +119,7 @@ def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """What the user must see to for a mechanism, beside `ASSUMED`."""
+    """What the user must see to for a mechanism, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -162,7 +162,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         (...)-differential privacy for one visit...
     """
     check_delta(delta)
-    main, alongside = of_run(algorithm, hyper), beside(alongside)
+    main, alongside = of_run(algorithm, hyper), extras(alongside)
     allowed = releases(main)
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
@@ -174,14 +174,14 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, answers=answers, rows_each=rows_each,
-                    beside=lambda _: sum(map(releases, alongside)))
+                    extra=lambda _: sum(map(releases, alongside)))
 
 
 def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: float, *,
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
-             beside: Callable[[int], int] = lambda _: 0) -> Statement:
+             extra: Callable[[int], int] = lambda _: 0) -> Statement:
     """The privacy statement of a description, for `statement` and the command line.
 
     Args:
@@ -196,7 +196,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       people: as in `statement`.
       answers: as in `statement`.
       rows_each: as in `statement`.
-      beside: from a number of releases of the run to the number of releases made alongside it.
+      extra: from a number of releases of the run to the number of releases made alongside it.
     """
     check_delta(delta)
     if rows_each is not None:
@@ -208,7 +208,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     looking, milestone = None, None
     if spent < allowed:
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
-        milestone = end + beside(end)
+        milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
     return Statement(
         epsilon=worst.epsilon,
@@ -219,8 +219,8 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         neighbours=neighbours,
         unit=unit,
         sampling=tuple(map(describe, parts)),
-        spent=spent + beside(spent),
-        allowed=allowed + beside(allowed),
+        spent=spent + extra(spent),
+        allowed=allowed + extra(allowed),
         noise_multiplier=tuple(part.noise_multipliers() for part in parts),
         clip=tuple(part.clips() for part in parts),
         effective_noise_multiplier=tuple(part.multiplier() for part in parts),

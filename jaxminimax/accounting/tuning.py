@@ -231,7 +231,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     if not apart:
         score = score.with_noise(least(lambda scale: with_noise(score, scale), small))
     points: Points | None = None
-    scales: dict[tuple, float] = {}
+    scales: dict[tuple[Any, ...], float] = {}
 
     def noise(describe: Describe) -> float:
         nonlocal points

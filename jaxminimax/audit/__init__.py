@@ -136,10 +136,10 @@ class Audit:
                 or (self.signal is not None and self.signal.violated))
 
 
-def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, runs: int = 100_000,
-          neighbours: str = "replace_one", pair: Any = "worst", confidence: float = 0.999,
-          problem: Problem | GroupProblem | None = None, z: Saddle | None = None,
-          strategy: str = "auto", microbatch: int = 32) -> Audit:
+def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, *,
+          runs: int = 100_000, neighbours: str = "replace_one", pair: Any = "worst",
+          confidence: float = 0.999, problem: Problem | GroupProblem | None = None,
+          z: Saddle | None = None, strategy: str = "auto", microbatch: int = 32) -> Audit:
     """Attacks whole runs of `algorithm.update` and compares with what the accountant claims.
 
     The bound sees most of the claimed epsilon only where events of probability near delta can be
@@ -238,7 +238,7 @@ def _public(mechanism: Any) -> bool:
     return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
-def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: int,
+def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
          neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
          z: Saddle) -> Audit:
     """The audit of a user's pair, round by round: of the points, and of what was released."""

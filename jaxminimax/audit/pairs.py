@@ -179,8 +179,8 @@ class Rounds(NamedTuple):
     def release(self, i: int) -> "Rounds":
         """The i-th release of every round alone."""
         leaves = self.spans()[i]
-        there = slice(leaves[0].start, leaves[-1].stop)
-        return Rounds(self.noisy[..., there], self.quiet[..., there], (self.leaves[i],))
+        columns = slice(leaves[0].start, leaves[-1].stop)
+        return Rounds(self.noisy[..., columns], self.quiet[..., columns], (self.leaves[i],))
 
     @property
     def noise(self) -> np.ndarray:
@@ -244,8 +244,8 @@ def straightened(hyper: Any) -> Any:
     return hyper
 
 
-def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
-           observe: Observe, runs: int) -> Rounds:
+def rounds(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, observe: Observe, runs: int) -> Rounds:
     """Runs on the first data set of a pair.
 
     Args:
@@ -264,14 +264,14 @@ def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
     return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
-def rounds_of_both(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-                   problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+                   data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Runs on each data set of a pair; arguments as in `rounds`."""
     return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
 
 
-def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-           problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+           data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """`rounds` for a key for each data set."""
     quiet = silenced(hyper)
     (numbers, structure), silent = jax.tree.flatten(hyper), jax.tree.leaves(quiet)

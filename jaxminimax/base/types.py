@@ -183,8 +183,8 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
         'microbatch'
     """
     if dataclasses.is_dataclass(operator) and hasattr(operator, "strategy"):
-        return dataclasses.replace(operator,  # type: ignore[type-var]
-                                   strategy=strategy, microbatch=microbatch, memory=memory)
+        return dataclasses.replace(operator, strategy=strategy, microbatch=microbatch,
+                                   memory=memory)
     return OwnOperator(operator, strategy, microbatch, memory)
 
 

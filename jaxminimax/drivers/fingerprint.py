@@ -276,12 +276,12 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
                           _shapes(data))
     key = (jax.random.key(0, impl="threefry2x32"),) if problem.random else ()
     if isinstance(problem, GroupProblem):
-        known = {name: x for name, x in problem._asdict().items()
-                 if not callable(x) and name != "random"}  # which the programs show
+        fields = {name: x for name, x in problem._asdict().items()
+                  if not callable(x) and name != "random"}  # which the programs show
         return {"operator": _program(own, problem.operator, Saddle(z.w, ()), record, *key),
                 "loss": _program(own, problem.loss, z.w, record, *key),
                 "projection": _program(own, problem.project, z.w),
-                "constant of the loss": mark(own, repr(known).encode())}
+                "constant of the loss": mark(own, repr(fields).encode())}
     return {"operator": _program(own, problem.operator, z, record, *key),
             "public term": "" if problem.public is None else _program(own, problem.public, z, *key),
             "projection": _program(own, problem.project, z)}
@@ -303,7 +303,7 @@ def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
 
 def in_words(x: Any) -> str:
     """A static value in words."""
-    return _told(x, set())
+    return _spelled(x, set())
 
 
 def plain(text: str) -> str:
@@ -312,17 +312,18 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
 
 
-def _told(x: Any, seen: set[int]) -> str:
+def _spelled(x: Any, seen: set[int]) -> str:
     """A static value in words: functions by their code, and by what they close over."""
-    def told(*parts: Any) -> str:
-        return "(" + ", ".join(_told(part, seen) for part in parts) + ")"
+    def spelled(*parts: Any) -> str:
+        return "(" + ", ".join(_spelled(part, seen) for part in parts) + ")"
 
     if isinstance(x, np.ndarray | np.generic | jax.Array):
-        if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return f"key of {jax.random.key_impl(x)}" + told(jax.random.key_data(x))
+        if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return f"key of {jax.random.key_impl(x)}" + spelled(jax.random.key_data(x))
         array = np.asarray(x)
         return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    bare = type(x).__repr__ is object.__repr__ and hasattr(x, "__dict__")
+    writes: Any = type(x).__repr__
+    bare = writes is object.__repr__ and hasattr(x, "__dict__")
     if bare or (callable(x) and not isinstance(x, type)):
         if id(x) in seen:  # a function that closes over itself
             return "again"
@@ -330,30 +331,30 @@ def _told(x: Any, seen: set[int]) -> str:
     name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', type(x).__qualname__)}"
     match x:
         case functools.partial():
-            return "partial" + told(x.func, x.args, x.keywords)
+            return "partial" + spelled(x.func, x.args, x.keywords)
         case types.FunctionType():
             cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
-            return name + told(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
+            return name + spelled(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
                                *_globals_of(x))
         case types.MethodType():
-            return name + told(x.__func__, x.__self__)
+            return name + spelled(x.__func__, x.__self__)
         case types.CodeType():
-            return f"{x.co_code.hex()} {x.co_names}" + told(*x.co_consts)
+            return f"{x.co_code.hex()} {x.co_names}" + spelled(*x.co_consts)
         case types.ModuleType():
             return x.__name__
         case dict():
-            return "dict" + told(*x.items())
+            return "dict" + spelled(*x.items())
         case frozenset() | set():
-            return "set" + str(sorted(_told(one, seen) for one in x))
+            return "set" + str(sorted(_spelled(one, seen) for one in x))
         case tuple() | list():
-            return type(x).__qualname__ + told(*x)
+            return type(x).__qualname__ + spelled(*x)
     if callable(getattr(x, "__wrapped__", None)):  # jitted, or decorated otherwise
-        return name + told(x.__wrapped__)
+        return name + spelled(x.__wrapped__)
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return name + told(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
+        return name + spelled(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
                            *_own_methods(type(x)))
     if bare or (callable(x) and hasattr(x, "__dict__") and not isinstance(x, type)):
-        return name + told(plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
+        return name + spelled(plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
                            *_own_methods(type(x)))
     return plain(repr(x))
 
@@ -380,8 +381,8 @@ def _own_methods(kind: type) -> list[tuple[str, Any]]:
     """Methods, properties and plain numbers of a class that is not of a library, by name."""
     own = [base for base in kind.__mro__ if base is not object and
            base.__module__.split(".")[0] not in (*_LIBRARIES, "abc", "flax", "equinox", "haiku")]
-    found = [(name, getattr(value, "__func__", getattr(value, "fget", value)))
-             for base in own for name, value in sorted(vars(base).items())
-             if not name.startswith("__")]
-    return [(name, value) for name, value in found
+    methods = [(name, getattr(value, "__func__", getattr(value, "fget", value)))
+               for base in own for name, value in sorted(vars(base).items())
+               if not name.startswith("__")]
+    return [(name, value) for name, value in methods
             if isinstance(value, types.FunctionType | int | float | str | tuple)]

@@ -102,10 +102,10 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     arguments.records(data)
     checks.takes("observe", observe, "state")
     check(algorithm.mechanism(hyper))
-    return Run(*_whole(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
+    return Run(*_full_run(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
 
 
-def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
+def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
            problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     """All rounds: a program of its own, or a part of the one that is being traced."""
     if is_traced(key, z, data, hyper):

@@ -197,13 +197,13 @@ class Charge(NamedTuple):
         is full more often than it is for one record. That matters only by P[no hit]; without
         replacement everything is charged `_SUBSTITUTES` times for it.
         """
-        found = people * self.failure  # a union bound over k events, or k steps of a chain
+        total = people * self.failure  # a union bound over k events, or k steps of a chain
         if people > 1:
             if any(loss.kind == "fixed" for loss, _ in self.losses):
-                found *= _SUBSTITUTES
-            found += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
+                total *= _SUBSTITUTES
+            total += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
                          if loss.kind == "poisson" and loss.rate < 1)
-        return found
+        return total
 
 
 @functools.lru_cache(maxsize=256)

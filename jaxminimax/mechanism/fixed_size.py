@@ -278,7 +278,7 @@ class FixedSize(Sampling):
         if self._everything(population) or self._one_by_one(population):
             return 0.0
         room = room_for(self.batch, population)
-        return 0.0 if room.whole else float(scipy.special.pdtrc(
+        return 0.0 if room.shuffled else float(scipy.special.pdtrc(
             room.slots - self.batch, lost(room.slots, population)))
 
     def charge(self, times: int, z: float, population: int) -> Charge:

@@ -63,7 +63,7 @@ class OneRelease(abc.ABC):
 
     def records(self) -> int:
         """How many records one part of the data has."""
-        return self.population  # type: ignore[attr-defined,no-any-return]
+        return self.population  # type: ignore[attr-defined]
 
     def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
         """One place for the differing record, the sample; parts of the data all cost the same.

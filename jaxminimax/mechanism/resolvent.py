@@ -139,12 +139,12 @@ class Resolvent(OneRelease):
                              "Raise prox, give a Poisson sample a capacity, or sanitise the "
                              "records and use assumes='monotone'.")
         if self.steps is not None:
-            given = self.steps if isinstance(self.steps, tuple) else (self.steps,)
+            sizes = self.steps if isinstance(self.steps, tuple) else (self.steps,)
             needed = inner_steps(self, parts)
             needed = needed if isinstance(needed, tuple) else (needed,)
-            for steps in given:
+            for steps in sizes:
                 checks.count("steps", steps)
-            if len(given) != len(needed) or any(a < b for a, b in zip(given, needed, strict=True)):
+            if len(sizes) != len(needed) or any(a < b for a, b in zip(sizes, needed, strict=True)):
                 raise ValueError(f"steps must be at least {inner_steps(self, parts)}, got "
                                  f"{self.steps}: fewer may fail to certify a solution, and a "
                                  "failure shows. proximal.certified(query) sets them.")
@@ -186,17 +186,17 @@ class Resolvent(OneRelease):
         if self.assumes == "lipschitz":
             return common
         strong = concrete(self.modulus)
-        said: tuple[str, ...] = ()
+        steps: tuple[str, ...] = ()
         if strong > 0:
-            who = ("Every record's operator, with the public terms, is" if self._whole_samples()
+            who = ("Every record's operator, with the public terms, is" if self._full_samples()
                    else "The public terms alone are")
-            said = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
-                    "records contain.",)
+            steps = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
+                     "records contain.",)
         return (f"Every record's operator is monotone on the feasible set and of norm at most "
-                f"{bound:g}, whatever the record contains; operators are not clipped.", *said,
+                f"{bound:g}, whatever the record contains; operators are not clipped.", *steps,
                 *common)
 
-    def _whole_samples(self) -> bool:
+    def _full_samples(self) -> bool:
         """Whether every sample has as many records as the batch size says."""
         return isinstance(self.sampling, Full | Disjoint | FixedSize)
 

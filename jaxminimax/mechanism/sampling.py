@@ -269,10 +269,10 @@ class Sampling(abc.ABC):
 def choices() -> dict[str, Choice]:
     """What `--sampling` offers: the names that the classes below `Sampling` have for it."""
     def below(of: Any) -> dict[str, Choice]:
-        found = dict(of.__dict__.get("choices", {}))
+        by_name = dict(of.__dict__.get("choices", {}))
         for each in of.__subclasses__():
-            found |= below(each)
-        return found
+            by_name |= below(each)
+        return by_name
 
     return dict(sorted(below(Sampling).items()))
 
@@ -298,9 +298,9 @@ def draw(keys: SampleKeys, query: Any, release: jax.Array) -> Sample:
     """
     sampling = known_sampling(query.sampling)
     sample = sampling.draw(keys, release, query.population)
-    found = query.population if sample.rows is None else sample.rows.shape[0]
-    if found != sampling.rows_read(query.population):
-        raise ValueError(f"{sampling!r} drew {found} rows, and rows_read says "
+    rows = query.population if sample.rows is None else sample.rows.shape[0]
+    if rows != sampling.rows_read(query.population):
+        raise ValueError(f"{sampling!r} drew {rows} rows, and rows_read says "
                          f"{sampling.rows_read(query.population)}: make them agree.")
     return sample
 

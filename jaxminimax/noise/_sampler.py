@@ -208,9 +208,9 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
             live = rank < total
             place = materialise(lambda: jnp.where(live, places(flags, rank), 0))
             word, second, third = words_of(key, fine, size, place, 1)
-            found, again = middle(word, second, third, shift)
-            found = jnp.where(again, DOUBT, _signed(found, word))
-            x = x.at[jnp.where(live, place, size)].set(found, mode="drop")
+            value, again = middle(word, second, third, shift)
+            value = jnp.where(again, DOUBT, _signed(value, word))
+            x = x.at[jnp.where(live, place, size)].set(value, mode="drop")
             return x, left | jnp.any(again & live)
 
         x, left = jax.lax.fori_loop(0, -(-total // capacity), some, (x, jnp.zeros((), bool)))
@@ -220,8 +220,8 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
         """The first that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
         word = words_of(key, fine, size, place[None], WORDS // 2)[:WORDS, 0]
-        found = _signed(last(word) >> shift, word[0])
-        return jax.lax.dynamic_update_slice(x, found[None], [place])
+        value = _signed(last(word) >> shift, word[0])
+        return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     return jax.lax.cond(in_any_lane(x == DOUBT), one_by_one if size <= _FEW else all_of_them,
                         lambda x: x, x)
@@ -289,8 +289,8 @@ def thresholds() -> np.ndarray:
         term = (term >> BITS) // n
     rows = []
     for _ in range(DIGITS):
-        whole = (power << 32 * DIGIT_WORDS) // (one + power)
-        rows.append([(whole >> 32 * k) & 0xFFFFFFFF for k in reversed(range(DIGIT_WORDS))])
+        quotient = (power << 32 * DIGIT_WORDS) // (one + power)
+        rows.append([(quotient >> 32 * k) & 0xFFFFFFFF for k in reversed(range(DIGIT_WORDS))])
         power = (power * power) >> 600
     return np.array(rows, np.uint32)
 

@@ -91,7 +91,7 @@ def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
     return check(_any_key(operator_rng.loss_of(problem), problem.random), w, data, axes, records)
 
 
-def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable:
+def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable[..., Any]:
     def of_record(point: PyTree, record: PyTree) -> PyTree:
         return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
 
@@ -132,7 +132,7 @@ def _lengths(data: PyTree, rows: PyTree, axes: int) -> set[int]:
     return lengths
 
 
-def _check_equations(equations: list) -> None:
+def _check_equations(equations: list[Any]) -> None:
     """One pass over a traced program, since every round of a run is checked when it is traced."""
     for equation in equations:
         name, params = equation.primitive.name, equation.params

@@ -105,7 +105,7 @@ def _stream(described: Any) -> tuple[int, int]:
     return described.kind, described.place
 
 
-def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
+def update(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree, hyper: Any,
            problem: Any) -> Any:
     """`algorithm.update`, whose releases are those that `algorithm.mechanism(hyper)` describes.
 
@@ -117,8 +117,8 @@ def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper
     return update_and_releases(algorithm, key, state, data, hyper, problem)[0]
 
 
-def update_and_releases(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
-                        problem: Any) -> tuple[Any, list[Seen]]:
+def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree,
+                        hyper: Any, problem: Any) -> tuple[Any, list[Seen]]:
     """The state that `update` returns, and the releases in their order."""
     outer, trace, token = _SEEN.get(), _program(), _SEEN.set([])
     try:

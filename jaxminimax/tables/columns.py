@@ -69,8 +69,8 @@ def word(cell: Any) -> str:
         value = _number(cell)
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     text = str(cell).strip()
-    whole = _WHOLE.fullmatch(text)
-    return {"true": "1", "false": "0"}.get(text.lower(), whole[1] if whole else text)
+    match = _WHOLE.fullmatch(text)
+    return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on

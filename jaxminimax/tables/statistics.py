@@ -113,9 +113,9 @@ def charged_cells(schema: Schema, frame: Any) -> np.ndarray:
     return np.stack([as_numbers(schema.cells(frame, name)) for name in schema.charged], -1)
 
 
-def with_ranges(schema: Schema, found: Sequence[Number]) -> Schema:
+def with_ranges(schema: Schema, ranges: Sequence[Number]) -> Schema:
     """The schema with released ranges in place of its charged columns, in their order."""
-    left = iter(found)
+    left = iter(ranges)
     columns = {name: kind.within((one := next(left)).low, one.high)
                if isinstance(kind, Charged) else kind for name, kind in schema.columns.items()}
     return dataclasses.replace(schema, columns=columns)
@@ -123,8 +123,8 @@ def with_ranges(schema: Schema, found: Sequence[Number]) -> Schema:
 
 def cells(values: np.ndarray) -> np.ndarray:
     """Number of each value's cell, int32 in the shape of `values`; NaN has the last one."""
-    found = np.searchsorted(EDGES, values, side="right")
-    return np.where(np.isnan(values), CELLS - 1, found).astype(np.int32)
+    bins = np.searchsorted(EDGES, values, side="right")
+    return np.where(np.isnan(values), CELLS - 1, bins).astype(np.int32)
 
 
 def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,

@@ -418,7 +418,7 @@ def test_slots_are_hardly_more_than_hold_all_but_a_thousandth_of_samples(rate, p
     q = query(rate, population)
     slots, sampling_ = rows_read(q), q.sampling
     law = (lambda slots: stats.binom.sf(slots - 1, population - 1, rate)
-           ) if sampling_._room(population)[0].whole else functools.partial(too_few, q)
+           ) if sampling_._room(population)[0].shuffled else functools.partial(too_few, q)
     assert 0.99 * law(slots) <= sampling_.drawn_less(population) <= 1e-3
     assert slots >= rate * population
     fewer = int(slots * 0.97) - 1

@@ -195,7 +195,7 @@ def test_numbers_that_count_come_first():
     """A shard reads as many as count, from the first place on."""
     def wrong(rows):
         words = jnp.zeros(2, jnp.uint32)
-        return int(shard_sums._told(jnp.asarray(rows, jnp.int32), jnp.int32(0), 10, words, words,
+        return int(shard_sums._marks(jnp.asarray(rows, jnp.int32), jnp.int32(0), 10, words, words,
                                     jnp.array(True), jnp.array(True))[2])
 
     assert [wrong(rows) for rows in ([3, 5, -1], [3, -1, 5], [-1, 3, 5], [3, 5, 10], [])] == [

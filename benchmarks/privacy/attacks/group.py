@@ -19,6 +19,8 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import FixedSize, GroupGradients, Saddle
 from jaxminimax import audit as auditor
+from jaxminimax.audit.bounds import linear
+from jaxminimax.audit.released import likelihood_ratio
 from jaxminimax.mechanism import group_batch_sizes
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.groups import in_group
@@ -98,7 +100,7 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
                                  path.v[:, :-1]], 1)
         s = np.max(np.exp(before) / np.array(SIZES), -1)
         first = moved[..., 0] / (s * CLIP)
-        total = auditor.likelihood_ratio(first[..., None, None], query, "replace_one")
+        total = likelihood_ratio(first[..., None, None], query, "replace_one")
         return {"likelihood ratio": total + _of_losses(path, hyper)[0],
                 "losses": _of_losses(path, hyper)[1]}
     size, other = (group_batch_sizes(hyper.query)[i] for i in (0, 1))
@@ -106,7 +108,7 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     near = min(6 * z / other, 0.2)
     elsewhere = abs(np.abs(moved[..., 1]) / CLIP - 1) < near if 2 * z < other else False
     first = np.where(elsewhere, np.nan, moved[..., 0] * size / CLIP)
-    total = auditor.likelihood_ratio(first[..., None, None], query, "replace_one")
+    total = likelihood_ratio(first[..., None, None], query, "replace_one")
     if algorithm is jmm.active_groups:
         return {"likelihood ratio": total}
     ratio, sums = _of_losses(path, hyper)
@@ -209,7 +211,7 @@ def audit(key: jax.Array, algorithm: Any, hyper: Any, delta: float, *, runs: int
     seen = paths(key, algorithm, hyper, runs)
     one, two = (scores(path, algorithm, hyper) for path in seen)
     # noise that rounds or players share shows in a statistic of its own
-    one["linear"], two["linear"] = auditor.linear(seen[0], seen[1], runs // 2)
+    one["linear"], two["linear"] = linear(seen[0], seen[1], runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
     found = signals(key, algorithm, hyper, runs=min(runs, _MEASURED), confidence=confidence)
     worst = max(found.values(), key=lambda signal: (signal.violated, signal.low / signal.charged))

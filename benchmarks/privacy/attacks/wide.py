@@ -20,6 +20,8 @@ from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
 from jaxminimax.audit import Observe
+from jaxminimax.audit.pairs import first_release, rounds_of_both
+from jaxminimax.audit.signals import signal_of
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
@@ -106,7 +108,7 @@ def path(name: str, epsilon: float) -> Path:
         hyper = calibrated(module.Hyper(query=module.certified(solution)))
         size = concrete(solution_length(hyper.query, 1.0))
         return Path(module, hyper, LINES, size * hyper.query.noise_multiplier,
-                    auditor.first_release, True)
+                    first_release, True)
     if name == "ftrl":
         hyper = calibrated(module.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=2), step=1.0))
         return Path(module, hyper, RECORDS, hyper.query.noise_multiplier, of_w)
@@ -121,7 +123,7 @@ def path(name: str, epsilon: float) -> Path:
             query=jmm.GroupGradients(clip=1.0, sizes=(n,), groups="all"), losses=None, step=1.0,
             iterations=1))
         return Path(module, hyper, GROUPS, hyper.query.noise_multiplier / n,
-                    auditor.first_release, True)
+                    first_release, True)
     if name in ("group_sgd", "active_groups"):
         active = name == "active_groups"
         own = {} if active else {"weight_step": 1.0}
@@ -169,7 +171,7 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     axes = 3 if how.groups else 2
     w = jax.tree.map(lambda x: jnp.zeros(x.shape[axes:], dtype), data)
     start = Saddle(w, jnp.zeros(1, dtype) if how.problem is RECORDS else ())
-    found = auditor.rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
+    found = rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
                                    how.observe, runs)
     scores = auditor.coarse_scores(found, how.unit, jnp.finfo(dtype).nmant + 1)
     value, statistic, hits, trials = auditor.lower_bound(scores[0], scores[1], _DELTA,
@@ -178,7 +180,7 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     looked_at = made.parts[0] if isinstance(made, jmm.Parallel) else made
     if name == "extragradient":  # of whose two releases the first is looked at
         looked_at = dataclasses.replace(looked_at, times=1)
-    gauge = auditor.signal_of(found[0], looked_at, confidence=confidence)
+    gauge = signal_of(found[0], looked_at, confidence=confidence)
     return auditor.Audit(value, jmm.epsilon(made, _DELTA), _DELTA, confidence, "replace_one",
                          "random", statistic, runs, hits, trials, gauge)
 

@@ -32,6 +32,7 @@ from jaxminimax.mechanism import (
     phase_sizes,
     poisson,
     rows_read,
+    sampling,
 )
 from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
@@ -290,7 +291,7 @@ def of_the_noises_words(_: Any) -> Any:
         source = SampleKeys(fold_in(keys.noise, noisy_sums._NOISE), run)
         with mock.patch.object(poisson, "fold_in", lambda key, number: (
                 key if number == poisson._SIZE else fold_in(key, number))):
-            return reading.draw(source, mechanism.query, spent % mechanism.times)
+            return sampling.draw(source, mechanism.query, spent % mechanism.times)
 
     return changed
 
