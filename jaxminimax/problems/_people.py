@@ -179,7 +179,7 @@ def _per_person(problem: Any, total: bool) -> Any:
         return jax.tree.map(leaf, values)
 
     def each(person: People, key: tuple[jax.Array, ...]) -> list[jax.Array]:
-        """Of a problem that draws: a key for each row of the person."""
+        """Draws a key for each row of the person."""
         return [jax.random.split(k, person.most) for k in key]
 
     if isinstance(problem, GroupProblem):
