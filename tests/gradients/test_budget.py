@@ -152,13 +152,13 @@ def test_few_rows_are_held_at_once_and_many_as_fit_a_cache():
 
 
 def test_whole_gradients_are_held_in_slices_earlier_than_factors_and_in_whole_blocks():
-    full, factors = (budget.Need(800, 500, whole=k) for k in (True, False))
+    full, factors = (budget.Need(800, 500, full=k) for k in (True, False))
     assert factors.rows(20_000, 2**30) == 20_000
     assert full.rows(20_000, 2**30) <= 2**20 // 800
     assert full.rows(20_000, 2**30) % BLOCK == 0
     assert full.rows(5_000, 2**30) == 5_000
     for record, sums, size in ((800_000, 500, 20), (160_000, 480_000, 100)):
-        large = budget.Need(record, sums, whole=True)
+        large = budget.Need(record, sums, full=True)
         assert large.rows(size, 2**30) == size  # slices would cut blocks
 
 

@@ -270,10 +270,10 @@ def test_a_mapped_file_is_never_loaded(tmp_path, dtype, order):
 def test_files_are_not_read_around_rows_at_random_places(tmp_path):
     """Told to the system before a run of secret samples, and taken back after it."""
     class Advised(mmap.mmap):
-        stated: list = []  # noqa: RUF012
+        calls: list = []  # noqa: RUF012
 
         def madvise(self, advice):
-            self.told.append(advice)
+            self.calls.append(advice)
 
     rows = np.memmap(tmp_path / "x", np.float32, "w+", shape=(N, 2))
     with open(tmp_path / "x", "r+b") as file:
@@ -284,7 +284,7 @@ def test_files_are_not_read_around_rows_at_random_places(tmp_path):
                     jmm.placement.HostData((view[:], rows)), [2],
                     0, 10) as supply:
             assert sum(count for _, count in supply.piece(2)) == 2
-        assert Advised.told == stated
+        assert Advised.calls == stated
 
 
 def test_rows_are_not_printed(window):

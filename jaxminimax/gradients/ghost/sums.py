@@ -133,7 +133,7 @@ class Kept(NamedTuple):
 
     def _grids(self, grid: integer_sums.Leaf) -> list[integer_sums.Leaf]:
         """The grid of each part: of a whole parameter the dither's numbers are in any order."""
-        return [grid if self.treatment.whole else grid._replace(
+        return [grid if self.treatment.full else grid._replace(
             dither=seen(part.view, grid.dither)) for part in self.treatment.parts]
 
     def both(self, grid: integer_sums.Leaf) -> tuple[jax.Array, integer_sums.Words]:

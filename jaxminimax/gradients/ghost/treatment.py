@@ -112,7 +112,7 @@ class Treatment(NamedTuple):
         return self.numbers * at_least_float32(self.dtype).itemsize
 
     @property
-    def whole(self) -> bool:
+    def full(self) -> bool:
         """Returns whether one part is the whole parameter."""
         return len(self.parts) == 1 and not is_partial(self.parts[0].view)
 
