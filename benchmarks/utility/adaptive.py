@@ -68,7 +68,7 @@ def of_table(name: str, seed: int) -> dict[str, dict[str, float]]:
         chosen = rule.defaults(len(index), schema, epsilon=epsilon, delta=_DELTA)
         for j, way in enumerate(WAYS):
             hyper = jmm.calibrate(chosen.algorithm, described(chosen.hyper, way), epsilon, _DELTA,
-                                  alongside=chosen.beside())
+                                  alongside=chosen.extra())
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), j)
             scorer = train_records(key, own, schema, dataclasses.replace(chosen, hyper=hyper))
             found.setdefault(f"{epsilon:g}", {})[way] = float(

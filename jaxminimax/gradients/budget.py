@@ -30,7 +30,7 @@ _PASSES = 8  # times the bytes of the sums that a slice works on at least, or it
 
 
 class Need(NamedTuple):
-    """What a clipped sum needs.
+    """The memory that a clipped sum needs.
 
     Attributes:
       record: bytes for each example that is held.
@@ -43,7 +43,7 @@ class Need(NamedTuple):
     whole: bool = False
 
     def bytes(self, rows: int) -> int:
-        """Of a pass over so many examples."""
+        """The bytes of a pass over so many examples."""
         return rows * self.record + self.sums
 
     def rows(self, size: int, budget: int) -> int:
@@ -139,5 +139,5 @@ def _wide(dtype: Any) -> int:
 
 
 def bytes_of(tree: PyTree) -> int:
-    """Of gradients, which are at least float32, or of records."""
+    """The bytes of gradients, which are at least float32, or of records."""
     return sum([math.prod(x.shape) * _wide(x.dtype) for x in jax.tree.leaves(tree)])

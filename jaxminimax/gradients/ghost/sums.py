@@ -114,7 +114,7 @@ class Kept(NamedTuple):
 
     @property
     def is_one_piece(self) -> bool:
-        """Whether a record's gradient is whole, or one product for every matrix of it."""
+        """Returns whether a record's gradient is whole, or one product for every matrix of it."""
         return not isinstance(self.g, Factors) and not (isinstance(self.g, Weighted) and (
             self.treatment.kind == "tied" or max([x.shape[-2] for x in self.g.x]) > 1))
 
