@@ -327,7 +327,7 @@ def slices() -> Finding:
     x = jnp.full((20, 3), 50.0)
     total = clipping.clipped_sum(lambda z, x: Saddle(x, None), Saddle(1.0, None),
                                  strategy="microbatch", microbatch=16)
-    sums = jax.vmap(lambda mask: total(Saddle(jnp.zeros(3), ()), x, mask).w)
+    sums: Any = jax.vmap(lambda mask: total(Saddle(jnp.zeros(3), ()), x, mask).w)
     without = sums(~jnp.eye(20, dtype=bool))
     moved = jnp.linalg.norm(sums(jnp.ones((1, 20), bool)) - without, axis=1)
     return Finding(float(jnp.max(moved)), 1.0 + 1e-5)
