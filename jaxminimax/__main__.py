@@ -23,7 +23,7 @@ from jaxminimax.tables import command as tables
 
 
 def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
-    """What is released within the target: by the run, and by extra losses."""
+    """Describes a run and its extra losses, with noise calibrated to the target."""
     algorithm, share = ALGORITHMS[args.algorithm], args.laplace
     how: dict[str, Any] = {"neighbours": args.neighbours, "people": args.people}
     hyper, extra = options.hyper_of(args, None), []
@@ -41,7 +41,7 @@ def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
 
 
 def _described(args: argparse.Namespace) -> list[Mechanism]:
-    """What is released with the noise on the command line."""
+    """Describes the releases with the noise of the command line."""
     algorithm, laplace = ALGORITHMS[args.algorithm], args.laplace_noise_multiplier
     checks.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
     if args.spent is not None:
@@ -62,7 +62,7 @@ def _together(parts: list[Mechanism]) -> Mechanism:
 
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
-    """What so many releases of each part are."""
+    """Truncates each part after so many releases."""
     stopped = (curve.truncated(part, spent) for part in parts)
     return _together([part for part in stopped if part is not None])
 

@@ -37,7 +37,7 @@ _LOSS = 0.01  # share of the noise, charged for rounding of absent numbers, abov
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `check` found; `str` for words, `to_json` for a record.
+    """The report of `check`; `str` for words, `to_json` for a record.
 
     Attributes:
       records: n, and of each array of a record its name, shape and dtype.
@@ -110,7 +110,7 @@ def _plain(x: Any) -> str:
 def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Settings,
           algorithm: types.Algorithm[Any, Any] = sgda, *,
           delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
-    """What a run will do, before it does it.
+    """Checks a run before it starts, and reports what it will do.
 
     Args:
       problem: as in `run`.
@@ -231,12 +231,12 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
 
 
 def _queries(described: Any) -> list[Any]:
-    """What each leaf releases."""
+    """The query of each leaf."""
     return [getattr(leaf, "query", leaf) for leaf in leaves(described)]
 
 
 def _noise_is_set(described: Any) -> bool:
-    """Whether every leaf has its noise."""
+    """Returns whether every leaf has its noise."""
     return all(query.noise_multiplier is not None for query in _queries(described))
 
 

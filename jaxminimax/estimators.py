@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 
 
 class _PrivateScorer(ClassifierMixin, BaseEstimator):
-    """What the estimators share: a private linear scorer by the defaults of `tables.rule`."""
+    """Base of the estimators: a private linear scorer by the defaults of `tables.rule`."""
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
@@ -259,7 +259,7 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
 
     @property
     def group_losses_(self) -> dict[str, float] | None:
-        """What `fit` released of the groups."""
+        """The groups' losses that `fit` released."""
         check_is_fitted(self)
         return self.scorer_.group_losses
 
@@ -282,7 +282,7 @@ class PrivateFairClassifier(_PrivateScorer):
     Arguments and attributes are those of `PrivateAUCClassifier`, and:
 
     Args:
-      weight: of the chi-square information between prediction and group, beside the logistic loss:
+      weight: of the chi-square information between prediction and group, with the logistic loss:
         the larger, the fairer and the less accurate; public. Each fit is one point of that front.
       kind: "parity", predictions independent of the group, or "odds", so among the records of each
         class.

@@ -1,7 +1,7 @@
-"""What the options of the command line describe: their parser, and the `Hyper` that they mean.
+"""Options of the command line: their parser, and the `Hyper` that they describe.
 
 Of an algorithm, options ask its `example` only: which class of descriptions it takes, and whether
-there are parts, or losses beside the main release.
+there are parts, or losses besides the main release.
 """
 
 import argparse
@@ -158,7 +158,7 @@ def _examples() -> str:
 
 
 def _goes_with(option: str, algorithm: Any) -> bool:
-    """Whether an algorithm has a use for an option."""
+    """Returns whether an algorithm has a use for an option."""
     if option == "parts":
         return takes(algorithm, option)
     losses = option == "laplace_noise_multiplier" and takes(algorithm, "laplace")
@@ -281,7 +281,7 @@ _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
 
 
 def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:
-    """What its class makes of `--sampling` and `--batch`."""
+    """Makes the sampling of `--sampling` and `--batch`."""
     full = args.group_sizes is not None or args.algorithm in WHOLE
     name = args.sampling or ("full" if full else "poisson")
     choice = choices()[name]
@@ -300,7 +300,7 @@ def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:
 
 
 def extra_losses(args: argparse.Namespace, laplace: float | None) -> mechanism.GroupLosses:
-    """The losses that are released beside an algorithm that has none of its own."""
+    """The losses that are released alongside an algorithm that has none of its own."""
     # the cost depends on the noise multiplier alone, not on the bound or the groups' size
     return mechanism.GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=laplace,
                                  times=args.iterations, noise=args.losses_noise)

@@ -208,12 +208,12 @@ class Asked(NamedTuple):
 
     @property
     def together(self) -> bool:
-        """Whether the charges may be read for all of the records."""
+        """Returns whether the charges may be read for all of the records."""
         return curve.together(self.mechanism, self.costs, self.people)
 
 
 def _asked(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
-    """What is asked for, checked; None if nothing was released."""
+    """Checks the request; None if nothing was released."""
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
     costs, done = charges(mechanism, neighbours), mechanism
     curve.check_people(mechanism, people)
@@ -286,7 +286,7 @@ def proven_up_to(mechanism: Description, delta: float, neighbours: str,
 
 
 def limit_in_words(proven: float | None, delta: float) -> str:
-    """What an infinite epsilon means, by what `proven_up_to` says."""
+    """Explains an infinite epsilon by `proven_up_to`."""
     if proven is None:
         return "infinite, which is no guarantee"
     if proven == 0:

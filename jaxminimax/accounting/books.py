@@ -39,7 +39,7 @@ class Books:
         self._wait = wait
 
     def exists(self) -> bool:
-        """Whether there is a file."""
+        """Returns whether there is a file."""
         return os.path.exists(self.path)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -247,7 +247,7 @@ def known_run(content: dict[str, Any], run: RunMark | None, charges: str) -> str
 
 
 class Remaining(NamedTuple):
-    """What a ledger has left.
+    """The budget that a ledger has left.
 
     Attributes:
       share: part of what it was opened with; of a plan, of its runs.

@@ -76,7 +76,7 @@ def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
 
 
 def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
-    """What the run releases of the kind of `hyper.losses`."""
+    """The run's releases of the kind of `hyper.losses`."""
     return [leaf for leaf in leaves(algorithm.mechanism(hyper))
             if type(leaf) is type(hyper.losses)]
 

@@ -63,7 +63,7 @@ def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
 
 
 def of_run(algorithm: Any, hyper: Any) -> Description:
-    """What a whole run of an algorithm does to the data.
+    """Describes a full run of an algorithm.
 
     Raises:
       TypeError: for what is no algorithm, or settings that are not its own.
@@ -106,7 +106,7 @@ def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
 
 
 def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
-    """What is composed, for each direction of the pair."""
+    """The releases that are composed, for each direction of the pair."""
     parts = [part for loss, times in cost.losses
              for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
     if cost.gaussian:
@@ -242,7 +242,7 @@ def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int)
 
 
 def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
-    """Of one direction; a bound at a smaller epsilon holds at a larger one."""
+    """Bounds of one direction; a bound at a smaller epsilon holds at a larger one."""
     order = np.argsort(epsilons)
     values = np.empty_like(epsilons)
     values[order] = np.minimum.accumulate([
@@ -293,7 +293,7 @@ def check_people(mechanism: Description, people: int) -> None:
 
 
 def together(mechanism: Description, costs: tuple[Charge, ...], people: int) -> bool:
-    """Whether the charges of a description may be read for k records."""
+    """Returns whether the charges of a description may be read for k records."""
     return (people == 1 or mechanism.supports_group_privacy()
             or not any(cost.losses for cost in costs))
 

@@ -244,7 +244,7 @@ class Ledger:
     # --- reading ---
 
     def remaining(self) -> Remaining:
-        """What is left."""
+        """The budget that is left."""
         left = self._left()
         limits = self._rule.limits
         planned = tuple(left) if isinstance(self._rule, Plan) else ()

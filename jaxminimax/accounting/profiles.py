@@ -1,4 +1,4 @@
-"""What the composed privacy loss says beyond one (epsilon, delta), for the reader of a statement.
+"""The composed privacy loss beyond one (epsilon, delta), for the reader of a statement.
 
 With P and Q the laws of everything that is released on two neighbouring data sets, and
 
@@ -96,7 +96,7 @@ class Profile:
 
     @property
     def advantage(self) -> float:
-        """Of membership inference: true less false positives, at most; total variation."""
+        """Bounds membership inference (true less false positives): total variation."""
         return self.deltas[0]
 
     def true_positives(self, rate: float) -> float:
@@ -112,7 +112,7 @@ class Profile:
         return max(map(gaussian.closest_mu, self.epsilons, self.deltas))
 
     def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
-        """What statements print of it."""
+        """The lines of it that statements print."""
         return {
             "advantage": self.advantage,
             "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
@@ -216,7 +216,7 @@ _POINTS = 33  # of the printed range
 
 def profile(mechanism: Description, spent: int | None = None, *, neighbours: str = "replace_one",
             people: int = 1, epsilons: Iterable[float] | None = None) -> Profile:
-    """What the composed privacy loss of a mechanism says at all epsilons of a range.
+    """Computes the privacy profile of a mechanism at all epsilons of a range.
 
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
@@ -291,7 +291,7 @@ def _reaches(asked: Asked, least: float) -> float | None:
 
 
 def _renyi_of(asked: Asked) -> tuple[Any, Any]:
-    """Of the alternatives together: the largest rho, and the orders that all have."""
+    """Combines the alternatives: the largest rho, and the orders that all have."""
     if not asked.together:
         return None, None
     rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]

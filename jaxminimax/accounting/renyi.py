@@ -139,7 +139,7 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
 
 
 def _laplace(z: float) -> np.ndarray:
-    """Of Laplace noise of scale z on a sensitivity of 1, in closed form."""
+    """Divergences of Laplace noise of scale z on a sensitivity of 1, in closed form."""
     a = ORDERS
     near = math.log(0.5) + np.log(2 * a / (2 * a - 1)) + (a - 1) / z
     far = np.log((a - 1) / (2 * a - 1)) - a / z

@@ -17,7 +17,7 @@ NO_GUARANTEE = "no guarantee"
 
 
 class Stated:
-    """What all statements have: a JSON record, and the two lists that they end with."""
+    """Base of all statements: a JSON record, and the two lists that they end with."""
 
     __dataclass_fields__: typing.ClassVar[dict[str, Any]]
     enforced: tuple[str, ...]
@@ -101,7 +101,7 @@ LARGE_DELTA = "Delta is too large"
 
 
 def relation_in_words(neighbours: str, people: int = 1) -> str:
-    """What neighbouring data sets differ by."""
+    """States how neighbouring data sets differ."""
     if people == 1:
         return {"replace_one": "one record is replaced by another",
                 "add_or_remove_one": "one record is present or counts as absent"}[neighbours]

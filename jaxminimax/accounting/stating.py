@@ -73,7 +73,7 @@ _FIXED_END = ("The epsilon of what was spent is for an end that was fixed before
 
 def claims(unit: str | None, people: int, lemma: bool,
            rows_each: int | None = None) -> tuple[str, ...]:
-    """What the unit of privacy rests on, and how several records of one are charged."""
+    """States what the unit of privacy rests on, and how several records of one are charged."""
     one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
     claim = _SEVERAL if people > 1 else one
     several = (_LEMMA,) if lemma else ()
@@ -81,7 +81,7 @@ def claims(unit: str | None, people: int, lemma: bool,
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
-    """What a delta that is too large leaves open."""
+    """States the risk that a large delta leaves."""
     if delta >= LARGE:
         return (f"{LARGE_DELTA}, {delta:g}: publishing all records with that probability would "
                 "meet this statement too. IT IS NO PROTECTION.",)
@@ -92,7 +92,7 @@ def large_delta(delta: float, n: int) -> tuple[str, ...]:
 
 
 def early_end(delta: float) -> tuple[str, str]:
-    """What the numbers of a run that ended early rest on."""
+    """States the assumptions of a run that ended early."""
     return ENDS, _FIXED_END.format(quote=quote_one(delta))
 
 
@@ -114,12 +114,12 @@ def describe(part: Leaf) -> str:
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """What the code guarantees of a mechanism."""
+    """Lists the guarantees of a mechanism that the code enforces."""
     return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """What the user must see to for a mechanism, besides `ASSUMED`."""
+    """Lists the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -247,7 +247,7 @@ _WIDTH = 92
 
 
 def in_plain_words(stated: Statement, profile: Profile) -> str:
-    """What is released, whom the guarantee is for, what its numbers mean, and what it rests on.
+    """Explains in plain words the releases, the unit of privacy, the numbers and the assumptions.
 
     Args:
       stated: the statement.

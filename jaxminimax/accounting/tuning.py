@@ -188,7 +188,7 @@ Describe = Callable[[float], Mechanism]
 
 
 class Target(NamedTuple):
-    """What a search must meet.
+    """The target of a search.
 
     Attributes:
       epsilon: of the whole search.
@@ -264,7 +264,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
 
 
 def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Mechanism:
-    """What one run does to the data: it trains, and releases its score."""
+    """Describes one run: it trains, and releases its score."""
     parts = (algorithm.mechanism(hyper), score)
     return Parallel(parts=parts) if apart else InSequence(parts=parts)
 

@@ -48,7 +48,7 @@ PLAIN = Problem(saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x
 
 
 def worst_case(query: Query | Resolvent) -> WorstCase:
-    """What a release reads of the worst pair.
+    """Describes how a release reads the worst pair.
 
     Raises:
       ValueError: where none is known.
@@ -66,7 +66,7 @@ def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
 
 
 def rest_of(query: Query | Resolvent) -> float:
-    """What all other records contribute in the worst pair, in clip norms."""
+    """The sum of all other records in the worst pair, in clip norms."""
     return -1.0 if worst_case(query).slots else 0.0
 
 
@@ -105,7 +105,7 @@ def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Sa
 
 
 def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
-    """As `worst_pair`, in two dimensions a player, with records of random direction and size."""
+    """Draws a pair like `worst_pair`, in two dimensions a player, of random direction and size."""
     rng = np.random.default_rng(seed)
     n = query.population
     record = int(rng.integers(getattr(query.sampling, "batch", n)))

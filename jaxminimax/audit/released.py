@@ -57,7 +57,7 @@ def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
 
 def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle, runs: int,
              problem: Problem = PROBLEM, together: int = 1024) -> np.ndarray:
-    """What runs on each of several data sets released, read off the iterates.
+    """Reads the releases of runs on each of several data sets off the iterates.
 
     Iterates move by a step times what was released; the steps are measured on a run without noise.
     Optimisers with a memory leave a mixture, on which only the attack is weaker.
@@ -228,7 +228,7 @@ _ROUNDS = 16
 
 
 def _independent(described: Any) -> bool:
-    """Whether a description's releases are sums with noise of their own each."""
+    """Returns whether a description's releases are sums with noise of their own each."""
     query = getattr(described, "query", None)
     return (isinstance(described, Repeat) and isinstance(query, Query | GroupGradients)
             and getattr(query, "bands", 1) == 1)

@@ -72,7 +72,7 @@ class Signal:
 
     @property
     def violated(self) -> bool:
-        """Whether what is charged is refuted."""
+        """Returns whether what is charged is refuted."""
         return not (self.low <= self.charged and self.read <= self.read_charged
                     and self.shared <= 0)
 
@@ -91,7 +91,7 @@ def _unsampled(described: Any) -> Any:
 
 
 def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
-    """What the accountant takes the signal for, given samples that hold the record.
+    """The signal that the accountant charges, given samples that hold the record.
 
     A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z, and
     for Gumbel noise ("gumbel") too, of the indices that it decides.
@@ -146,7 +146,7 @@ def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -
 
 
 def _nodes(steps: np.ndarray) -> np.ndarray:
-    """What a tree's nodes hold, `[runs, rounds, k]`, from how much its sums grow with each leaf.
+    """Values of a tree's nodes, `[runs, rounds, k]`, from the growth of its sums with each leaf.
 
     With leaf t = 1, 2, ... one node comes, and those at the bits of t - 1 below it go.
     """
@@ -159,7 +159,7 @@ def _nodes(steps: np.ndarray) -> np.ndarray:
 
 
 def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
-    """What correlated noise is made of, `[runs, rounds, k]`, and how far a record moves it."""
+    """The innovations of correlated noise, `[runs, rounds, k]`, and how far a record moves them."""
     if bands == 1:
         return steps
     a = coefficients(bands)
@@ -167,7 +167,7 @@ def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
 
 
 def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
-    """Whether each release of a round read the record, `[runs, rounds]` each."""
+    """Returns whether each release of a round read the record, `[runs, rounds]` each."""
     sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(seen)]
     return [size > 1e-9 * size.max() for size in sizes]
 

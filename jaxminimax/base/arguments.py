@@ -1,4 +1,4 @@
-"""What was handed over, and what is wanted: refusals of arguments of the wrong kind, in words.
+"""Checks of arguments: messages name the argument, its kind and the kind that is wanted.
 
 Kinds, dtypes and shapes are looked at, never the numbers of the data. What passes is not changed.
 """

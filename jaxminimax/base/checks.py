@@ -109,7 +109,7 @@ def takes(name: str, function: Any, *arguments: str) -> None:
 
 
 def can_take(function: Any, *arguments: str) -> bool:
-    """Whether a function can be called with so many arguments, as far as Python can tell."""
+    """Returns whether a function takes so many arguments, as far as Python can tell."""
     try:
         takes("function", function, *arguments)
     except TypeError:

@@ -192,7 +192,7 @@ def locked(what: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
     """While this holds, no other process has the lock of a file or folder.
 
     Args:
-      what: a folder, with the lock inside, or a file, with the lock beside it.
+      what: a folder, with the lock inside, or a file, with the lock next to it.
       wait: seconds to wait for another process.
 
     Raises:
@@ -236,7 +236,7 @@ def sweep(path: str | os.PathLike[str]) -> None:
 
 
 def is_at(handle: int, path: str | os.PathLike[str]) -> bool:
-    """Whether an open file or folder still has its name."""
+    """Returns whether an open file or folder still has its name."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""What a saved run was of, in a few keyed words: its rows, its problem, its optimisers.
+"""Fingerprints of a saved run, in a few keyed words: its rows, its problem, its optimisers.
 
 A run that goes on with other rows, or with the same in another order, may read a record twice where
 one reading is charged; with another operator, it repeats with other numbers what a crash made it
-forget, under the same noise. So all of it is written beside the saved state, in 128 bits each that
+forget, under the same noise. So all of it is written next to the saved state, in 128 bits each that
 only the owner of the run's key can compute: nobody else can test guesses about the data by them.
 
     rows      sum over rows i of mix(mix(i + s) ^ sum_j k_j x_ij)  mod 2^64, twice, then BLAKE2b
@@ -75,7 +75,7 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
 
 
 def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, str]:
-    """What decides how numbers are rounded: device, mesh, strategy, versions."""
+    """Fingerprint of all that decides rounding: device, mesh, strategy, versions."""
     # where arrays are made that nobody placed
     device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (
         mesh.devices.flat[0])
@@ -91,7 +91,7 @@ def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, 
 
 @functools.cache
 def _instructions() -> tuple[str, str]:
-    """What a processor can do: compilers round as its instructions do."""
+    """The instructions of a processor: compilers round as these do."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -151,7 +151,7 @@ def _shapes(data: PyTree) -> PyTree:
 
 
 def _dtype(x: Any) -> np.dtype:
-    """Of an array as a device has it."""
+    """The dtype of an array as a device has it."""
     return jnp.result_type(x.dtype.newbyteorder("=") if isinstance(x, np.ndarray) else x)
 
 
@@ -177,7 +177,7 @@ def _pieces(data: PyTree, grouped: bool) -> Iterator[tuple[int, int, np.ndarray]
 
 def _held(number: int, x: Any, first: int, population: int,
           grouped: bool) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of rows from number `first` on, of a population or of each group, without padding."""
+    """Hashes rows from number `first` on, of a population or of each group, without padding."""
     for group in range(len(x) if grouped else 1):
         rows = x[group] if grouped else x
         for at, piece in _chunks(rows, min(len(rows), population - first)):
@@ -186,7 +186,7 @@ def _held(number: int, x: Any, first: int, population: int,
 
 def _on_host(data: HostData, stretches: list[tuple[int, int]],
              counted: list[bool]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of rows that are stretches of the population: the first number, and how many; and which."""
+    """The rows on this host, as stretches of the population: first number, how many, and which."""
     begin = 0
     for (first, count), mine in zip(stretches, counted, strict=True):
         if mine:
@@ -231,7 +231,7 @@ def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _here(x: jax.Array) -> bool:
-    """Whether the host can look at an array without a copy."""
+    """Returns whether the host can look at an array without a copy."""
     return {device.platform for device in x.devices()} == {"cpu"}
 
 
@@ -288,7 +288,7 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
 
 
 def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
-    """Of a traced function: its equations, and the values of what it closes over."""
+    """Hashes a traced function: its equations, and the values of what it closes over."""
     traced = jax.make_jaxpr(function)(*arguments)
     return mark(own, plain(str(traced)).encode(), *(
         in_words(x).encode() for x in programs.constants(traced)))
@@ -296,7 +296,7 @@ def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
 
 # --- static values in words that are the same in every process: rules, functions, objects ---
 #
-# Functions are told by their code, their defaults and what they close over; a user's also by the
+# Functions count by their code, their defaults and what they close over; a user's also by the
 # globals that they read, for a rule that is changed there is another rule; objects by what they
 # hold.
 
@@ -360,9 +360,9 @@ def _spelled(x: Any, seen: set[int]) -> str:
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """What a user's function reads of its module, by name; other libraries have versions.
+    """The globals that a user's function reads, by name; other libraries have versions.
 
-    Of modules that it reads, what is told are their names: keep rules, and their numbers, in the
+    Of modules that it reads, only their names count: keep rules, and their numbers, in the
     module that uses them.
     """
     if (function.__module__ or "").split(".")[0] in _LIBRARIES:

@@ -52,7 +52,7 @@ class Run(_Ended[StateT]):
 
 
 def nothing(state: Any) -> tuple[()]:
-    """What is kept of a round unless somebody asks for more."""
+    """The default observation of a round: nothing."""
     return ()
 
 
@@ -164,7 +164,7 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
 
 
 def possible() -> bool:
-    """Whether tqdm is installed."""
+    """Returns whether tqdm is installed."""
     return importlib.util.find_spec("tqdm") is not None
 
 

@@ -45,7 +45,7 @@ class Words(NamedTuple):
 
 
 def is_words(x: Any) -> bool:
-    """Whether `x` is a leaf of a tree of integers."""
+    """Returns whether `x` is a leaf of a tree of integers."""
     return isinstance(x, Words)
 
 

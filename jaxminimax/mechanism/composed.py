@@ -30,7 +30,7 @@ def as_description(mechanism: Any) -> Description:
 
 
 class _Several(Description):
-    """What `Sequence` and `Parallel` share."""
+    """Base of `Sequence` and `Parallel`."""
 
     parts: tuple[Any, ...]
     in_turn: bool
@@ -65,7 +65,7 @@ class _Several(Description):
         return tuple(map(as_description, self.parts))
 
     def releases(self) -> int:
-        """Of all parts."""
+        """The sum over all parts."""
         return sum(part.releases() for part in self._listed)
 
     def truncated(self, spent: int) -> Description | None:
@@ -180,7 +180,7 @@ class Parallel(_Several):
         return tuple(c for part in self._listed for c in part.charges(neighbours))
 
     def supports_group_privacy(self) -> bool:
-        """Of several parts no: one person's records may be in more than one."""
+        """False for several parts: one person's records may be in more than one."""
         return len(self._listed) == 1 and self._listed[0].supports_group_privacy()
 
     def records(self) -> int:
@@ -240,7 +240,7 @@ def leaves(mechanism: Any) -> list[Leaf]:
 
 
 def is_exact(mechanism: Any) -> bool:
-    """Whether a mechanism's noise is made of integers and added without rounding.
+    """Returns whether a mechanism's noise is made of integers and added without rounding.
 
     Examples:
         >>> jmm.mechanism.is_exact(jmm.mechanism.TreeSums(clip=1.0, leaves=8))

@@ -218,7 +218,7 @@ def exactly_some(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Arra
 
 
 def arrangement(key: jax.Array, size: int, population: int) -> tuple[jax.Array, jax.Array | bool]:
-    """That many distinct rows, all arrangements as likely, int32 `[m]`; and whether there are."""
+    """Draws distinct rows, all arrangements as likely, int32 `[m]`; and whether there are m."""
     room = room_for(size, population)
     rows, new, _ = rows_of_slots(key, room, population)
     if room.shuffled:
@@ -229,7 +229,7 @@ def arrangement(key: jax.Array, size: int, population: int) -> tuple[jax.Array, 
 
 
 def running_sums(x: jax.Array) -> jax.Array:
-    """Of the numbers up to and including each, `[c]`."""
+    """Running sums, each number included, `[c]`."""
     return jax.lax.associative_scan(jnp.add, x)
 
 

@@ -25,7 +25,7 @@ r_k = a_k / 2^17 with integers a_k. For U_t uniform on {0, ..., 2^17 - 1}, fresh
 
     X_t = zeta_t + f_t,     f_t = floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
 
-is computed without rounding, and I_t + X_t is released, beside U. X determines zeta, one after the
+is computed without rounding, and I_t + X_t is released, with U. X determines zeta, one after the
 other. So given the data and what was released before, f_t is known, and the release is
 floor((I_t + f_t) + 2^L G_t): the floor of a real Gaussian mechanism on integers. For equal releases
 on neighbours, let v_t be by how much zeta_t differs, D_t = I_t - I'_t. Then
@@ -190,7 +190,7 @@ def check_bands(bands: int, releases: int, parameters: int) -> None:
 
 def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands: int,
                    parameters: int, apart: int) -> Charge:
-    """Of clipped sums whose noise is correlated, a record being in every `apart`-th.
+    """The cost of clipped sums of correlated noise, a record being in every `apart`-th.
 
     Args:
       z: noise over clip norm, players combined.
@@ -326,7 +326,7 @@ class CorrelatedSums(Once):
         description.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
-        """That of a sum, and what rounding the noise's combinations may move."""
+        """The multiplier of a sum, less what rounding the noise's combinations may move."""
         return charged_correlated(self.multiplier(), super().effective_noise_multiplier(neighbours),
                                   self.leaves, self.bands, self.parameters)
 

@@ -123,7 +123,7 @@ class GroupGradients(OneRelease):
                 or len(self.charges(repeat, costs.REPLACE_ONE)) == 1)
 
     def records(self) -> int:
-        """Of all groups."""
+        """The sum over all groups."""
         return sum(self.sizes)
 
     def words(self, repeat: Repeat) -> Words:
@@ -142,7 +142,7 @@ class GroupGradients(OneRelease):
 
 
 def in_group(query: GroupGradients, size: int) -> Query:
-    """What a release does to the data of a group of `size` records, as if it were all the data.
+    """Describes a release on a group of `size` records, as if it were all the data.
 
     With `groups="all"` and the size of all groups together, what it does to all records.
 
@@ -215,7 +215,7 @@ class GroupLosses(Leaf):
 
     @property
     def gaussian(self) -> bool:
-        """Whether the noise is Gaussian."""
+        """Returns whether the noise is Gaussian."""
         return self.noise == "gaussian"
 
     def check(self) -> None:

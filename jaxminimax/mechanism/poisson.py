@@ -124,7 +124,7 @@ class Poisson(Sampling):
         return _seldom(float(self.rate), int(population), self.capacity)
 
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """As a Poisson-subsampled Gaussian mechanism of the realised rate."""
+        """Charges a Poisson-subsampled Gaussian mechanism of the realised rate."""
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
         # samples whose shard takes a second pass, without the record, are charged in full, and so
@@ -166,7 +166,7 @@ class Poisson(Sampling):
                         lambda size, largest: largest, one)
 
     def spread(self) -> float | None:
-        """Of draws that are independent from release to release, but for the part `drawn_less`."""
+        """The spread of draws that are independent between releases, but for `drawn_less`."""
         return 1 - concrete(self.rate)
 
     def worst_case(self, population: int) -> WorstCase:
@@ -284,5 +284,5 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
 
 
 def _fits(size: jax.Array, new: jax.Array, most: int) -> jax.Array:
-    """Whether there are slots for a sample of that size, bool `[]`."""
+    """Returns whether there are slots for a sample of that size, bool `[]`."""
     return size <= jnp.minimum(most, jnp.sum(new, dtype=jnp.int32))

@@ -177,7 +177,7 @@ class Resolvent(OneRelease):
             (*(sentences.CLIPPED,) * clipped, sentences.CERTIFIED), self._assumed())
 
     def _assumed(self) -> tuple[str, ...]:
-        """What monotonicity and sensitivity follow from."""
+        """The assumptions that monotonicity and sensitivity follow from."""
         bound, lipschitz, diameter = map(concrete, (self.bound, self.lipschitz, self.diameter))
         common = (f"Every record's operator, with the public terms, is {lipschitz:g}-Lipschitz "
                   "on the feasible set, whatever the record contains.",
@@ -197,7 +197,7 @@ class Resolvent(OneRelease):
                 *common)
 
     def _full_samples(self) -> bool:
-        """Whether every sample has as many records as the batch size says."""
+        """Returns whether every sample has as many records as the batch size says."""
         return isinstance(self.sampling, Full | Disjoint | FixedSize)
 
 
@@ -241,7 +241,7 @@ def split(query: Resolvent) -> tuple[Any, Any]:
 
 
 def rounding(query: Resolvent, size: Any) -> Any:
-    """What a certificate's residual may miss: rounding of the point and of the mean, in float64.
+    """Bounds a certificate's error in the residual: rounding of point and mean, in float64.
 
     A point of norm |v| is rounded by eps |v|, which the residual, computed from it, cannot see.
 

@@ -34,7 +34,7 @@ _ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATE
 
 
 class Words(NamedTuple):
-    """What statements say of a leaf.
+    """The sentences of statements on a leaf.
 
     Attributes:
       summary: what is released, one sentence.
@@ -58,7 +58,7 @@ def imperfections(cost: Charge) -> str:
 
 
 def in_order(lines: Iterable[str]) -> tuple[str, ...]:
-    """What the code enforces, each sentence once: those above in their order, then all others."""
+    """Sorts sentences, each once: those above in their order, then all others."""
     rank = {sentence: number for number, sentence in enumerate(_ORDER)}
     return tuple(sorted(dict.fromkeys(lines), key=lambda x: rank.get(x, len(rank))))
 

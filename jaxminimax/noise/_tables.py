@@ -46,7 +46,7 @@ FILE = pathlib.Path(__file__).parent / "tables.npz"
 
 
 class Tables(NamedTuple):
-    """What `FILE` holds; rows are cells, by octave from u = 1 down, then by u upwards.
+    """The tables of `FILE`; rows are cells, by octave from u = 1 down, then by u upwards.
 
     Attributes:
       base: int32 `[13 * 256]`, by m upwards, where u = m / 2^31.

@@ -81,7 +81,7 @@ class Reader:
 
     @property
     def leaves(self) -> list[jax.ShapeDtypeStruct]:
-        """Of a record."""
+        """The leaves of a record."""
         return jax.tree.leaves(self.record)
 
     def _read(self, numbers: list[int]) -> list[PyTree]:
@@ -226,7 +226,7 @@ class HostData:
 
     @property
     def record_bytes(self) -> int:
-        """What one record takes."""
+        """The bytes of one record."""
         return sum(x.dtype.itemsize * int(np.prod(x.shape)) for x in jax.tree.leaves(self.record))
 
     def take(self, numbers: np.ndarray) -> PyTree:
@@ -246,7 +246,7 @@ class HostData:
                 mapped.madvise(mmap.MADV_RANDOM if begin else mmap.MADV_NORMAL)
 
     def leaf(self, number: int, numbers: np.ndarray) -> np.ndarray:
-        """As `take`, of one leaf of the records; other arrays are not read."""
+        """Takes rows of one leaf of the records; other arrays are not read."""
         for x in self.held:
             width = len(x.leaves) if isinstance(x, Reader) else 1
             if number < width:

@@ -107,7 +107,7 @@ class HostShards:
 
     def gather(self, query: Query, rows: np.ndarray,
                valid: np.ndarray | None) -> tuple[np.ndarray, PyTree]:
-        """What each shard reads in k releases, and the rows of this process's shards.
+        """Gathers the row numbers of each shard in k releases, and the rows of own shards.
 
         Args:
           query: how the samples were drawn.
@@ -143,7 +143,7 @@ class HostShards:
         return taken, jax.tree.map(spread, read)
 
     def window(self, sent: Sent, rows: PyTree, first: int, described: tuple[Any, ...]) -> Window:
-        """What `gather` found, on the devices of the mesh."""
+        """Puts the result of `gather` on the devices of the mesh."""
         where = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
         place = {shard: k for k, shard in enumerate(self.own_shards())}
 

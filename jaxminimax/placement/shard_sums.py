@@ -132,7 +132,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
       rounding: of the sums.
       key: for the slots of the shards' rows.
       attach: `(examples, numbers of their rows, of_rows) -> examples`, what is computed of a row's
-        number beside the record; None: nothing.
+        number next to the record; None: nothing.
       of_rows: arrays that `attach` gets, the same for all rows.
       spent: the number of the release, for rows that were sent ahead.
       marked: what its sample is marked with, for these; see `host_data.mark`.
@@ -244,7 +244,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
 
 def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks: jax.Array,
           fits: jax.Array, inside: jax.Array) -> jax.Array:
-    """What a shard knows of whether it was sent its part of the release's sample, uint32 `[5]`.
+    """Marks by which a shard checks that it was sent its part of the sample, uint32 `[5]`.
 
     The mark of its rows, whether something is wrong with them, and, of the first shard, the mark
     that came with the sample: all shards' are added up, see `_is_sample`.
@@ -266,7 +266,7 @@ def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks
 
 
 def _is_sample(marks: jax.Array) -> jax.Array:
-    """Whether what all shards were sent is one sample, that of the release; the same for all."""
+    """Returns whether all shards were sent one sample, that of the release; the same for all."""
     marks = jax.lax.psum(marks.astype(jnp.int32), AXIS)  # whole numbers mod 2^32
     return (marks[2] == 0) & jnp.all(marks[:2] + 1 == marks[3:])
 

@@ -1,4 +1,4 @@
-"""Data on the devices of a mesh, and the state of a run beside them.
+"""Data on the devices of a mesh, and the state of a run with them.
 
 Rows are spread over the axis "data" of a mesh in their order, m = ceil(n / S) to each of S shards;
 what pads the last ones is no record and never counts. Of records in groups, `[p, n_max]`, every
@@ -281,7 +281,7 @@ def arrays(data: PyTree) -> PyTree:
 
 
 def is_spread(data: PyTree) -> TypeGuard[Sharded | Window]:
-    """Whether data lie on a mesh, all or those that were sent ahead."""
+    """Returns whether data lie on a mesh, all or those that were sent ahead."""
     return isinstance(data, Sharded | Window) and data.mesh is not None
 
 

@@ -88,7 +88,7 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
 
     One release of the mean of a one-hot row minus 1 / count, whose norm is (1 - 1 / count)^(1/2),
     the clip norm: no smaller ball holds the rows. Replacing a record moves the mean by
-    sqrt(2) / n, and twice the clip norm, at least as much, is charged. Beside a run, with
+    sqrt(2) / n, and twice the clip norm, at least as much, is charged. Alongside a run, with
     `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
 
         mechanism = Repeat(query=Query(clip=Saddle((1 - 1 / 2)**0.5, None), population=n,

@@ -179,7 +179,7 @@ def _per_person(problem: Any, total: bool) -> Any:
         return jax.tree.map(leaf, values)
 
     def each(person: People, key: tuple[jax.Array, ...]) -> list[jax.Array]:
-        """Of a problem that draws: a key for each row of the person."""
+        """Draws a key for each row of the person."""
         return [jax.random.split(k, person.most) for k in key]
 
     if isinstance(problem, GroupProblem):
@@ -189,7 +189,7 @@ def _per_person(problem: Any, total: bool) -> Any:
         of_row = problem.loss
 
         def group_loss(w: PyTree, person: People, *key: jax.Array) -> jax.Array:
-            of_rows = jax.vmap(lambda row, *key: of_row(w, row, *key))
+            of_rows: Any = jax.vmap(lambda row, *key: of_row(w, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
         return problem._replace(loss=group_loss, operator=SaddleOperator(
@@ -199,13 +199,13 @@ def _per_person(problem: Any, total: bool) -> Any:
         loss = operator.loss
 
         def person_loss(w: PyTree, v: PyTree, person: People, *key: jax.Array) -> jax.Array:
-            of_rows = jax.vmap(lambda row, *key: loss(w, v, row, *key))
+            of_rows: Any = jax.vmap(lambda row, *key: loss(w, v, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
         result: Any = dataclasses.replace(operator, loss=person_loss)
     else:
         def person_operator(z: Saddle, person: People, *key: jax.Array) -> Saddle:
-            of_rows = jax.vmap(lambda row, *key: operator(z, row, *key))
+            of_rows: Any = jax.vmap(lambda row, *key: operator(z, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
         result = with_strategy(person_operator, getattr(operator, "strategy", "auto"),

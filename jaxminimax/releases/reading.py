@@ -159,7 +159,7 @@ def _check_narrow(mechanism: Repeat, instead: str) -> None:
 
 
 def _words_sent(opened: Opened) -> jax.Array:
-    """What the sample of a release was marked with, when its rows were sent ahead.
+    """The words that marked the sample of a release when its rows were sent ahead.
 
     Raises:
       ValueError: while tracing, for samples of another description.

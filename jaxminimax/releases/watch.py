@@ -95,7 +95,7 @@ def _note(numbers: list[Numbered], kind: int, place: int, limit: int, spent: Any
 
 
 def _program() -> Any:
-    """What JAX traces at the moment."""
+    """The program that JAX traces at the moment."""
     from jax.extend.core import get_opaque_trace_state  # 0.2 s, for those who trace
 
     return get_opaque_trace_state()
@@ -159,14 +159,14 @@ def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two numbers of releases are known to be equal."""
+    """Returns whether two numbers of releases are known to be equal."""
     if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
         return one is other
     return bool(np.array_equal(one, other))
 
 
 def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
-    """Whether a description is the one that is charged.
+    """Returns whether a description is the one that is charged.
 
     `charged` and `again` are from two calls of `mechanism(hyper)`. If both hold one traced number
     as the same object, `mechanism` passes it on, and `one` must hold that object too. A number that

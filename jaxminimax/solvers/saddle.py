@@ -310,7 +310,7 @@ def near_linear(key: jax.Array, problem: Regularised, residual: jax.Array) -> Py
 
 def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
                 needed: Callable[[Any], jax.Array]) -> jax.Array:
-    """Whether no certificate can fail, for any data: a function of public numbers alone.
+    """Returns whether no certificate can fail, for any data: a function of public numbers alone.
 
     The host has checked the same, but not descriptions that were traced. It aims at half of the
     accuracy; numbers may have been rounded since, so a twentieth more counts as half.

@@ -167,17 +167,17 @@ class Charged:
 
     @property
     def width(self) -> int:
-        """As of the `Number` that it becomes."""
+        """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).width
 
     @property
     def length(self) -> float:
-        """As of the `Number` that it becomes."""
+        """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).length
 
     @property
     def squares(self) -> tuple[bool, ...]:
-        """As of the `Number` that it becomes."""
+        """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).squares
 
     def encode(self, cells: Any) -> np.ndarray:

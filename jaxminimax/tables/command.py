@@ -108,7 +108,7 @@ def _categorical(word: str) -> tuple[str, Column]:
 
 
 def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
-    """What must be told of a table of which nothing is."""
+    """Explains which options a table needs that declares nothing."""
     named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
     left = [name for name in names if name not in named]
     doubts = {name: why for name in left if (why := doubt(name)) is not None}
@@ -128,7 +128,7 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
 
 
 def _price(args: argparse.Namespace, rows: int) -> str:
-    """What charged ranges cost."""
+    """The price of charged ranges."""
     one = Schema({"x": Charged()}, "y", "1")
     try:
         (described,) = statistics.ranges_query(rows, one, args.epsilon, args.delta)
@@ -153,7 +153,7 @@ def doubt(name: str) -> str | None:
 
 
 def doubts(schema: Schema, rows: int) -> list[str]:
-    """What is to be noted about the columns of a schema, from the schema alone."""
+    """Notes on the columns of a schema, from the schema alone."""
     notes = [f"{name}: {why}." for name in schema.columns if (why := doubt(name)) is not None]
     for name, kind in schema.columns.items():
         if isinstance(kind, Category) and kind.width * _MANY > rows:
@@ -163,7 +163,7 @@ def doubts(schema: Schema, rows: int) -> list[str]:
 
 
 def rare_label(scorer: Any) -> list[str]:
-    """What the released share of positives shows of the label; already paid for."""
+    """A note on a rare label, from the released share of positives; already paid for."""
     rare = scorer.moments.prior
     if 0.02 < rare < 0.98:
         return []
@@ -174,7 +174,7 @@ def rare_label(scorer: Any) -> list[str]:
 
 
 def constant(scorer: Any) -> list[str]:
-    """What the released means show of numbers that are all but constant; already paid for."""
+    """A note on nearly constant numbers, from the released means; already paid for."""
     if scorer.floor is None:
         return []
     spread = scorer.moments.second - scorer.moments.mean**2
@@ -247,7 +247,7 @@ def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
-    """What `train` does while no other process writes to the folder."""
+    """The body of `train`, while no other process writes to the folder."""
     frame = files.read(args.table)
     schema = schema_of(args, list(frame.columns), len(frame))
     test = None
@@ -308,7 +308,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
 
 
 def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: int) -> list[str]:
-    """What is printed without --json."""
+    """The lines that are printed without --json."""
     lines = [str(scorer.statement)]
     if scorer.group_losses is not None:
         each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())

@@ -174,7 +174,7 @@ def trade_off(curve: Profile) -> str:
 
 
 def deltas(curve: Profile, epsilon: float, delta: float) -> str:
-    """What each epsilon leaves uncovered, and the pair that was asked for."""
+    """Draws the delta of each epsilon, and the pair that was asked for."""
     def draw(axes: Any) -> None:
         axes.semilogy(*zip(*((e, d) for e, d in zip(curve.epsilons, curve.deltas, strict=True)
                              if d > 0), strict=True))

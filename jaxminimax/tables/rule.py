@@ -104,7 +104,7 @@ class Defaults:
         return sgda if self.method == "average" else balanced_groups
 
     def extra(self) -> tuple[Mechanism, ...]:
-        """What is released alongside the run."""
+        """The releases that are charged with the run."""
         return (*self.alongside, self.moments, *(() if self.losses is None else (self.losses,)))
 
     def mechanism(self) -> Mechanism:
@@ -137,7 +137,7 @@ class Defaults:
         return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *self.notes()))
 
     def notes(self) -> tuple[str, ...]:
-        """What to think of before relying on it: too few data, a delta near 1/n."""
+        """Notes before relying on it: too few data, a delta near 1/n."""
         notes = [] if self.strength >= FEW else [
             f"The data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
             f"{FEW:.0f}: expect little of the score, or ask for a larger epsilon."]
@@ -149,7 +149,7 @@ class Defaults:
         return tuple(notes)
 
     def of_groups(self) -> str:
-        """What is done for groups, in words."""
+        """The treatment of groups, in words."""
         if self.method == "balanced":
             return " Every group has the same weight."
         if self.method == "minimax":

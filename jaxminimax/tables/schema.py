@@ -1,4 +1,4 @@
-"""What is public about a table: its columns with their ranges or values, label, owner, groups."""
+"""The public schema of a table: its columns with their ranges or values, label, owner, groups."""
 
 import dataclasses
 from collections.abc import Mapping

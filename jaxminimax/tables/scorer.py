@@ -29,7 +29,7 @@ MODEL = "model.json"  # of a folder that the command writes
 
 
 def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """Of the mean logistic loss over a person's rows: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
+    """Gradient of a person's mean logistic loss: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
     x, y, weight = record
     return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
 

@@ -1,4 +1,4 @@
-"""What is released of a table before training: ranges that nobody declared, means, second moments.
+"""Statistics of a table released before training: undeclared ranges, means, second moments.
 
 **Ranges.** One release of all columns' histograms over fixed cells: eight to a decade from 10^-2
 to 10^6 on either side of 0, one around 0, one beyond either end, one for what is missing. A record
@@ -183,7 +183,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """What `to_json` made `record` of."""
+        """Reads the moments that `to_json` wrote as `record`."""
         return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
 
 
@@ -194,7 +194,7 @@ def psi_length(schema: Schema | None) -> float:
 
 
 def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
-    """What is subtracted of each feature in psi, and whether its square is another number."""
+    """The centre of each feature in psi, and whether its square is another number."""
     shift = np.concatenate([
         np.full(c.width, 0.0) if isinstance(c, Category) else np.where(c.squares, 0.0, 0.5)
         for c in schema.columns.values()])

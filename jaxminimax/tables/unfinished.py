@@ -129,7 +129,7 @@ class Unfinished:
                 self._refuse_as("was replaced by another folder before anything was released")
 
     def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
-        """What `make` releases, as plain numbers and lists; of a run that goes on, what it had.
+        """The release of `make`, as plain numbers and lists; a resumed run has its saved one.
 
         Args:
           name: of the release.
@@ -144,7 +144,7 @@ class Unfinished:
         return result
 
     def driver(self, size: float, rounds: int) -> dict[str, Any]:
-        """What `fit` is told, to save its state in the folder; nothing for a run that is short.
+        """The arguments of `fit` that save its state in the folder; none for a short run.
 
         Args:
           size: numbers that a round reads.
@@ -156,7 +156,7 @@ class Unfinished:
         return {"checkpoint": self._folder / _ROUNDS, "every": max(1, rounds // _SAVES)}
 
     def _exists(self, name: str) -> bool:
-        """Whether the run had a file or folder before; any other one is not its own."""
+        """Returns whether the run had a file or folder before; any other one is not its own."""
         assert self._folder is not None
         exists = (self._folder / name).exists()
         if exists and not self.going_on:

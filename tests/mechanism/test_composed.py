@@ -118,8 +118,8 @@ def test_the_difference_of_two_parts_has_the_noise_of_both(several):
                           for part in parts])
 
     runs = 2000
-    found = np.asarray(jax.lax.map(both, jax.random.split(KEY, runs)), np.float64) * N
-    difference = (found[:, 0] - found[:, 1]).ravel()
+    actual = np.asarray(jax.lax.map(both, jax.random.split(KEY, runs)), np.float64) * N
+    difference = (actual[:, 0] - actual[:, 1]).ravel()
     variance = 4.0**2 + (2 * 3.0)**2
     low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], difference.size)
     assert low <= np.sum(difference**2) / variance <= high

@@ -79,10 +79,10 @@ def paths(key: jax.Array, algorithm: Any, hyper: Any, runs: int) -> list[Saddle]
 
     keys = jax.random.split(key, (2, -(-runs // 500), 500))
     pair = worst_pair(hyper.query.sampling)
-    found = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], pair)))
-             for i in range(2)]
+    result = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], pair)))
+              for i in range(2)]
     return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:runs].astype(np.float64), x)
-            for x in found]
+            for x in result]
 
 
 def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
@@ -150,7 +150,7 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
         hyper, query=dataclasses.replace(hyper.query, sizes=(n, n)),
         losses=dataclasses.replace(hyper.losses, sizes=(n, n)))
     few = jax.tree.map(lambda x: x[:, :, :n], data)
-    found, after_index = {}, int(algorithm is jmm.active_groups)
+    result, after_index = {}, int(algorithm is jmm.active_groups)
     if algorithm is jmm.balanced_groups:  # weights that move for sure, far from balanced ones
         equal = dataclasses.replace(hyper, losses=dataclasses.replace(
             hyper.losses, noise_multiplier=0.0))
@@ -158,20 +158,20 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
         if only in (None, "gradients"):
             how["mechanism"] = made.parts[0]
     if only in (None, "gradients"):
-        found["gradients"] = auditor.signal(key, algorithm, equal, start, few, PROBLEM,
-                                            observe=lambda _, released: released[after_index],
-                                            **how)
+        result["gradients"] = auditor.signal(key, algorithm, equal, start, few, PROBLEM,
+                                             observe=lambda _, released: released[after_index],
+                                             **how)
         how["mechanism"] = made
     if algorithm is jmm.active_groups and only in (None, "largest loss"):
-        found["largest loss"] = largest_loss(key, hyper, made, runs=10 * runs,
-                                             confidence=confidence)
+        result["largest loss"] = largest_loss(key, hyper, made, runs=10 * runs,
+                                              confidence=confidence)
     if algorithm is not jmm.active_groups and only in (None, "losses"):
         law = "gaussian" if hyper.losses.gaussian else "laplace"
         how["mechanism"] = made.parts[1]
-        found["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law=law,
-                                         observe=lambda state, released: released[1] if
-                                         algorithm is jmm.group_sgd else state.losses, **how)
-    return found
+        result["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law=law,
+                                          observe=lambda state, released: released[1] if
+                                          algorithm is jmm.group_sgd else state.losses, **how)
+    return result
 
 
 def largest_loss(key: jax.Array, hyper: Any, mechanism: Any, *, runs: int,
@@ -213,7 +213,7 @@ def audit(key: jax.Array, algorithm: Any, hyper: Any, delta: float, *, runs: int
     # noise that rounds or players share shows in a statistic of its own
     one["linear"], two["linear"] = linear(seen[0], seen[1], runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
-    found = signals(key, algorithm, hyper, runs=min(runs, _MEASURED), confidence=confidence)
-    worst = max(found.values(), key=lambda signal: (signal.violated, signal.low / signal.charged))
+    result = signals(key, algorithm, hyper, runs=min(runs, _MEASURED), confidence=confidence)
+    worst = max(result.values(), key=lambda signal: (signal.violated, signal.low / signal.charged))
     return auditor.Audit(value, claimed, delta, confidence, "replace_one", "worst", name, runs,
                          hits, trials, worst)

@@ -293,10 +293,10 @@ def signal(key: jax.Array, attack: Attack, hyper: Any, *, runs: int, mechanism: 
     """
     if attack.measured is _in_one_round:  # so that noise hardly decides which group is drawn
         hyper = dataclasses.replace(hyper, weight_step=1e-3 * WEIGHT_STEP)
-    found = auditor.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
-                           attack.added, runs)
+    result = auditor.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
+                            attack.added, runs)
     made = attack.algorithm.mechanism(hyper) if mechanism is None else mechanism
-    return attack.measured(found, made, **how)
+    return attack.measured(result, made, **how)
 
 
 def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int,
@@ -329,6 +329,6 @@ def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int
     one["linear"], two["linear"] = linear(paths[0], paths[1], runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
     claimed = jmm.epsilon(attack.algorithm.mechanism(hyper), delta)
-    found = signal(key, attack, hyper, runs=min(runs, _MEASURED), confidence=confidence)
+    result = signal(key, attack, hyper, runs=min(runs, _MEASURED), confidence=confidence)
     return auditor.Audit(value, claimed, delta, confidence, "replace_one", "worst", name, runs,
-                         hits, trials, found)
+                         hits, trials, result)

@@ -218,9 +218,9 @@ def attack(seed: int, kind: str, names: str, route: str, folder: pathlib.Path) -
 def worst(count: int, folder: pathlib.Path, names: tuple[str, ...] = tuple(NAMES),
           kinds: tuple[str, ...] = tuple(SCHEMAS)) -> dict[str, float]:
     """The largest ratio of each kind of release over `count` tables of all kinds and names."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for k in range(count):
         for one in attack(k, kinds[k % len(kinds)], names[k % len(names)],
                           ROUTES[k // len(kinds) % len(ROUTES)], folder):
-            found[one.name] = max(found.get(one.name, 0.0), one.ratio)
-    return found
+            result[one.name] = max(result.get(one.name, 0.0), one.ratio)
+    return result

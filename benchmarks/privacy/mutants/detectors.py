@@ -273,8 +273,8 @@ def drawn(groups: bool = False) -> Finding:
         def releases(key: jax.Array) -> jax.Array:
             return 2 * sums.release(key, made, jnp.int32(0), alone, Saddle(w, ()), record).w
 
-    found = np.asarray(jax.jit(jax.vmap(releases))(jax.random.split(KEY, runs)), np.float64)
-    away = np.abs(found.reshape(runs, -1).var(0) / 2 - 1)
+    result = np.asarray(jax.jit(jax.vmap(releases))(jax.random.split(KEY, runs)), np.float64)
+    away = np.abs(result.reshape(runs, -1).var(0) / 2 - 1)
     return Finding(float(away.max()), 6 * math.sqrt(2 / runs))
 
 
@@ -327,7 +327,7 @@ def slices() -> Finding:
     x = jnp.full((20, 3), 50.0)
     total = clipping.clipped_sum(lambda z, x: Saddle(x, None), Saddle(1.0, None),
                                  strategy="microbatch", microbatch=16)
-    sums = jax.vmap(lambda mask: total(Saddle(jnp.zeros(3), ()), x, mask).w)
+    sums: Any = jax.vmap(lambda mask: total(Saddle(jnp.zeros(3), ()), x, mask).w)
     without = sums(~jnp.eye(20, dtype=bool))
     moved = jnp.linalg.norm(sums(jnp.ones((1, 20), bool)) - without, axis=1)
     return Finding(float(jnp.max(moved)), 1.0 + 1e-5)
@@ -397,9 +397,9 @@ def law() -> Finding:
     hyper = hyper_of(sgda, 2, query(FULL))
     data = worst_pair(hyper.query, "replace_one")
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
-    found = auditor.rounds(KEY, sgda, hyper, start, data, PLAIN, first_release,
-                           RUNS)
-    x = np.ravel(found.noise / found.noise.std(0))
+    result = auditor.rounds(KEY, sgda, hyper, start, data, PLAIN, first_release,
+                            RUNS)
+    x = np.ravel(result.noise / result.noise.std(0))
     return Finding(float(stats.kstest(x, "norm").statistic) * math.sqrt(x.size), 2.5)
 
 

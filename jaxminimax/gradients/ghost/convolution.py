@@ -38,7 +38,7 @@ _SLICES = 64  # pixels of a window, above which patches come from a convolution
 
 
 def understood(how: dict[str, Any]) -> bool:
-    """Whether the parameters of a convolution are those of one without groups."""
+    """Returns whether the parameters of a convolution are those of one without groups."""
     return bool(how["feature_group_count"] == 1 and how["batch_group_count"] == 1)
 
 
@@ -69,7 +69,7 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.Array:
-    """What each output pixel reads, `[n, *out, *window, features]`, the last axes flat.
+    """The patch of each output pixel, `[n, *out, *window, features]`, the last axes flat.
 
     Args:
       how: parameters of the convolution.

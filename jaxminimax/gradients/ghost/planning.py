@@ -38,14 +38,14 @@ class Plan(NamedTuple):
 
     @property
     def gains(self) -> bool:
-        """Whether a large gradient is kept as less than a matrix, or a convolution is unrolled."""
+        """True if a large gradient is kept as less than a matrix, or a convolution is unrolled."""
         large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
         return self.convolves or any(
             t.kind not in ("matrix", "function") for t in large for use in t.uses)
 
     @property
     def convolves(self) -> bool:
-        """Whether a large convolution is unrolled: its gradients one by one are slow."""
+        """Returns whether a large convolution is unrolled: its gradients one by one are slow."""
         return any(use.kind == "convolution" for t in self.treatments
                    if t is not None and math.prod(t.shape) >= _LARGE for use in t.uses)
 
@@ -123,7 +123,7 @@ class Plan(NamedTuple):
         return self.by_player(every)
 
     def by_player(self, leaves: Sequence[Any]) -> Saddle:
-        """What belongs to the leaves of w, and what to those of v."""
+        """Splits values into those of the leaves of w and those of v."""
         return Saddle(leaves[: self.leaves.w], leaves[self.leaves.w:])
 
     def __str__(self) -> str:
