@@ -58,7 +58,7 @@ class Facts(NamedTuple):
     releases: int
     reads: int
     numbers: int
-    near: int = 0
+    near: int
     length: float = 1.0
     repeats: bool = False
     records: int = 0

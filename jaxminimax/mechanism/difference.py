@@ -74,6 +74,7 @@ class Difference(OneRelease):
         True
     """
 
+    sum_of_sample = True
     lipschitz: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
     sampling: Sampling = Full()

@@ -249,7 +249,7 @@ class GroupLosses(Leaf):
         """A record moves one number of a release; losses are rounded one by one in any noise."""
         # losses are in [0, B], so one mean moves by B / n_i, the unit, and not by twice as much
         return Facts(SENSITIVITY if self.gaussian else LOSS_BOUND, self.times, self.times,
-                     numbers=self.times, repeats=True, records=sum(self.sizes),
+                     numbers=self.times, near=0, repeats=True, records=sum(self.sizes),
                      noise=self.noise_multiplier, exact=self.exact, rounded=LOSS_BOUND)
 
     def words(self) -> Words:
@@ -327,7 +327,7 @@ class Selection(Leaf):
 
     def facts(self) -> Facts:
         """A record moves one score, an integer."""
-        return Facts(SCORE, self.times, self.times, numbers=0, repeats=True,
+        return Facts(SCORE, self.times, self.times, numbers=0, near=0, repeats=True,
                      records=sum(self.sizes), noise=self.noise_multiplier,
                      how=("An index of the law of the largest score, drawn from integers",
                           "rounding of scores"), exact=True)
@@ -378,7 +378,7 @@ class RecordLosses(Once):
     def facts(self) -> Facts:
         """A record is in one release, and moves one number."""
         # whichever release reads it, the others have one law on both data sets
-        return Facts(LOSS_BOUND, self.times, 1, numbers=1, noise=self.noise_multiplier,
+        return Facts(LOSS_BOUND, self.times, 1, numbers=1, near=0, noise=self.noise_multiplier,
                      exact=self.exact)
 
     def words(self) -> Words:

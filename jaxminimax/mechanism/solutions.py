@@ -52,7 +52,8 @@ class Solution(Once):
 
     def facts(self) -> Facts:
         """One Gaussian; the caller adds the noise."""
-        return Facts(SENSITIVITY, 1, 1, numbers=0, noise=self.noise_multiplier, exact=None)
+        return Facts(SENSITIVITY, 1, 1, numbers=0, near=0, noise=self.noise_multiplier,
+                     exact=None)
 
     def words(self) -> Words:
         """The sensitivity, what is left of it uncertified, and what it rests on."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxminimax.base import checks, tree
 from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import weights
-from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
+from jaxminimax.mechanism import Full, GroupGradients, Repeat, group_batch_sizes
 from jaxminimax.mechanism.description import check_noise
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.releases import opening, operator_rng, reading
@@ -163,4 +163,8 @@ def _described(mechanism: Repeat, release: str, groups: str) -> GroupGradients:
     if query.groups != groups:
         raise ValueError(f"{release} answers GroupGradients(groups={groups!r}), got "
                          f"groups={query.groups!r}.")
+    if mechanism.parts != 1 or (groups == "all" and not isinstance(query.sampling, Full)):
+        raise ValueError(f"{release} reads the groups as they are, so parts must be 1, and all "
+                         "groups are read by sampling=Full(), got "
+                         f"parts={mechanism.parts}, {query.sampling!r}.")
     return query

@@ -15,6 +15,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers.runs import whole_run
 from jaxminimax.mechanism import composed
+from jaxminimax.mechanism.description import Kind
 
 N, KEY = 40, jax.random.key(5)
 QUERY = jmm.Query(clip=Saddle(1.0, None), population=N, noise_multiplier=Saddle(4.0, None))
@@ -100,11 +101,11 @@ def test_streams_of_all_kinds_and_places_differ():
     from jaxminimax.releases import opening
 
     found = [opening.stream(dataclasses.replace(repeat(), place=place), kind)
-             for kind in opening.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
+             for kind in Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
     assert len(set(found)) == len(found)
     assert max(found) < 2**32
     assert found[0] == 0
-    for kind in opening.Kind:  # as before there were places
+    for kind in Kind:  # as before there were places
         assert opening.stream(repeat(), kind) == int(kind)
 
 

@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import math
 import pathlib
+from typing import Any
 
 import chex
 import jax
@@ -482,3 +483,36 @@ def test_a_new_leaf_without_noise_or_out_of_range_is_refused():
     with pytest.raises(ValueError, match="times must be positive"):
         jmm.epsilon(jmm.Sequence(parts=(GRADIENTS, dataclasses.replace(COUNTS, times=0))), 1e-5)
     assert jmm.epsilon(dataclasses.replace(COUNTS, noise_multiplier=0.0), 1e-5) == math.inf
+
+
+# --- a new release of a Repeat, in one class ---
+
+
+@jmm.types.pytree_dataclass
+class Sums(OneRelease):
+    """A class that states no more than it must."""
+
+    population: int = jax.tree.static()
+    sampling: Any = jax.tree.static(default=jmm.Poisson(rate=0.01))
+    noise_multiplier: float = 4.0
+    parameters: int = jax.tree.static(default=1)
+    exact: bool = jax.tree.static(default=True)
+
+    def check(self, repeat):
+        """Checks nothing."""
+
+    def words(self, repeat):
+        return Words("Sums.")
+
+
+def test_what_is_not_proven_for_a_new_release_is_refused():
+    """Absent records and parts of the data have proofs for clipped sums of samples alone."""
+    own = jmm.Repeat(query=Sums(population=100), times=10)
+    assert jmm.epsilon(own, 1e-6) > 0
+    with pytest.raises(ValueError, match="replace_one"):
+        jmm.epsilon(own, 1e-6, neighbours="add_or_remove_one")
+    with pytest.raises(ValueError, match="parts must be 1, got 3"):
+        jmm.epsilon(dataclasses.replace(own, parts=3), 1e-6)
+    for z in (-4.0, float("nan")):
+        with pytest.raises(ValueError, match="noise_multiplier"):
+            jmm.epsilon(jmm.Repeat(query=Sums(population=100, noise_multiplier=z), times=10), 1e-6)
