@@ -90,10 +90,10 @@ def _figures(text: str, sentences: str) -> tuple[str, str]:
         values = _made("figure", name, file)
         stop = _END.search(sentences, marker.end())
         end = len(sentences) if stop is None else stop.start()
-        found = list(_NUMBER.finditer(sentences, marker.end(), end))
-        if len(found) != len(values):
-            raise ValueError(f"{name!r} is of {len(values)} numbers, and {len(found)} follow it.")
-        for place, value in reversed(list(zip(found, values, strict=True))):
+        result = list(_NUMBER.finditer(sentences, marker.end(), end))
+        if len(result) != len(values):
+            raise ValueError(f"{name!r} is of {len(values)} numbers, and {len(result)} follow it.")
+        for place, value in reversed(list(zip(result, values, strict=True))):
             text = text[:place.start()] + _like(value, place[0]) + text[place.end():]
         rest = rest[:marker.start()] + re.sub(r"[^\n]", " ", rest[marker.start():end]) + rest[end:]
     return text, rest

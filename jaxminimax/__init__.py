@@ -71,7 +71,7 @@ MOVED = {name: module for module, names in {
 
 
 def __getattr__(name: str) -> Any:
-    """What has moved, with a warning that says where to."""
+    """Finds a name that has moved, and warns where to."""
     if name not in MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"jaxminimax.{name} is jaxminimax.{MOVED[name]}.{name} since 0.3, and the old "

@@ -23,34 +23,34 @@ from jaxminimax.tables import command as tables
 
 
 def _calibrated(args: argparse.Namespace) -> list[Mechanism]:
-    """What is released within the target: by the run, and by losses beside it."""
+    """Describes a run and its extra losses, with noise calibrated to the target."""
     algorithm, share = ALGORITHMS[args.algorithm], args.laplace
     how: dict[str, Any] = {"neighbours": args.neighbours, "people": args.people}
-    hyper, beside = options.hyper_of(args, None), []
+    hyper, extra = options.hyper_of(args, None), []
     if share is not None:
         checks.number("--epsilon", args.epsilon, low=0.0)
         checks.number("--laplace", share, low=0.0, high=1.0)
         if takes(algorithm, "laplace"):
             how["share"] = share
         else:
-            losses = options.losses_beside(args, None)
-            beside = [accounting.calibrate_noise(losses, share * args.epsilon, args.delta, **how)]
+            losses = options.extra_losses(args, None)
+            extra = [accounting.calibrate_noise(losses, share * args.epsilon, args.delta, **how)]
     hyper = accounting.calibrate(algorithm, hyper, args.epsilon, args.delta,
-                                 alongside=tuple(beside), **how)
-    return [algorithm.mechanism(hyper), *beside]
+                                 alongside=tuple(extra), **how)
+    return [algorithm.mechanism(hyper), *extra]
 
 
-def _given(args: argparse.Namespace) -> list[Mechanism]:
-    """What is released with the noise on the command line."""
+def _described(args: argparse.Namespace) -> list[Mechanism]:
+    """Describes the releases with the noise of the command line."""
     algorithm, laplace = ALGORITHMS[args.algorithm], args.laplace_noise_multiplier
     checks.number("--effective-noise-multiplier", args.effective_noise_multiplier, low=0.0)
     if args.spent is not None:
         checks.count("--spent", args.spent, low=1)
     if laplace is not None:
         checks.number("--laplace-noise-multiplier", laplace, low=0.0)
-    made = algorithm.mechanism(options.hyper_of(args, args.effective_noise_multiplier, laplace))
+    main = algorithm.mechanism(options.hyper_of(args, args.effective_noise_multiplier, laplace))
     own = laplace is None or takes(algorithm, "laplace")
-    return [made] if own else [made, options.losses_beside(args, laplace)]
+    return [main] if own else [main, options.extra_losses(args, laplace)]
 
 
 # --- what is printed ---
@@ -62,7 +62,7 @@ def _together(parts: list[Mechanism]) -> Mechanism:
 
 
 def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
-    """What so many releases of each part are."""
+    """Truncates each part after so many releases."""
     stopped = (curve.truncated(part, spent) for part in parts)
     return _together([part for part in stopped if part is not None])
 
@@ -70,7 +70,7 @@ def _stopped(parts: list[Mechanism], spent: int) -> Mechanism:
 def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The privacy profile, which --plot draws; epsilon at --delta, if that is given."""
     options.check_options(args)
-    everything = _together(_given(args))
+    everything = _together(_described(args))
     if args.spent is not None:
         everything = _stopped([everything], args.spent)
     how = {"neighbours": args.neighbours, "people": args.people}
@@ -91,55 +91,55 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The privacy statement, and before it the same in plain words."""
     options.check_options(args)
-    parts = _given(args)
+    parts = _described(args)
     allowed = mechanism.releases(parts[0])
-    whole = _together(parts)
-    said = stating.state_of(whole, lambda spent: _stopped(parts, spent), args.delta,
-                            neighbours=args.neighbours, allowed=allowed,
-                            spent=allowed if args.spent is None else min(args.spent, allowed),
-                            unit=args.unit, people=args.people,
-                            beside=lambda spent: sum(min(spent, mechanism.releases(part))
-                                                     for part in parts[1:]))
-    brief = profiles.briefly(whole, args.delta, neighbours=args.neighbours, people=args.people)
-    said = dataclasses.replace(said, answers=brief.answers(profiles.STATED))
-    plain = stating.in_plain_words(said, brief)
-    return said.to_json(), f"{plain}\n\nThe statement.\n{said}"
+    everything = _together(parts)
+    stated = stating.state_of(everything, lambda spent: _stopped(parts, spent), args.delta,
+                              neighbours=args.neighbours, allowed=allowed,
+                              spent=allowed if args.spent is None else min(args.spent, allowed),
+                              unit=args.unit, people=args.people,
+                              extra=lambda spent: sum(min(spent, mechanism.releases(part))
+                                                       for part in parts[1:]))
+    brief = profiles.briefly(everything, args.delta, neighbours=args.neighbours, people=args.people)
+    stated = dataclasses.replace(stated, answers=brief.answers(profiles.STATED))
+    plain = stating.in_plain_words(stated, brief)
+    return stated.to_json(), f"{plain}\n\nThe statement.\n{stated}"
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
     """The record that a command prints."""
     options.check_options(args)
-    made = _calibrated(args) if args.command == "calibrate" else _given(args)
-    whole, how = _together(made), (args.neighbours, args.people)
+    parts = _calibrated(args) if args.command == "calibrate" else _described(args)
+    whole, how = _together(parts), (args.neighbours, args.people)
     answers.check_delta(args.delta)
     answers.warn_of(args.delta, whole)
-    found = curve.dearest(whole, args.delta, *how)
+    dearest = curve.dearest(whole, args.delta, *how)
     proven, shorter, looking = None, None, None
-    if found.epsilon == float("inf"):
+    if dearest.epsilon == float("inf"):
         proven = answers.proven_up_to(whole, args.delta, *how)
     if args.command == "epsilon" and args.spent is not None:
-        allowed = mechanism.releases(made[0])
+        allowed = mechanism.releases(parts[0])
         if args.spent < allowed:
-            looking, _ = answers.odometer(lambda spent: _stopped(made, spent), allowed,
+            looking, _ = answers.odometer(lambda spent: _stopped(parts, spent), allowed,
                                           args.spent, args.delta, *how)
-        shorter = curve.dearest(_stopped(made, args.spent), args.delta, *how).epsilon
+        shorter = curve.dearest(_stopped(parts, args.spent), args.delta, *how).epsilon
     return {
         **_noise(args, whole),
-        "epsilon": found.epsilon,
+        "epsilon": dearest.epsilon,
         "proven_up_to": proven,
         "epsilon_if_stopped_by_looking": looking,
         "epsilon_spent_if_fixed": shorter,
         "delta": args.delta,
         **_how(args, whole),
-        "accountant": stating.accountant_name(found.bound),
-        "event": curve.event(found.cost),
+        "accountant": stating.accountant_name(dearest.bound),
+        "event": curve.event(dearest.cost),
     }
 
 
 def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
     """The record that `delta` prints."""
     options.check_options(args)
-    parts = _given(args)
+    parts = _described(args)
     whole, how = _together(parts), {"neighbours": args.neighbours, "people": args.people}
     shorter = (None if args.spent is None else
                accounting.delta(_stopped(parts, args.spent), args.epsilon, **how))
@@ -149,9 +149,9 @@ def delta_answer(args: argparse.Namespace) -> dict[str, Any]:
             "accountant": f"privacy profile, rounded pessimistically (jaxminimax {VERSION})"}
 
 
-def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
+def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
     """The noise multipliers, as fields of a record."""
-    parts: list[Any] = mechanism.leaves(whole)
+    parts: list[Any] = mechanism.leaves(everything)
     of_losses = (mechanism.GroupLosses, mechanism.RecordLosses, mechanism.Selection)
     losses = [part for part in parts if isinstance(part, of_losses)]
     main, *others = (part for part in parts if not isinstance(part, of_losses))
@@ -172,18 +172,18 @@ def _noise(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
     }
 
 
-def _how(args: argparse.Namespace, whole: Mechanism) -> dict[str, Any]:
+def _how(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
     """Relation, people and sampling, as fields of a record."""
     return {"neighbours": args.neighbours, "people": args.people,
-            "sampling": " ".join(map(stating.describe, mechanism.leaves(whole)))}
+            "sampling": " ".join(map(stating.describe, mechanism.leaves(everything)))}
 
 
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Noise multipliers, epsilon or delta, a line for each."""
-    said, lines = delta_answer(args) if args.command == "delta" else answer(args), []
-    for name, value in said.items():
+    record, lines = delta_answer(args) if args.command == "delta" else answer(args), []
+    for name, value in record.items():
         if name == "epsilon" and value == float("inf"):
-            value = answers.limit_in_words(said["proven_up_to"], args.delta)
+            value = answers.limit_in_words(record["proven_up_to"], args.delta)
         elif isinstance(value, dict):
             value = ", ".join(f"{player} {z:.6g}".strip() for player, z in value.items())
         elif isinstance(value, float):
@@ -191,12 +191,12 @@ def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if value is not None:
             lines.append(f"{name.replace('_', ' '):28} {value}")
     return {name: NO_GUARANTEE if value == float("inf") else value
-            for name, value in said.items()}, "\n".join(lines)
+            for name, value in record.items()}, "\n".join(lines)
 
 
 def _summed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    said = accounting.Ledger(args.file).statement()
-    return said.to_json(), str(said)
+    stated = accounting.Ledger(args.file).statement()
+    return stated.to_json(), str(stated)
 
 
 # --- settings by a theorem ---
@@ -205,8 +205,8 @@ _PLANNED = {name: x for name, x in sorted(ALGORITHMS.items()) if hasattr(x, "pla
 _PLAN = "settings and noise for a target epsilon, by an algorithm's theorem, from public numbers"
 
 
-def _rounds(given: str) -> int | str:
-    return int(given) if given.isdigit() else given
+def _rounds(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
 
 
 # the keyword of `plan`, its type, and what it is
@@ -290,14 +290,14 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
       ValueError: for an option that the algorithm has no use for, or a constant that is missing.
     """
     own = plan_options(args.algorithm)
-    given = {name: getattr(args, name) for name in (*NUMBERS, "lipschitz", "sizes")
-             if getattr(args, name) is not None}
-    for name in given.keys() - set(own):
+    arguments = {name: getattr(args, name) for name in (*NUMBERS, "lipschitz", "sizes")
+                 if getattr(args, name) is not None}
+    for name in arguments.keys() - set(own):
         raise ValueError(f"{flag_of(name)} is no number of {args.algorithm}, which takes "
                          f"{', '.join(map(flag_of, own))}: leave it out.")
     if "lipschitz" not in own:
-        return given
-    constants = {name: given.pop(name) for name in _CONSTANTS if name in given}
+        return arguments
+    constants = {name: arguments.pop(name) for name in _CONSTANTS if name in arguments}
     for name in _CONSTANTS[:3]:
         if name not in constants:
             raise ValueError(f"{args.algorithm} needs {flag_of(name)}.")
@@ -306,7 +306,7 @@ def _numbers(args: argparse.Namespace) -> dict[str, Any]:
         raise TypeError("a plan reads constants only")
 
     problem = GroupProblem(unused, unused, unused, convex=True, **constants)
-    return given | {"problem": problem, "sizes": tuple(given.pop("sizes", ()))}
+    return arguments | {"problem": problem, "sizes": tuple(arguments.pop("sizes", ()))}
 
 
 def _plain(value: Any) -> Any:
@@ -330,16 +330,16 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     planned = plan(algorithm, epsilon=args.epsilon, delta=args.delta,
                    neighbours=args.neighbours, **_numbers(args))
     described = algorithm.mechanism(planned.hyper)
-    said = {"algorithm": args.algorithm,
+    line = {"algorithm": args.algorithm,
             "epsilon": accounting.epsilon(described, args.delta, neighbours=args.neighbours),
             "delta": args.delta, "neighbours": args.neighbours,
             "sampling": " ".join(leaf.summary() for leaf in mechanism.leaves(described)),
             "guarantee": planned.guarantee, "trivial": planned.trivial, "vacuous": planned.vacuous,
             "why": list(planned.why), "hyper": _plain(planned.hyper)}
     lines = [f"{name:28} {value:.6g}" if isinstance(value, float) else f"{name:28} {value}"
-             for name, value in said.items() if name not in ("why", "hyper") and value is not None]
-    lines += [f"{'hyper ' + name:28} {value}" for name, value in said["hyper"].items()]
-    return said, "\n".join([*lines, *planned.why])
+             for name, value in line.items() if name not in ("why", "hyper") and value is not None]
+    lines += [f"{'hyper ' + name:28} {value}" for name, value in line["hyper"].items()]
+    return line, "\n".join([*lines, *planned.why])
 
 
 # what a command prints with --json and without
@@ -360,13 +360,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
-            said, plain = _COMMANDS[args.command](args)
+            record, plain = _COMMANDS[args.command](args)
     except (ValueError, OSError, ImportError) as error:  # a file that cannot be written
         print(f"python -m jaxminimax {args.command}: {error}", file=sys.stderr)
         return 2
     for noted in dict.fromkeys(str(w.message) for w in warned if w.category is UserWarning):
         print(f"python -m jaxminimax {args.command}: {noted}", file=sys.stderr)
-    print(json.dumps(said, allow_nan=False) if args.json else plain)
+    print(json.dumps(record, allow_nan=False) if args.json else plain)
     return 0
 
 

@@ -37,7 +37,7 @@ _LOSS = 0.01  # share of the noise, charged for rounding of absent numbers, abov
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `check` found; `str` for words, `to_json` for a record.
+    """The report of `check`; `str` for words, `to_json` for a record.
 
     Attributes:
       records: n, and of each array of a record its name, shape and dtype.
@@ -78,8 +78,8 @@ class Report:
         return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     def __str__(self) -> str:
-        def arrays(found: Any) -> str:
-            return ", ".join(f"{x['name']} {x['shape']} {x['dtype']}" for x in found)
+        def arrays(tree: Any) -> str:
+            return ", ".join(f"{x['name']} {x['shape']} {x['dtype']}" for x in tree)
 
         rows = [("records", f"{self.records['number']:,} of {arrays(self.records['arrays'])}"),
                 ("z", arrays(self.parameters))]
@@ -110,7 +110,7 @@ def _plain(x: Any) -> str:
 def check(problem: types.AnyProblem, z: Saddle, data: PyTree, hyper: types.Settings,
           algorithm: types.Algorithm[Any, Any] = sgda, *,
           delta: float | None = None, look: bool = False, measure: bool = True) -> Report:
-    """What a run will do, before it does it.
+    """Checks a run before it starts, and reports what it will do.
 
     Args:
       problem: as in `run`.
@@ -203,12 +203,12 @@ def _shapes(data: PyTree, algorithm: Any, hyper: Any, problem: Any,
         arguments.records(held)
     rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), held)
     described = algorithm.mechanism(hyper).records()
-    found = {x.shape[:1] for x in jax.tree.leaves(rows)}
+    lengths = {x.shape[:1] for x in jax.tree.leaves(rows)}
     if isinstance(data, Sharded) and not data.grouped:
         return rows, data.population
-    if len(found) != 1 or found == {()}:
-        raise ValueError(f"data must share one leading axis of records, got {found}.")
-    n = found.pop()[0]
+    if len(lengths) != 1 or lengths == {()}:
+        raise ValueError(f"data must share one leading axis of records, got {lengths}.")
+    n = lengths.pop()[0]
     if isinstance(problem, Problem) and described and n < described:
         raise ValueError(f"data has {n} records, but hyper describes {described}: population must "
                          "be the number of records.")
@@ -231,12 +231,12 @@ def _players(operator: Any, z: Saddle, clip: Saddle) -> dict[str, dict[str, Any]
 
 
 def _queries(described: Any) -> list[Any]:
-    """What each leaf releases."""
+    """The query of each leaf."""
     return [getattr(leaf, "query", leaf) for leaf in leaves(described)]
 
 
 def _noise_is_set(described: Any) -> bool:
-    """Whether every leaf has its noise."""
+    """Returns whether every leaf has its noise."""
     return all(query.noise_multiplier is not None for query in _queries(described))
 
 
@@ -248,32 +248,32 @@ def _batch(query: Any, n: int) -> tuple[float, int]:
 
 def _warnings(delta: float | None, n: int, noise: bool, z: Saddle, clip: Saddle, hyper: Any,
               queries: tuple[Any, ...]) -> tuple[str, ...]:
-    found = []
+    texts = []
     if delta is not None and delta >= min(0.1, 1 / n):
-        found.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
+        texts.append(f"delta = {delta:g} is at or above 1/n = {1 / n:.3g}: publishing a whole "
                      "record, drawn at random, would meet it. Choose one well below 1/n.")
     if not noise:
-        found.append("No noise is set: calibrate(algorithm, hyper, epsilon, delta) sets it.")
+        texts.append("No noise is set: calibrate(algorithm, hyper, epsilon, delta) sets it.")
     numbers = sum(a.size for c, x in zip(clip, z, strict=True) if c is not None
                   for a in jax.tree.leaves(x))
     for query in queries:
         adaptive = getattr(query, "adaptive", None)
         each = numbers + (0 if adaptive is None else adaptive.counts(query))
         if each > getattr(query, "parameters", each):
-            found.append(f"query.parameters = {query.parameters} is below the {each} numbers of a "
+            texts.append(f"query.parameters = {query.parameters} is below the {each} numbers of a "
                          "release, which would be refused.")
         elif (more := _lost(query, each)) > _LOSS:
-            found.append(f"query.parameters = {query.parameters} is charged for, and a release has "
+            texts.append(f"query.parameters = {query.parameters} is charged for, and a release has "
                          f"{each} numbers: parameters={each} needs {100 * more:.1f} % less noise "
                          "for the same epsilon, as less rounding is charged.")
     for name, c, x in zip(Saddle._fields, clip, z, strict=True):
         if c is not None and not jax.tree.leaves(x):
-            found.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
+            texts.append(f"clip.{name} is set, but z.{name} has no parameters: leave it None.")
     optimiser = getattr(hyper, "optimiser", None)
     if optimiser is not None and any("adam" in getattr(x, "__name__", "") for x in optimiser):
-        found.append("Adam divides by the size of the noise where that is larger than the "
+        texts.append("Adam divides by the size of the noise where that is larger than the "
                      "operator: its steps are then no smaller for a smaller operator.")
-    return tuple(found)
+    return tuple(texts)
 
 
 def _lost(query: Any, each: int) -> float:
@@ -304,18 +304,18 @@ def _measured(rows: PyTree, z: Saddle, hyper: Any, algorithm: Any, problem: Any)
     with watch.numbered() as numbers:
         compiled = one.lower(key, state, rows).compile()
     memory = compiled.memory_analysis()
-    found: dict[str, Any] = {"bytes": None if memory is None else int(
+    record: dict[str, Any] = {"bytes": None if memory is None else int(
         memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes)}
     if sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows)) > _BYTES:
-        return found
-    made = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), rows)
+        return record
+    ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), rows)
     taken = []
     for _ in range(3):
         begun = time.perf_counter()
-        state = jax.block_until_ready(compiled(key, state, made))
+        state = jax.block_until_ready(compiled(key, state, ones))
         taken.append(time.perf_counter() - begun)
     watch.check_numbers(numbers, algorithm.mechanism(hyper))
-    return found | {"seconds": min(taken)}
+    return record | {"seconds": min(taken)}
 
 
 # --- on the data: not private ---
@@ -338,19 +338,19 @@ def _looked(problem: Any, z: Saddle, data: PyTree, clip: Saddle, axes: int) -> d
                         for c, x in zip(clip, g, strict=True)))
 
     each = jax.lax.map(lengths_of, some, batch_size=32)
-    found: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     for name, c, lengths in zip(Saddle._fields, clip, each, strict=True):
         if c is None:
             continue
         x = np.asarray(lengths)
-        known = x[np.isfinite(x)]
-        found[name] = {"not finite": float(np.mean(~np.isfinite(x))),
-                       "clipped": float(np.mean(known > c)) if known.size else None,
-                       "median norm": float(np.median(known)) if known.size else None}
+        finite = x[np.isfinite(x)]
+        counts[name] = {"not finite": float(np.mean(~np.isfinite(x))),
+                        "clipped": float(np.mean(finite > c)) if finite.size else None,
+                        "median norm": float(np.median(finite)) if finite.size else None}
     if getattr(problem, "labels", None) is not None and not isinstance(data, Sharded):
         wrong, count = labels_outside(problem.labels, data)
-        found["labels outside of the set"] = wrong / count if count else None
-    return found
+        counts["labels outside of the set"] = wrong / count if count else None
+    return counts
 
 
 def labels_outside(labels: types.Labels, data: PyTree) -> tuple[int, int]:

@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 
 
 class _PrivateScorer(ClassifierMixin, BaseEstimator):
-    """What the estimators share: a private linear scorer by the defaults of `tables.rule`."""
+    """Base of the estimators: a private linear scorer by the defaults of `tables.rule`."""
 
     def __init__(self, epsilon: float = 1.0, delta: float = 1e-6, *, schema: Any = None,
                  bounds: Any = None, most: int = 1, ledger: Any = None,
@@ -178,8 +178,8 @@ class _PrivateScorer(ClassifierMixin, BaseEstimator):
         return defaults(population, schema, **how, **target)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **said: Any) -> Scorer:
-        return train_records(key, rows, schema, chosen, groups=kept, assumed=assumed, **said)
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
+        return train_records(key, rows, schema, chosen, groups=kept, assumed=assumed, **stated)
 
 
 class PrivateAUCClassifier(_PrivateScorer):
@@ -259,7 +259,7 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
 
     @property
     def group_losses_(self) -> dict[str, float] | None:
-        """What `fit` released of the groups."""
+        """The groups' losses that `fit` released."""
         check_is_fitted(self)
         return self.scorer_.group_losses
 
@@ -270,10 +270,10 @@ class PrivateWorstGroupClassifier(_PrivateScorer):
         if number.shape != positive.shape:
             raise ValueError(f"groups has shape {number.shape} and y {positive.shape}: one for "
                              "every row.")
-        found = records.Groups(number, tuple(map(str, names)))
+        cells = records.Groups(number, tuple(map(str, names)))
         if self.by_label:
-            found = found.cut(positive)
-        return dataclasses.replace(found, number=records.group_of_persons(found.number, index))
+            cells = cells.cut(positive)
+        return dataclasses.replace(cells, number=records.group_of_persons(cells.number, index))
 
 
 class PrivateFairClassifier(_PrivateScorer):
@@ -282,7 +282,7 @@ class PrivateFairClassifier(_PrivateScorer):
     Arguments and attributes are those of `PrivateAUCClassifier`, and:
 
     Args:
-      weight: of the chi-square information between prediction and group, beside the logistic loss:
+      weight: of the chi-square information between prediction and group, with the logistic loss:
         the larger, the fairer and the less accurate; public. Each fit is one point of that front.
       kind: "parity", predictions independent of the group, or "odds", so among the records of each
         class.
@@ -322,9 +322,9 @@ class PrivateFairClassifier(_PrivateScorer):
                              kind=self.kind, **target)
 
     def _trained(self, key: jax.Array, rows: records.Records, kept: Any, schema: Schema,
-                 chosen: Any, assumed: tuple[str, ...] = (), **said: Any) -> Scorer:
+                 chosen: Any, assumed: tuple[str, ...] = (), **stated: Any) -> Scorer:
         which = ": these are those that occur." if self.group_values is None else "."
-        return train_fair(key, rows, kept, schema, chosen, **said, assumed=(
+        return train_fair(key, rows, kept, schema, chosen, **stated, assumed=(
             *assumed, "Which groups there are is public" + which))
 
 

@@ -363,8 +363,8 @@ def _classes(predicted: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ..
     if {a.shape for a in arrays} != {(len(arrays[0]),)}:
         raise ValueError("predictions, classes and groups must be vectors of one length, got "
                          f"shapes {[a.shape for a in arrays]}.")
-    known = arrays[0]
-    if known.dtype.kind == "f" and np.any(known != np.round(known)):
+    labels = arrays[0]
+    if labels.dtype.kind == "f" and np.any(labels != np.round(labels)):
         raise ValueError("predicted must be classes, got numbers that are not whole: compare the "
                          "scores with a threshold first.")
     return arrays

@@ -1,7 +1,7 @@
-"""What the options of the command line describe: their parser, and the `Hyper` that they mean.
+"""Options of the command line: their parser, and the `Hyper` that they describe.
 
 Of an algorithm, options ask its `example` only: which class of descriptions it takes, and whether
-there are parts, or losses beside the main release.
+there are parts, or losses besides the main release.
 """
 
 import argparse
@@ -34,11 +34,11 @@ OPTIONS: dict[type, tuple[str, ...]] = {
 
 def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentParser:
     """The parser of the commands, and of those that `more` adds; `what` they are for."""
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         prog="python -m jaxminimax", description=what, epilog=_examples(),
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND",
-                                   help="what to do; each has its own --help")
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND",
+                                     help="what to do; each has its own --help")
     for name, text in (("calibrate", "noise multipliers for a target epsilon"),
                        ("epsilon", "epsilon of given noise, at a delta"),
                        ("delta", "delta of given noise, at an epsilon"),
@@ -136,7 +136,7 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
     ledger.add_argument("--json", action="store_true", help="print JSON only")
     for others in more:
         others(commands)
-    return made
+    return result
 
 
 def example_of(name: str) -> list[str]:
@@ -158,7 +158,7 @@ def _examples() -> str:
 
 
 def _goes_with(option: str, algorithm: Any) -> bool:
-    """Whether an algorithm has a use for an option."""
+    """Returns whether an algorithm has a use for an option."""
     if option == "parts":
         return takes(algorithm, option)
     losses = option == "laplace_noise_multiplier" and takes(algorithm, "laplace")
@@ -189,8 +189,8 @@ def check_options(args: argparse.Namespace) -> None:
                          "too.")
     usual = {"parts": 1}
     for option in {"parts", *(x for known in OPTIONS.values() for x in known)}:
-        given = getattr(args, option, None) not in (None, False, usual.get(option))
-        if given and not _goes_with(option, algorithm):
+        is_set = getattr(args, option, None) not in (None, False, usual.get(option))
+        if is_set and not _goes_with(option, algorithm):
             flag, known = f"--{option.replace('_', '-')}", ALGORITHMS.items()
             those = ", ".join(name for name, x in known if _goes_with(option, x))
             raise ValueError(f"{flag} goes with {those}, not with {args.algorithm}: leave out "
@@ -227,13 +227,13 @@ def hyper_of(args: argparse.Namespace, z: float | None, laplace: float | None = 
 
 def _query(args: argparse.Namespace, z: Any, records: int) -> mechanism.Query:
     ratio = None if args.share_w is None else mechanism.budget_split(w=args.share_w)
-    made = mechanism.Query(clip=Saddle(1.0, 1.0), noise_multiplier=ratio,
-                           sampling=_sampling(args, records),
-                           population=records, joint=args.joint_clip, parameters=args.parameters,
-                           bands=1 if args.bands is None else args.bands)
+    query = mechanism.Query(clip=Saddle(1.0, 1.0), noise_multiplier=ratio,
+                            sampling=_sampling(args, records),
+                            population=records, joint=args.joint_clip, parameters=args.parameters,
+                            bands=1 if args.bands is None else args.bands)
     if z is None:
-        return made
-    unit = made.with_noise(1.0)
+        return query
+    unit = query.with_noise(1.0)
     return unit.with_noise(z / unit.multiplier())  # z is that of both players combined
 
 
@@ -281,9 +281,9 @@ _DESCRIBE: dict[type, Callable[[argparse.Namespace, Any, int], Any]] = {
 
 
 def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:
-    """What its class makes of `--sampling` and `--batch`."""
-    whole = args.group_sizes is not None or args.algorithm in WHOLE
-    name = args.sampling or ("full" if whole else "poisson")
+    """Makes the sampling of `--sampling` and `--batch`."""
+    full = args.group_sizes is not None or args.algorithm in WHOLE
+    name = args.sampling or ("full" if full else "poisson")
     choice = choices()[name]
     if choice.batch is None:
         if args.batch is not None:
@@ -299,8 +299,8 @@ def _sampling(args: argparse.Namespace, records: int) -> mechanism.Sampling:
     return choice.make(choice.batch(args.batch), records)
 
 
-def losses_beside(args: argparse.Namespace, laplace: float | None) -> mechanism.GroupLosses:
-    """The losses that are released beside an algorithm that has none of its own."""
+def extra_losses(args: argparse.Namespace, laplace: float | None) -> mechanism.GroupLosses:
+    """The losses that are released alongside an algorithm that has none of its own."""
     # the cost depends on the noise multiplier alone, not on the bound or the groups' size
     return mechanism.GroupLosses(bound=1.0, sizes=(args.population,), noise_multiplier=laplace,
                                  times=args.iterations, noise=args.losses_noise)

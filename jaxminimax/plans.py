@@ -62,8 +62,8 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
     try:
         inspect.signature(algorithm.plan).bind(target, **numbers)
     except TypeError as error:
-        known = list(inspect.signature(algorithm.plan).parameters)[1:]
-        raise ValueError(f"plan({name}, ...): {error}. Its public numbers are {', '.join(known)}."
+        names = list(inspect.signature(algorithm.plan).parameters)[1:]
+        raise ValueError(f"plan({name}, ...): {error}. Its public numbers are {', '.join(names)}."
                          ) from error
     planned: Plan[HyperT] = algorithm.plan(target, **numbers)
     return planned
@@ -73,8 +73,8 @@ def gaussian_ratio(epsilon: float | None, delta: float) -> float:
     """r: standard deviation over sensitivity of the Gaussian mechanism, exactly calibrated."""
     if epsilon is None:
         return 0.0
-    made = calibrate_noise(Solution(sensitivity=1.0, because="-"), epsilon, delta)
-    return float(made.noise_multiplier)
+    noisy = calibrate_noise(Solution(sensitivity=1.0, because="-"), epsilon, delta)
+    return float(noisy.noise_multiplier)
 
 
 def _silent(described: Any) -> Any:

@@ -242,8 +242,8 @@ def test_integers_that_no_float_holds_are_refused(made):
 def test_a_delta_that_protects_nobody_is_pointed_at():
     for delta, words in ((1 / N, "at or above 1/n"), (0.5, "IS NO PRIVACY")):
         with pytest.warns(UserWarning, match=words):
-            said = jmm.statement(jmm.sgda, hyper(), delta=delta)
-        assert any("would meet this statement too" in x for x in said.assumed)
+            stated = jmm.statement(jmm.sgda, hyper(), delta=delta)
+        assert any("would meet this statement too" in x for x in stated.assumed)
     assert not any("would meet" in x for x in jmm.statement(jmm.sgda, hyper(), delta=1e-6).assumed)
 
 
@@ -289,22 +289,22 @@ def test_labels_of_persons_are_those_of_the_rows_that_are_there():
 
 
 def test_the_report_knows_no_number_of_the_data():
-    said = [jmm.check(PROBLEM, START, data, hyper(), delta=1e-6, measure=False).to_json()
-            for data in ((X, Y), (np.full_like(X, np.nan), Y + 5))]
-    assert said[0] == said[1]
-    assert said[0]["warnings"] == []
-    assert said[0]["records"]["number"] == N
-    assert said[0]["labels"] == [0, 1]
-    assert [said[0]["players"][p]["moves"].split()[0] for p in "wv"] == ["descends", "ascends"]
-    assert said[0]["players"]["w"]["numbers"] == DIM + 2
+    stated = [jmm.check(PROBLEM, START, data, hyper(), delta=1e-6, measure=False).to_json()
+              for data in ((X, Y), (np.full_like(X, np.nan), Y + 5))]
+    assert stated[0] == stated[1]
+    assert stated[0]["warnings"] == []
+    assert stated[0]["records"]["number"] == N
+    assert stated[0]["labels"] == [0, 1]
+    assert [stated[0]["players"][p]["moves"].split()[0] for p in "wv"] == ["descends", "ascends"]
+    assert stated[0]["players"]["w"]["numbers"] == DIM + 2
 
 
 def test_the_report_tells_what_to_change():
     made = hyper(query=query(noise_multiplier=None, parameters=2))
     words = str(jmm.check(PROBLEM, START, (X, Y), made, delta=0.5, measure=False))
-    for said in ("delta = 0.5 is at or above", "No noise is set", "below the 6 numbers",
-                 "must be among {0, 1}", "clip norm 1"):
-        assert said in words
+    for stated in ("delta = 0.5 is at or above", "No noise is set", "below the 6 numbers",
+                   "must be among {0, 1}", "clip norm 1"):
+        assert stated in words
     with pytest.raises(ValueError, match="population must be"):
         jmm.check(PROBLEM, START, (X[:9], Y[:9]), made)
 
@@ -367,10 +367,10 @@ def test_noise_for_numbers_that_a_release_has_not_is_pointed_out():
         return jmm.check(PROBLEM, START, (X, Y), jmm.sgda.Hyper(
             query=noisy, step=Saddle(0.1, 0.1), iterations=4), measure=False)
 
-    found = str(report(1e4))
+    actual = str(report(1e4))
     noisy, exact = (query(noise_multiplier=Saddle(1e4, 1e4), **more)
                    .effective_noise_multiplier("replace_one") for more in ({}, {"parameters": 6}))
-    assert f"parameters=6 needs {100 * (1 - noisy / exact):.1f} % less noise" in found
+    assert f"parameters=6 needs {100 * (1 - noisy / exact):.1f} % less noise" in actual
     assert 0.05 < 1 - noisy / exact < 0.5
     for none in (report(1e4, parameters=6), report(5.0)):
         assert "less noise" not in str(none)

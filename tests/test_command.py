@@ -61,8 +61,8 @@ def test_what_reads_a_record_once_is_calibrated_and_charged(capsys, name, more):
     assert back["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
     one = printed(capsys, "epsilon", name, *noise, *where, "--spent", "1")
     assert one["epsilon"] == pytest.approx(back["epsilon"], rel=1e-3)
-    said = printed(capsys, "explain", name, *noise, *where)
-    assert said["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+    stated = printed(capsys, "explain", name, *noise, *where)
+    assert stated["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -110,9 +110,9 @@ def test_a_proximal_point_has_noise_over_its_displacement(capsys):
     assert made["displacement"] * made["noise_multiplier"][""] == pytest.approx(0.07023295)
     assert main(["explain", "proximal", *GIVEN, "--prox", "3", "--lipschitz", "2", "--assumes",
                  "lipschitz", "--sampling", "fixed"]) == 0
-    said = capsys.readouterr().out
-    assert "2-Lipschitz" in said
-    assert "modulus 1," in said
+    stated = capsys.readouterr().out
+    assert "2-Lipschitz" in stated
+    assert "modulus 1," in stated
     assert main(["calibrate", "proximal", *CALIBRATE[2:], "--batch", "10", "--share-w", ".5"]) == 2
     assert "leave out --share-w" in capsys.readouterr().err
 
@@ -153,9 +153,9 @@ def test_a_share_of_the_budget_and_an_early_stop(capsys):
 ])
 def test_a_bad_argument_ends_with_its_name_and_status_2(capsys, extra, message):
     assert main([*CALIBRATE, *extra]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert not said.out
+    stated = capsys.readouterr()
+    assert message in stated.err
+    assert not stated.out
 
 
 @pytest.mark.parametrize(("sampling", "how"), [
@@ -164,11 +164,11 @@ def test_a_bad_argument_ends_with_its_name_and_status_2(capsys, extra, message):
     ("disjoint", jmm.Disjoint(batch=100)),
 ])
 def test_every_sampler_is_charged_as_itself(capsys, sampling, how):
-    said = printed(capsys, "epsilon", "sgda", *GIVEN, "--sampling", sampling, "--json")
+    stated = printed(capsys, "epsilon", "sgda", *GIVEN, "--sampling", sampling, "--json")
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(5.0, None), sampling=how,
                       population=5000)
-    assert said["epsilon"] == jmm.epsilon(jmm.Repeat(query=query, times=50), 1e-5)
-    assert said["losses_noise_multiplier"] is None
+    assert stated["epsilon"] == jmm.epsilon(jmm.Repeat(query=query, times=50), 1e-5)
+    assert stated["losses_noise_multiplier"] is None
 
 
 def test_group_losses_take_their_share_and_the_gradients_the_rest(capsys):
@@ -210,10 +210,10 @@ def test_groups_are_calibrated_by_their_sizes(capsys):
     assert printed(capsys, "epsilon", "group_sgd", *given, "--json")["epsilon"] == (
         pytest.approx(made["epsilon"], rel=1e-9))
     stopped = printed(capsys, "epsilon", "group_sgd", *given, "--spent", "20", "--json")
-    said = printed(capsys, "explain", "group_sgd", *given, "--spent", "20", "--json")
-    assert (said["spent"], said["allowed"]) == (20, 400)
-    assert said["epsilon"] == stopped["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
-    assert said["epsilon_spent_if_fixed"] == stopped["epsilon_spent_if_fixed"] < 0.3
+    stated = printed(capsys, "explain", "group_sgd", *given, "--spent", "20", "--json")
+    assert (stated["spent"], stated["allowed"]) == (20, 400)
+    assert stated["epsilon"] == stopped["epsilon"] == pytest.approx(made["epsilon"], rel=1e-9)
+    assert stated["epsilon_spent_if_fixed"] == stopped["epsilon_spent_if_fixed"] < 0.3
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -238,20 +238,20 @@ def test_explain_says_what_epsilon_computes(capsys):
     given = ["sgda", *GIVEN, "--laplace-noise-multiplier", "80", "--sampling", "disjoint"]
     for spent in ([], ["--spent", "10"]):
         number = printed(capsys, "epsilon", *given, *spent, "--json")["epsilon"]
-        said = printed(capsys, "explain", *given, *spent, "--json")
-        assert said["epsilon"] == number
+        stated = printed(capsys, "explain", *given, *spent, "--json")
+        assert stated["epsilon"] == number
         assert main(["explain", *given, *spent]) == 0
         words = capsys.readouterr().out
         assert words.startswith("What is released.")
         assert f"\nThe statement.\n({number:.4g}, 1e-05)-differential privacy" in words
-        assert f"Spent {said['spent']} of 100" in words  # 50 of gradients, 50 of losses
+        assert f"Spent {stated['spent']} of 100" in words  # 50 of gradients, 50 of losses
         assert "disjoint batches of 100" in words
         assert "Laplace" in words
-    assert said["spent"] == 20
-    assert said["epsilon_spent_if_fixed"] < said["epsilon"]
+    assert stated["spent"] == 20
+    assert stated["epsilon_spent_if_fixed"] < stated["epsilon"]
     stopped = printed(capsys, "epsilon", *given, "--spent", "10", "--json")
-    assert (stopped["epsilon_if_stopped_by_looking"] == said["epsilon_if_stopped_by_looking"]
-            > said["epsilon_spent_if_fixed"])
+    assert (stopped["epsilon_if_stopped_by_looking"] == stated["epsilon_if_stopped_by_looking"]
+            > stated["epsilon_spent_if_fixed"])
 
 
 def test_a_delta_above_one_in_n_is_told_once(capsys):
@@ -270,9 +270,9 @@ def test_a_delta_above_one_in_n_is_told_once(capsys):
 ])
 def test_a_bad_sampler_or_share_ends_with_its_name_and_status_2(capsys, extra, message):
     assert main([*CALIBRATE, *extra]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert not said.out
+    stated = capsys.readouterr()
+    assert message in stated.err
+    assert not stated.out
 
 
 @pytest.mark.slow
@@ -319,9 +319,9 @@ def test_people_are_counted_by_every_command(capsys):
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(50.0, None), population=5000)
     told = jmm.epsilon(jmm.Repeat(query=query, times=20), 1e-6, people=3)
     for command in ("epsilon", "explain"):
-        said = printed(capsys, command, *given, "--delta", "1e-6")
-        assert (said["epsilon"], said["people"]) == (told, 3)
-    assert said["answers"]["advantage"] == printed(capsys, "profile", *given)["advantage"]
+        stated = printed(capsys, command, *given, "--delta", "1e-6")
+        assert (stated["epsilon"], stated["people"]) == (told, 3)
+    assert stated["answers"]["advantage"] == printed(capsys, "profile", *given)["advantage"]
     made = printed(capsys, "calibrate", "gda", "--epsilon", "1", "--delta", "1e-6", "--population",
                    "5000", "--iterations", "20", "--people", "3", "--json")
     assert made["effective_noise_multiplier"] == pytest.approx(
@@ -338,8 +338,8 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     words = capsys.readouterr().out
     assert path.read_bytes().startswith(b"\x89PNG")
     assert f"Drawn: {path}" in words
-    said = jmm.accounting.Profile.from_json(printed(capsys, *given, "--json"))
-    assert str(said) in words
+    stated = jmm.accounting.Profile.from_json(printed(capsys, *given, "--json"))
+    assert str(stated) in words
     assert "At delta" not in words
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(50 * 2**0.5, 50 * 2**0.5),
                       population=5000)
@@ -348,7 +348,7 @@ def test_a_profile_is_printed_and_drawn(capsys, tmp_path):
     assert at == {"delta": 1e-6, "epsilon": pytest.approx(told, rel=1e-9)}
     assert main([*given, "--delta", "1e-6"]) == 0
     assert f"At delta = 1e-06: epsilon = {told:.6g}." in capsys.readouterr().out
-    assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < said.advantage
+    assert printed(capsys, *given, "--spent", "5", "--json")["advantage"] < stated.advantage
     assert main([*given, "--plot", str(tmp_path / "none" / "profile.png")]) == 2
     assert "No such file" in capsys.readouterr().err
 
@@ -358,11 +358,11 @@ def test_delta_is_that_of_the_library_and_the_inverse_of_epsilon(capsys):
     query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(5 * 2**0.5, 5 * 2**0.5),
                       sampling=jmm.Poisson(rate=0.02), population=5000)
     made = jmm.Repeat(query=query, times=50)
-    said = printed(capsys, "delta", *given, "--epsilon", "0.2", "--spent", "20")
-    assert said["delta"] == pytest.approx(jmm.delta(made, 0.2), rel=1e-9)
-    assert said["delta_spent_if_fixed"] == pytest.approx(jmm.delta(made, 0.2, spent=20), rel=1e-9)
-    assert f"jaxminimax {jmm.__version__}" in said["accountant"]
-    back = printed(capsys, "epsilon", *given, "--delta", str(said["delta"]))
+    stated = printed(capsys, "delta", *given, "--epsilon", "0.2", "--spent", "20")
+    assert stated["delta"] == pytest.approx(jmm.delta(made, 0.2), rel=1e-9)
+    assert stated["delta_spent_if_fixed"] == pytest.approx(jmm.delta(made, 0.2, spent=20), rel=1e-9)
+    assert f"jaxminimax {jmm.__version__}" in stated["accountant"]
+    back = printed(capsys, "epsilon", *given, "--delta", str(stated["delta"]))
     assert back["epsilon"] == pytest.approx(0.2, rel=1e-3)
     assert main(["delta", *given[:-1], "--epsilon", "-1"]) == 2
     assert "epsilon must lie in" in capsys.readouterr().err
@@ -371,11 +371,11 @@ def test_delta_is_that_of_the_library_and_the_inverse_of_epsilon(capsys):
 def test_an_epsilon_that_is_not_proven_has_one_code_and_its_limit(capsys):
     given = ["epsilon", "gda", "--effective-noise-multiplier", "0.05", "--delta", "1e-6",
              "--population", "1000", "--iterations", "1"]
-    said = printed(capsys, *given, "--json")
-    assert (said["epsilon"], said["epsilon_spent_if_fixed"]) == ("no guarantee", None)
+    stated = printed(capsys, *given, "--json")
+    assert (stated["epsilon"], stated["epsilon_spent_if_fixed"]) == ("no guarantee", None)
     assert main(given) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert f"epsilon above what is proven, {said['proven_up_to']:.4g} at most" in words
+    assert f"epsilon above what is proven, {stated['proven_up_to']:.4g} at most" in words
     at = printed(capsys, "profile", *given[1:], "--json")["at_delta"]
     assert at["epsilon"] == "no guarantee"
     assert main(["calibrate", "gda", "--epsilon", "1", "--delta", "1e-40", "--population", "1000",
@@ -424,21 +424,21 @@ def test_a_plan_is_that_of_the_library(capsys, name):
         if value is not True:
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
     target = {"epsilon": 1.0, "delta": 1e-6}
-    said = printed(capsys, "plan", name, "--epsilon", "1", "--delta", "1e-6", *words, "--json")
+    stated = printed(capsys, "plan", name, "--epsilon", "1", "--delta", "1e-6", *words, "--json")
     if "lipschitz" in numbers:
         constants = {x: numbers.pop(x) for x in GROUPS}
         problem = jmm.problems.group_glm("hinge", feature_bound=1.0, radius=1.0)
         numbers["problem"] = problem._replace(**constants, smooth=None)
     made = jmm.plan(ALGORITHMS[name], **target, **numbers)
-    assert said["guarantee"] == made.guarantee
-    assert (said["vacuous"], said["why"]) == (made.vacuous, list(made.why))
-    assert said["epsilon"] == jmm.epsilon(ALGORITHMS[name].mechanism(made.hyper), 1e-6) <= 1
+    assert stated["guarantee"] == made.guarantee
+    assert (stated["vacuous"], stated["why"]) == (made.vacuous, list(made.why))
+    assert stated["epsilon"] == jmm.epsilon(ALGORITHMS[name].mechanism(made.hyper), 1e-6) <= 1
     query = made.hyper.query
     noise = getattr(query, "noise_multiplier", None)
     if isinstance(noise, float):
-        assert said["hyper"]["query"]["noise_multiplier"] == noise
+        assert stated["hyper"]["query"]["noise_multiplier"] == noise
     if isinstance(noise, Saddle):
-        assert said["hyper"]["query"]["noise_multiplier"] == noise._asdict()
+        assert stated["hyper"]["query"]["noise_multiplier"] == noise._asdict()
 
 
 def test_a_plan_takes_every_number_of_an_algorithm_and_no_other(capsys):

@@ -58,7 +58,7 @@ def read(page):
 
 def blocks(text):
     """The fenced blocks of a page, in order."""
-    found, start, lines = [], None, text.splitlines()
+    actual, start, lines = [], None, text.splitlines()
     for k, line in enumerate(lines):
         if not line.startswith("```"):
             continue
@@ -66,11 +66,11 @@ def blocks(text):
             start = k
         else:
             above = lines[start - 1] if start else ""
-            found.append(Block(lines[start][3:].strip(), above, start + 2,
-                               "\n".join(lines[start + 1:k])))
+            actual.append(Block(lines[start][3:].strip(), above, start + 2,
+                                "\n".join(lines[start + 1:k])))
             start = None
     assert start is None, f"the block that begins in line {start} has no end"
-    return found
+    return actual
 
 
 def prose(text):
@@ -117,19 +117,19 @@ def fresh():
 def test_what_is_printed_as_a_program_runs(page, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    namespace, said = fresh(), [""]
+    namespace, stated = fresh(), [""]
     for block in blocks(read(page)):
         if block.above == PRINTED:
-            assert said[-1] == block.text + "\n"
+            assert stated[-1] == block.text + "\n"
         elif file := FILE.fullmatch(block.above):
             (tmp_path / f"{file[1]}.py").write_text(block.text + "\n", encoding="utf-8")
             sys.modules.pop(file[1], None)
             importlib.invalidate_caches()
         elif not block.waived and block.language in ("python", "bash"):
             execute(block, page, fresh() if page == "README.md" else namespace)
-            said.append(capsys.readouterr().out)
+            stated.append(capsys.readouterr().out)
     if page == "README.md":
-        assert "differential privacy for one record" in "".join(said)
+        assert "differential privacy for one record" in "".join(stated)
 
 
 @pytest.mark.parametrize("page", RUN)

@@ -39,10 +39,10 @@ def face(name):
 
 def public():
     """Whatever is to have an example, by its shortest public name."""
-    found = {name: getattr(jmm, name) for name in dir(jmm)} | {
+    actual = {name: getattr(jmm, name) for name in dir(jmm)} | {
         f"{name}.{x}": getattr(face(name), x) for name in FACES for x in dir(face(name))}
     kept, seen = {}, set()
-    for name, value in found.items():
+    for name, value in actual.items():
         is_algorithm = isinstance(value, types.ModuleType) and name in ALGORITHMS
         if (inspect.isclass(value) or inspect.isroutine(value) or is_algorithm) and (
                 id(value) not in seen):
@@ -61,9 +61,9 @@ def examples(text):
 def run(name, text):
     """Fails with the report of the first line that prints something else."""
     test = doctest.DocTest(examples(text), dict(NAMES), name, None, None, None)
-    said = []
-    failed = doctest.DocTestRunner(optionflags=LOOSE).run(test, out=said.append).failed
-    assert failed == 0, "".join(said)
+    stated = []
+    failed = doctest.DocTestRunner(optionflags=LOOSE).run(test, out=stated.append).failed
+    assert failed == 0, "".join(stated)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))

@@ -45,11 +45,11 @@ def test_from_a_table_to_a_report_and_scores(tmp_path, monkeypatch, capsys):
     pd.DataFrame({"age": age, "ill": ill})[:400].to_csv("old.csv", index=False)
     pd.DataFrame({"age": age})[400:].to_csv("new.csv", index=False)
     pathlib.Path("s.toml").write_text(SCHEMA)
-    found = said(capsys, "train", "old.csv", "--schema", "s.toml", "--epsilon", "2", "--delta",
-                 "1e-4", "--out", "model")
-    assert found["epsilon"] <= 2
+    actual = said(capsys, "train", "old.csv", "--schema", "s.toml", "--epsilon", "2", "--delta",
+                  "1e-4", "--out", "model")
+    assert actual["epsilon"] <= 2
     page = pathlib.Path("model/report.html").read_text()
-    assert f"{found['epsilon']:.4g}" in page
+    assert f"{actual['epsilon']:.4g}" in page
     assert not re.search(r'(?:src|href)="https?:', page), "one file, and nothing from elsewhere"
     assert main(["predict", "model", "new.csv", "--out", "scores.csv"]) == 0
     scores = pd.read_csv("scores.csv").score
@@ -84,10 +84,10 @@ def test_from_a_game_to_a_statement_and_an_attack():
     statement = jmm.statement(jmm.sgda, hyper, state, delta=0.01)
     assert 0.99 < statement.epsilon <= 1
     assert statement.spent == statement.allowed == 2
-    found = jmm.audit.audit(jax.random.key(1), jmm.sgda, hyper, 0.01, runs=1000, problem=problem,
-                            z=start, pair=(data, data.at[0].set(-9.0)))
-    assert found.epsilon_claimed == statement.epsilon
-    assert not found.violated
+    actual = jmm.audit.audit(jax.random.key(1), jmm.sgda, hyper, 0.01, runs=1000, problem=problem,
+                             z=start, pair=(data, data.at[0].set(-9.0)))
+    assert actual.epsilon_claimed == statement.epsilon
+    assert not actual.violated
 
 
 # --- privacy officer: five questions about a run ---
@@ -112,22 +112,22 @@ def test_two_runs_together(tmp_path, monkeypatch, capsys):
     ledger = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6)
     ledger.reserve(run, name="first")
     ledger.reserve(run, name="second")
-    found = said(capsys, "ledger", "study.json")
+    actual = said(capsys, "ledger", "study.json")
     one = jmm.epsilon(run, 1e-6)
-    assert one < found["epsilon_if_stopped_by_looking"] < found["epsilon"] == 2.0
-    assert [x["name"] for x in found["runs"]] == ["first", "second"]
+    assert one < actual["epsilon_if_stopped_by_looking"] < actual["epsilon"] == 2.0
+    assert [x["name"] for x in actual["runs"]] == ["first", "second"]
 
 
 def test_a_run_that_was_stopped(capsys):
-    found = said(capsys, "epsilon", *RUN, "--delta", "1e-6", "--spent", "80")
-    assert (found["epsilon_spent_if_fixed"] < found["epsilon_if_stopped_by_looking"]
-            < found["epsilon"])
+    actual = said(capsys, "epsilon", *RUN, "--delta", "1e-6", "--spent", "80")
+    assert (actual["epsilon_spent_if_fixed"] < actual["epsilon_if_stopped_by_looking"]
+            < actual["epsilon"])
 
 
 @pytest.mark.slow
 def test_what_an_attack_attains_at_most(capsys):
-    found = said(capsys, "profile", *RUN)
-    made = jmm.accounting.Profile.from_json(found)
+    actual = said(capsys, "profile", *RUN)
+    made = jmm.accounting.Profile.from_json(actual)
     assert 0.01 < made.true_positives(0.01) < 1
     assert 0 < made.advantage < 1
     explained = said(capsys, "explain", *RUN, "--delta", "1e-6")

@@ -40,7 +40,7 @@ RELEASES = {"release", "noisy_operator", "noisy_operator_and_clip", "release_res
 SHARED = {f"algorithms/{name}.py" for name in (
     "averaging", "planning", "recursion", "schedules")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
-ONWARDS = {"update", "run", "_rounds", "_whole", "_compiled", "arrays", "_advance", "on_mesh",
+ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
            "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run"}
 # look at kinds and shapes, or pass on
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
@@ -203,8 +203,8 @@ def test_every_file_has_a_layer():
 
 
 def test_imports_point_down():
-    found = {path: list(breaches(path, source)) for path, source in SOURCES.items()}
-    assert {path: up for path, up in found.items() if up} == {}
+    actual = {path: list(breaches(path, source)) for path, source in SOURCES.items()}
+    assert {path: up for path, up in actual.items() if up} == {}
 
 
 @pytest.mark.parametrize(("path", "line"), [
@@ -247,9 +247,9 @@ def test_every_module_has_a_test_file_of_its_name_or_is_listed():
 
 
 def test_algorithms_hand_data_to_releases_and_to_nothing_else():
-    found = {path: leaks(SOURCES[path], RELEASES | FEED | {"update"}) + misplaced(SOURCES[path])
-             for path in in_folder("algorithms/")}
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    actual = {path: leaks(SOURCES[path], RELEASES | FEED | {"update"}) + misplaced(SOURCES[path])
+              for path in in_folder("algorithms/")}
+    assert {path: lines for path, lines in actual.items() if lines} == {}
 
 
 @pytest.mark.parametrize("path", in_folder("algorithms/"))
@@ -299,10 +299,10 @@ def test_a_search_hands_its_data_on_before_and_after_it_is_calibrated(name):
 
 def test_nothing_above_the_releases_imports_what_they_are_made_of():
     """Without the sampler, the clipped sums and the noise there is no other release."""
-    found = {path: [name for name in modules(path, source)
-                    if any(f"{name}.".startswith(f"{tool}.") for tool in TOOLS)]
-             for path, source in SOURCES.items() if LAYERS[part_of(path)] in (6, 7)}
-    assert {path: names for path, names in found.items() if names} == {}
+    actual = {path: [name for name in modules(path, source)
+                     if any(f"{name}.".startswith(f"{tool}.") for tool in TOOLS)]
+              for path, source in SOURCES.items() if LAYERS[part_of(path)] in (6, 7)}
+    assert {path: names for path, names in actual.items() if names} == {}
 
 
 @pytest.mark.parametrize("path", in_folder("releases/"))
@@ -374,12 +374,12 @@ def test_commands_alone_keep_programs():
 
 def test_the_package_leaves_the_configuration_of_jax_alone():
     """But for one inner solve in float64, within a scope, and where commands keep programs."""
-    found = {(path, name) for path, source in SOURCES.items()
-             for node in ast.walk(ast.parse(source))
-             for name in ([node.attr] if isinstance(node, ast.Attribute) else
-                          node.name.split(".") if isinstance(node, ast.alias) else [])
-             if name in ("config", "enable_x64")}
-    assert found == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config")}
+    actual = {(path, name) for path, source in SOURCES.items()
+              for node in ast.walk(ast.parse(source))
+              for name in ([node.attr] if isinstance(node, ast.Attribute) else
+                           node.name.split(".") if isinstance(node, ast.alias) else [])
+              if name in ("config", "enable_x64")}
+    assert actual == {("base/tree.py", "enable_x64"), ("base/own_files.py", "config")}
 
 
 def test_names_of_our_own_modules_have_no_default():

@@ -120,10 +120,10 @@ def program(opened):
 
 def released(law, spent=0, factor=1.0, data=None):
     """Releases with all keys over the unit of their noise, a row each."""
-    found = program(law.case.opened)(
+    actual = program(law.case.opened)(
         KEYS[:law.keys], with_noise(law.case.mechanism, factor), jnp.int32(spent),
         law.case.data if data is None else data)
-    return np.asarray(found).reshape(law.keys, -1) / law.unit
+    return np.asarray(actual).reshape(law.keys, -1) / law.unit
 
 
 @every_law
@@ -195,8 +195,8 @@ def test_noise_for_several_records_is_calibrated_to_all_of_them(rate):
     if rate == 1:  # the distance of three records is three times that of one
         assert z[1] == pytest.approx(3 * z[0], rel=1e-2)
     for hyper, people in ((one, 1), (three, 3)):
-        found = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-5, people=people)
-        assert 0.999 < found <= 1.0
+        actual = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-5, people=people)
+        assert 0.999 < actual <= 1.0
 
 
 @pytest.mark.parametrize("detector", [

@@ -28,9 +28,9 @@ PAGE = '<html><body><h1 id="top">x</h1>{}</body></html>'
 def test_a_link_that_leads_nowhere_is_found(tmp_path, inside, message):
     (tmp_path / "a.html").write_text(PAGE.format(inside))
     (tmp_path / "b.html").write_text(PAGE.format(""))
-    found = WRONG(tmp_path)
-    assert len(found) == (message is not None)
-    assert message is None or message in found[0]
+    actual = WRONG(tmp_path)
+    assert len(actual) == (message is not None)
+    assert message is None or message in actual[0]
 
 
 @pytest.mark.parametrize("path", sorted(p.name for p in SITE.iterdir() if p.is_file()))

@@ -103,9 +103,9 @@ def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         compilation_cache.reset_cache()
         jmm.run(key, z, (jnp.asarray(x), jnp.asarray(y)), hyper, jmm.sgda, problem)
-        found = stored(tmp_path / folder)
-        assert len(found) > 10_000
-        return found
+        actual = stored(tmp_path / folder)
+        assert len(actual) > 10_000
+        return actual
 
     def loss(w, v, record):
         return jnp.sum((w - v) * (record[0] + record[1]))
@@ -113,9 +113,9 @@ def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
     def leaking(w, v, record):
         return loss(w, v, record) + jnp.sum(w * leak)
 
-    found = programs(jmm.Problem(jmm.saddle_operator(loss)), "as it should be")
+    actual = programs(jmm.Problem(jmm.saddle_operator(loss)), "as it should be")
     secrets = [*x, *y, *x.T[:, :4], *y.T[:, :4], *jax.random.key_data(key)]
-    assert not any(np.ascontiguousarray(one).tobytes() in found for one in secrets)
+    assert not any(np.ascontiguousarray(one).tobytes() in actual for one in secrets)
     # a program that closes over a row is found out
     assert y[0].tobytes() in programs(jmm.Problem(jmm.saddle_operator(leaking)), "leaking")
 
@@ -123,8 +123,8 @@ def test_programs_on_disk_hold_neither_data_nor_keys(kept, tmp_path):
 def foreign(lstat, name):
     """`os.lstat`, as if files of that name were another user's."""
     def changed(path, *args, **kwargs):
-        found = lstat(path, *args, **kwargs)
-        values = list(found)
+        actual = lstat(path, *args, **kwargs)
+        values = list(actual)
         if os.path.basename(path) == name:
             values[stat.ST_UID] += 1
         return os.stat_result(values)

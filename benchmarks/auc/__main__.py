@@ -157,8 +157,8 @@ def record(args: Any, name: str, one: runs.Lane, auc: list[float], nonprivate: f
 def for_a_person(args: Any, hyper: Any) -> float | None:
     """Epsilon of a run for any `args.people` records; None where there is no guarantee for them."""
     made = ALGORITHMS[args.algorithm].mechanism(hyper)
-    found = jmm.epsilon(made, args.delta, neighbours=args.neighbours, people=args.people)
-    return found if math.isfinite(found) else None
+    result = jmm.epsilon(made, args.delta, neighbours=args.neighbours, people=args.people)
+    return result if math.isfinite(result) else None
 
 
 def _epsilon(value: float | None) -> str:

@@ -135,11 +135,11 @@ def key(seed: int, label: str, *budget: float) -> jax.Array:
 
 def groups(lanes: Sequence[Lane]) -> list[list[int]]:
     """Lanes that one compiled program can run together, by number; iterations may differ."""
-    found = collections.defaultdict(list)
+    result = collections.defaultdict(list)
     for i, one in enumerate(lanes):
         s, alike = one.settings, dataclasses.replace(one.hyper, iterations=1)
-        found[jax.tree.structure(alike), one.problem, s.hidden, s.norm, s.scale].append(i)
-    return list(found.values())
+        result[jax.tree.structure(alike), one.problem, s.hidden, s.norm, s.scale].append(i)
+    return list(result.values())
 
 
 @dataclasses.dataclass

@@ -71,11 +71,11 @@ def _of(jaxpr: Any) -> int:
 
 def _inside(equation: Any) -> list[Any]:
     """The programs inside an equation."""
-    found = []
+    result = []
     for value in equation.params.values():
         for one in value if isinstance(value, (tuple, list)) else (value,):
             if hasattr(one, "jaxpr"):
-                found.append(one.jaxpr)
+                result.append(one.jaxpr)
             elif hasattr(one, "eqns"):
-                found.append(one)
-    return found
+                result.append(one)
+    return result

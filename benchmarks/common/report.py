@@ -205,13 +205,13 @@ def kept(path: pathlib.Path | None, part: str, arguments: dict[str, Any],
         old = json.loads(path.read_text(encoding="utf-8"))
         told = {"first_seed": 0, **old["arguments"]}  # in files of before that option
         fits = all(told[name] == arguments[name] for name in same)
-        found = old[part]
+        result = old[part]
     except (ValueError, KeyError, TypeError):
         fits = False
     if not fits:
         raise ValueError(f"--json {path}: the file holds results of other arguments, or of "
                          "something else; move it away or give the same ones")
-    return found
+    return result
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -22,8 +22,8 @@ def _ends(found: Iterable[float]) -> list[float]:
 
 def _one(rows: list[Result], **wanted: Any) -> Result:
     """The row that has these values."""
-    (found,) = (row for row in rows if all(row.get(k) == v for k, v in wanted.items()))
-    return found
+    (result,) = (row for row in rows if all(row.get(k) == v for k, v in wanted.items()))
+    return result
 
 
 # --- choosing.md ---

@@ -148,12 +148,12 @@ def choose(dataset: str, scorer: str, epsilon: float, *, prior: float = 0.5,
         iterations: Rounds, if not those of the table. More rounds take smaller steps, so that the
             noise adds up to about the same.
     """
-    found = next(s for bound, s in _TABLE[dataset, scorer] if epsilon <= bound)
+    result = next(s for bound, s in _TABLE[dataset, scorer] if epsilon <= bound)
     if dataset == "csv":
-        found = dataclasses.replace(found, clip=found.clip * 0.5 / min(prior, 1 - prior))
+        result = dataclasses.replace(result, clip=result.clip * 0.5 / min(prior, 1 - prior))
     if iterations is None:
-        return found
-    shrink = min(1.0, (found.iterations / iterations) ** 0.8)
-    first = None if found.first_step is None else found.first_step * shrink
-    return dataclasses.replace(found, iterations=iterations, step=found.step * shrink,
+        return result
+    shrink = min(1.0, (result.iterations / iterations) ** 0.8)
+    first = None if result.first_step is None else result.first_step * shrink
+    return dataclasses.replace(result, iterations=iterations, step=result.step * shrink,
                                first_step=first)

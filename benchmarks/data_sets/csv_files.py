@@ -65,8 +65,8 @@ def from_csv(
         raise ValueError(f"column {label!r} of {path} has rows without a label; remove them")
     y = (labels == str(positive).strip()).to_numpy(np.float32)
     if not y.any():
-        found = ", ".join(map(repr, labels.unique()[:5]))
-        raise ValueError(f"no row has {label} == {str(positive)!r}; values found: {found}")
+        result = ", ".join(map(repr, labels.unique()[:5]))
+        raise ValueError(f"no row has {label} == {str(positive)!r}; values found: {result}")
     for column in frame.select_dtypes("number"):
         if np.isinf(frame[column]).any():
             raise ValueError(f"column {column!r} of {path} holds infinite numbers")

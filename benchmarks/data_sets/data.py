@@ -111,13 +111,13 @@ def load(
         raise ValueError(f"{name} has no features {features!r}; choose one of "
                          f"{', '.join(known) or 'none'}")
     chosen = known.get(features or maps.DEFAULT.get(name, ""))
-    found = _SETS[name]
-    x, y, x_test, y_test = found.parts(split, seed, data_dir)
-    public = found.public
+    result = _SETS[name]
+    x, y, x_test, y_test = result.parts(split, seed, data_dir)
+    public = result.public
     if chosen is not None:
         if features == "published scaling":
             low, high = x.min(0), x.max(0)
             x, x_test = ((a - low) / np.where(high > low, high - low, 1) for a in (x, x_test))
         x, x_test = chosen.of(x), chosen.of(x_test)
         public = (*public, *chosen.public)
-    return Dataset(name, x, y, x_test, y_test, found.prior, found.unit, public, found.people)
+    return Dataset(name, x, y, x_test, y_test, result.prior, result.unit, public, result.people)

@@ -92,7 +92,7 @@ def orientations(images: np.ndarray, *, brightness: bool = False, bins: int = 8,
     centres = (np.arange(cells) + 0.5) * images.shape[1] / cells - 0.5
     distance = np.abs(np.arange(images.shape[1])[:, None] - centres) * cells / images.shape[1]
     window = (distance < 0.5 if blocks else np.maximum(0, 1 - distance)).astype(np.float32)
-    found = []
+    result = []
     for part in np.array_split(images, max(1, len(images) // 2000)):
         wide = np.pad(part.astype(np.float32) / 255, ((0, 0), (1, 1), (1, 1)))
         across = (wide[:, 1:-1, 2:] - wide[:, 1:-1, :-2]) / 2
@@ -106,8 +106,8 @@ def orientations(images: np.ndarray, *, brightness: bool = False, bins: int = 8,
             maps.append(wide[:, 1:-1, 1:-1] / 2)
         sums = np.stack([window.T @ m @ window for m in maps], 1)
         roots = _flat(np.sqrt(sums))
-        found.append(unit(roots - roots.mean(1, keepdims=True)))
-    return np.concatenate(found).astype(np.float32) * np.float32(_NORM)
+        result.append(unit(roots - roots.mean(1, keepdims=True)))
+    return np.concatenate(result).astype(np.float32) * np.float32(_NORM)
 
 
 def edges_and_cosines(images: np.ndarray, mean: float, share: float) -> np.ndarray:

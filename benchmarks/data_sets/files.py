@@ -99,10 +99,10 @@ def svmlight(content: bytes, *, n_features: int, zero_based: bool
     """Read bzip2-compressed svmlight text; a positive label becomes 1, any other 0."""
     text = io.BytesIO(bz2.decompress(content))
     x, y = load_svmlight_file(text, n_features=n_features, dtype=np.float32, zero_based=zero_based)
-    found = x.toarray(), (y > 0).astype(np.float32)
-    for array in found:
+    result = x.toarray(), (y > 0).astype(np.float32)
+    for array in result:
         array.flags.writeable = False
-    return found
+    return result
 
 
 def idx(content: bytes) -> np.ndarray:

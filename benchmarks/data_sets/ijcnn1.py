@@ -27,7 +27,7 @@ def rows(part: str, data_dir: Folder = None) -> tuple[np.ndarray, np.ndarray]:
 
 def parts(split: str, seed: int, data_dir: Folder) -> tuple[np.ndarray, ...]:
     """Training rows and labels, test rows and labels."""
-    found = files.hold_out(*rows("trn", data_dir), seed)
+    result = files.hold_out(*rows("trn", data_dir), seed)
     if split == "validation":
-        return files.hold_out(found[0], found[1], seed + 100)
-    return (*found[:2], *rows("tst", data_dir)) if split == "file" else found
+        return files.hold_out(result[0], result[1], seed + 100)
+    return (*result[:2], *rows("tst", data_dir)) if split == "file" else result

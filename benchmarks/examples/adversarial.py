@@ -55,10 +55,10 @@ def load(args: Any) -> tuple[Any, Any, str, tuple[str, ...]]:
         training, test = (fragile_classes(jax.random.key(i), n) for i, n in
                           enumerate((4_000 if args.quick else 20_000, 10_000)))
         return training, test, "one record (features, class)", ()
-    found = data.load(args.dataset, data_dir=args.data_dir)
+    result = data.load(args.dataset, data_dir=args.data_dir)
     train_rows = slice(4_000 if args.quick else None)
-    return ((found.x_train[train_rows], 2 * found.y_train[train_rows] - 1),
-            (found.x_test, 2 * found.y_test - 1), found.unit, found.public)
+    return ((result.x_train[train_rows], 2 * result.y_train[train_rows] - 1),
+            (result.x_test, 2 * result.y_test - 1), result.unit, result.public)
 
 
 def tasks(args: Any, pairs: Any, unit: str, public: tuple[str, ...]) -> list[Task]:
@@ -78,21 +78,21 @@ def run(args: Any) -> Outcome:
     """Trains both at every epsilon; every test record against its own worst shift."""
     pairs, test, unit, public = load(args)
     r = _SETTINGS[args.dataset][0]
-    found = [one for task in tasks(args, pairs, unit, public)
-             for one in train(task, args.epsilon, args.delta, args.seeds)]
+    result = [one for task in tasks(args, pairs, unit, public)
+              for one in train(task, args.epsilon, args.delta, args.seeds)]
     test = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), test)
     radii = np.linspace(0, 2 * r, 21)
     measure = jax.jit(jax.vmap(jax.vmap(demo_adversarial.robust_accuracy, (None, None, 0)),
                                (0, None, None)))
     curves = [np.asarray(measure(one.average.w, test, jnp.asarray(radii, jnp.float32)))
-              for one in found]
+              for one in result]
     rows = [row(one, args.delta, accuracy=c[:, 0], robust_accuracy=c[:, 10])
-            for one, c in zip(found, curves, strict=True)]
+            for one, c in zip(result, curves, strict=True)]
     title = (f"{args.dataset}: {len(pairs[1])} training records; robust accuracy: on test records "
              f"moved by at most {r:g}")
     return Outcome(title, rows, ("accuracy", "robust_accuracy"),
-                   [one.statement for one in found if one.statement],
-                   lambda figure: draw(figure, args, rows, found, radii, curves))
+                   [one.statement for one in result if one.statement],
+                   lambda figure: draw(figure, args, rows, result, radii, curves))
 
 
 def draw(figure: Any, args: Any, rows: list[dict[str, Any]], found: list[Trained],

@@ -95,9 +95,9 @@ def mean_embedding(key: jax.Array, hyper: jmm.sgda.Hyper, frequencies: jax.Array
 
     problem = jmm.Problem(jmm.types.with_strategy(operator, "microbatch", 100))
     start = Saddle(jnp.zeros((2 * frequencies.shape[1], CLASSES), jnp.float32), ())
-    found: jax.Array = jmm.release(key, jmm.sgda.mechanism(hyper), jnp.int32(0), problem, start,
-                                   records).w
-    return found
+    result: jax.Array = jmm.release(key, jmm.sgda.mechanism(hyper), jnp.int32(0), problem, start,
+                                    records).w
+    return result
 
 
 def started(key: jax.Array, hidden: int) -> dict[str, jax.Array]:

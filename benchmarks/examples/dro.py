@@ -86,10 +86,10 @@ def run(args: Any) -> Outcome:
     records = 5_000 if args.quick else 20_000
     data = two_populations(jax.random.key(0), records, dim=_DIM, minority=_MINORITY)
     g, test = two_populations(jax.random.key(1), 20_000, dim=_DIM, minority=_MINORITY)
-    found = [one for task in tasks(records, 150 if args.quick else 1000, data)
-             for one in train(task, args.epsilon, args.delta, args.seeds)]
+    result = [one for task in tasks(records, 150 if args.quick else 1000, data)
+              for one in train(task, args.epsilon, args.delta, args.seeds)]
     rows, seen = [], []
-    for one in found:
+    for one in result:
         w = one.average.w
         each = losses(w["theta"] if isinstance(w, dict) else w, test)
         seen.append(each)
@@ -100,8 +100,8 @@ def run(args: Any) -> Outcome:
     title = (f"{records} records of two populations, a tenth in the smaller; squared error / 2 on "
              "fresh records")
     return Outcome(title, rows, ("mean", "worst_tenth", "minority"),
-                   [one.statement for one in found if one.statement],
-                   lambda figure: draw(figure, rows, found, seen, args.delta))
+                   [one.statement for one in result if one.statement],
+                   lambda figure: draw(figure, rows, result, seen, args.delta))
 
 
 def draw(figure: Any, rows: list[dict[str, Any]], found: list[Trained], seen: list[np.ndarray],

@@ -74,11 +74,11 @@ def made(args: Any, v: Any, count: int = 2000) -> jax.Array:
 def run(args: Any) -> Outcome:
     """Trains at every epsilon; the averaged generator makes the samples."""
     records, unit, public = load(args)
-    found = train(task(args, records, unit, public), args.epsilon, args.delta, args.seeds)
+    result = train(task(args, records, unit, public), args.epsilon, args.delta, args.seeds)
     own = jnp.asarray(records[:2000], jnp.float32)
     distance = jax.jit(demo_gan.sliced_wasserstein)
     rows, samples = [], []
-    for one in found:
+    for one in result:
         points = [made(args, jax.tree.map(lambda x, i=i: x[i], one.average.v))
                   for i in range(args.seeds)]
         measures = {"distance": [float(distance(jax.random.key(3), x, own)) for x in points]}
@@ -92,8 +92,8 @@ def run(args: Any) -> Outcome:
     base = float(distance(jax.random.key(3), other, own))
     title = (f"{args.dataset}: {len(records)} records; distance: sliced Wasserstein-1 of 2000 "
              f"samples to 2000 records, {base:.4f} for 2000 other records")
-    return Outcome(title, rows, tuple(measures), [one.statement for one in found if one.statement],
-                   lambda figure: draw(figure, args, np.asarray(own), found, rows, samples))
+    return Outcome(title, rows, tuple(measures), [one.statement for one in result if one.statement],
+                   lambda figure: draw(figure, args, np.asarray(own), result, rows, samples))
 
 
 def draw(figure: Any, args: Any, records: np.ndarray, found: list[Trained],

@@ -47,17 +47,17 @@ def run(args: Any) -> Outcome:
     process = demo_mdp.grid_world(2 if args.quick else _SIDE)
     made = task(process, records=20_000 if args.quick else 100_000,
                 rounds=300 if args.quick else 1500)
-    found = train(made, args.epsilon, args.delta, args.seeds)
+    result = train(made, args.epsilon, args.delta, args.seeds)
     rows = [row(one, args.delta, average_reward=[reward(process, mu) for mu in one.average.v],
                 gap=[demo_mdp.mdp_gap(Saddle(h, mu), *process, _BIAS)
-                     for h, mu in zip(*one.average, strict=True)]) for one in found]
+                     for h, mu in zip(*one.average, strict=True)]) for one in result]
     _, best, _ = demo_mdp.optimal_policy(*process)
     uniform = reward(process, np.ones_like(process[1]))
     title = (f"{made.hyper.query.population} private transitions of a grid world of "
              f"{len(process[1])} cells; average reward: best {best:.4f}, uniform {uniform:.4f}")
     return Outcome(title, rows, ("average_reward", "gap"),
-                   [one.statement for one in found if one.statement],
-                   lambda figure: draw(figure, process, rows, found, args.delta))
+                   [one.statement for one in result if one.statement],
+                   lambda figure: draw(figure, process, rows, result, args.delta))
 
 
 def reward(process: tuple[np.ndarray, np.ndarray], mu: Any) -> float:

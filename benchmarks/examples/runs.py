@@ -115,7 +115,7 @@ def train(task: Task, epsilons: Sequence[float], delta: float, seeds: int) -> li
     states = jax.block_until_ready(runs(keys, stacked, start, rows))
     seconds = time.perf_counter() - clock
     states = jax.tree.map(lambda x: x.reshape(len(hypers), seeds, *x.shape[1:]), states)
-    found = []
+    result = []
     for i, (epsilon, hyper) in enumerate(zip((*epsilons, math.inf), hypers, strict=True)):
         average = jax.tree.map(lambda x, i=i: x[i], states.average)
         if not all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(average)):
@@ -124,8 +124,8 @@ def train(task: Task, epsilons: Sequence[float], delta: float, seeds: int) -> li
         statement = None if epsilon == math.inf else jmm.statement(
             jmm.sgda, hyper, jax.tree.map(lambda x, i=i: x[i, 0], states), delta=delta,
             unit=task.unit, assumed=(*task.public, *ASSUMED))
-        found.append(Trained(task, epsilon, average, seconds, statement))
-    return found
+        result.append(Trained(task, epsilon, average, seconds, statement))
+    return result
 
 
 def _float32(x: Any) -> jax.Array:

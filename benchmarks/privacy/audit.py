@@ -28,7 +28,8 @@ from benchmarks.privacy.attacks import stream as stream_attack
 from benchmarks.privacy.attacks import wide as wide_attack
 from jaxminimax import Disjoint, FixedSize, Full, GroupGradients, Poisson, Query, Saddle
 from jaxminimax.algorithms import ALGORITHMS, described_by, takes
-from jaxminimax.audit import Audit, audit, worst_pair
+from jaxminimax.audit import Audit, audit
+from jaxminimax.audit.pairs import worst_pair
 from jaxminimax.mechanism import Resolvent
 from jaxminimax.mechanism.composed import parts_of_data
 
@@ -173,11 +174,11 @@ def row(name: str, module: Any, case: Case, hyper: Any, epsilon: float, neighbou
     start = time.perf_counter()
     hyper = jmm.calibrate(module, hyper, epsilon, DELTA, neighbours=neighbours)
     if grouped(module):
-        found = group_attack.audit(jax.random.key(seed), module, hyper, DELTA, runs=runs)
+        result = group_attack.audit(jax.random.key(seed), module, hyper, DELTA, runs=runs)
     else:
-        found = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs,
-                      neighbours=neighbours, pair=case.pair, **case.how)
-    return _line(name, case.name, found, start), hyper
+        result = audit(jax.random.key(seed), module, hyper, DELTA, runs=runs,
+                       neighbours=neighbours, pair=case.pair, **case.how)
+    return _line(name, case.name, result, start), hyper
 
 
 def stream_row(attack: stream_attack.Attack, epsilon: float, runs: int,
@@ -185,8 +186,8 @@ def stream_row(attack: stream_attack.Attack, epsilon: float, runs: int,
     """As `row`, for a mechanism that reads a record once."""
     start = time.perf_counter()
     hyper = jmm.calibrate(attack.algorithm, attack.hyper, epsilon, DELTA)
-    found = stream_attack.audit(jax.random.key(seed), attack, hyper, DELTA, runs=runs)
-    return _line(attack.algorithm.__name__.split(".")[-1], attack.name, found, start), hyper
+    result = stream_attack.audit(jax.random.key(seed), attack, hyper, DELTA, runs=runs)
+    return _line(attack.algorithm.__name__.split(".")[-1], attack.name, result, start), hyper
 
 
 def _line(name: str, mechanism: str, found: Audit, start: float) -> dict[str, Any]:
@@ -254,10 +255,10 @@ def everything(runs: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[
 def claims_table(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and cells."""
     def signal(r: dict[str, Any]) -> tuple[str, str]:
-        found = r["signal"]
-        if found is None:
+        result = r["signal"]
+        if result is None:
             return "-", "-"
-        return f"{found['charged']:.3f}", f"{found['attained']:.3f} (>= {found['low']:.3f})"
+        return f"{result['charged']:.3f}", f"{result['attained']:.3f} (>= {result['low']:.3f})"
 
     return (("algorithm", "mechanism", "neighbours", "pair", "claimed", "lower", "share", "runs",
              "charged signal", "signal"),

@@ -25,30 +25,30 @@ _BANDS = 512
 
 def rows() -> list[dict[str, Any]]:
     """A row a setting."""
-    found = []
+    result = []
     for setting, n, batch, rounds, epsilon, people, before in _SAMPLED:
         query = jmm.Query(clip=Saddle(1.0, None), population=n,
                           sampling=jmm.Poisson(rate=batch / n))
         made = jmm.accounting.calibrate_noise(jmm.Repeat(query=query, times=rounds), epsilon, DELTA,
                                               people=people)
-        found.append(_row(setting, "noise multiplier", epsilon, before,
-                          float(made.query.noise_multiplier.w)))
+        result.append(_row(setting, "noise multiplier", epsilon, before,
+                           float(made.query.noise_multiplier.w)))
     times, before = _WORST
     index = jmm.accounting.calibrate_noise(jmm.mechanism.Selection(bound=1.0, sizes=(1000,),
                                                                    times=times), 1.0, DELTA)
-    found.append(_row(f"worst group, active_groups, {times} rounds",
-                      "deviation of noise on a group's loss, over B / n", 1.0,
-                      math.sqrt(2) * before, math.pi / math.sqrt(6) * index.noise_multiplier))
+    result.append(_row(f"worst group, active_groups, {times} rounds",
+                       "deviation of noise on a group's loss, over B / n", 1.0,
+                       math.sqrt(2) * before, math.pi / math.sqrt(6) * index.noise_multiplier))
     for leaves, before in _TREES:
         sums = jmm.accounting.calibrate_noise(jmm.mechanism.CorrelatedSums(clip=1.0, leaves=leaves,
                                                                            bands=_BANDS), 1.0,
                                               DELTA)
         most = max(t.bit_count() for t in range(1, leaves + 1))  # nodes in a prefix
-        found.append(_row(f"group_oco, {leaves} leaves, {_BANDS} bands for a tree",
-                          "largest deviation of a prefix's noise, in clip norms", 1.0,
-                          before * math.sqrt(most),
-                          sums.noise_multiplier * norms(leaves, _BANDS).prefix))
-    return found
+        result.append(_row(f"group_oco, {leaves} leaves, {_BANDS} bands for a tree",
+                           "largest deviation of a prefix's noise, in clip norms", 1.0,
+                           before * math.sqrt(most),
+                           sums.noise_multiplier * norms(leaves, _BANDS).prefix))
+    return result
 
 
 def _row(setting: str, what: str, epsilon: float, before: float | None,

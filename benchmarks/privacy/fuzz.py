@@ -144,12 +144,12 @@ def thresholds(loss: PrivacyLoss, times: int, neighbours: str,
 
 def attained(cost: Charge, neighbours: str, people: int) -> tuple[np.ndarray, np.ndarray]:
     """P and Q of many events under the pairs of a charge."""
-    found = [thresholds(loss, times, neighbours, people) for loss, times in cost.losses]
+    result = [thresholds(loss, times, neighbours, people) for loss, times in cost.losses]
     if cost.gaussian:
         mu = people * (2.0 if neighbours == "replace_one" else 1.0) * math.sqrt(cost.gaussian)
         t = np.concatenate([np.linspace(-6, mu + 6, 200), np.linspace(mu / 2, mu + 38, 200)])
-        found.append((special.ndtr(mu - t), special.ndtr(-t)))
-    p, q = zip((np.zeros(1), np.zeros(1)), *found, strict=True)
+        result.append((special.ndtr(mu - t), special.ndtr(-t)))
+    p, q = zip((np.zeros(1), np.zeros(1)), *result, strict=True)
     return np.concatenate(p), np.concatenate(q)
 
 
@@ -263,7 +263,7 @@ def fuzz(cases: int, seed: int) -> dict[str, Any]:
             findings.append({"case": number, "outcome": outcome, "asked": str(one)[:600]})
     return {
         "cases": cases, "seed": seed, "outcomes": dict(counts),
-        "kinds": {kind: dict(found) for kind, found in sorted(by_kind.items())},
+        "kinds": {kind: dict(result) for kind, result in sorted(by_kind.items())},
         "findings": findings, "cpu_seconds": round(time.process_time() - began, 1),
         "slowest": {"seconds": round(slowest[0], 2), "asked": slowest[1]},
     }
@@ -277,15 +277,15 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--json", type=report.output(".json"), help="write counts and findings to this")
     args = p.parse_args(argv)
-    found = fuzz(args.cases, args.seed)
-    for word, count in sorted(found["outcomes"].items()):
+    result = fuzz(args.cases, args.seed)
+    for word, count in sorted(result["outcomes"].items()):
         print(f"{word:10} {count}")
-    print(f"{found['cpu_seconds']} CPU s; slowest {found['slowest']['seconds']} s")
-    for finding in found["findings"][:20]:
+    print(f"{result['cpu_seconds']} CPU s; slowest {result['slowest']['seconds']} s")
+    for finding in result["findings"][:20]:
         print(f"\n{finding['case']}: {finding['outcome']}\n  {finding['asked']}")
     if args.json:
-        report.write_json(args.json, {"environment": report.environment(), **found})
-    return 1 if found["findings"] else 0
+        report.write_json(args.json, {"environment": report.environment(), **result})
+    return 1 if result["findings"] else 0
 
 
 if __name__ == "__main__":

@@ -52,9 +52,9 @@ def chi_square(draws: int, bits: int) -> dict[str, Any]:
     rare = expected < 20
     seen = np.append(counts[~rare], counts[rare].sum())
     due = np.append(expected[~rare], expected[rare].sum())
-    found = stats.chisquare(seen, due * seen.sum() / due.sum())
+    result = stats.chisquare(seen, due * seen.sum() / due.sum())
     return {"bits": bits, "draws": rounds * _BLOCK, "cells": len(seen),
-            "chi_square": float(found.statistic), "p": float(found.pvalue)}
+            "chi_square": float(result.statistic), "p": float(result.pvalue)}
 
 
 def lowest_byte(draws: int) -> dict[str, Any]:
@@ -63,9 +63,9 @@ def lowest_byte(draws: int) -> dict[str, Any]:
     counts = np.zeros(256, np.int64)
     for key in jax.random.split(jax.random.key(99), rounds):
         counts += np.bincount(np.asarray(block(key, 22)) & 255, minlength=256)
-    found = stats.chisquare(counts)
+    result = stats.chisquare(counts)
     return {"bits": "lowest 8 of 22", "draws": rounds * _BLOCK, "cells": 256,
-            "chi_square": float(found.statistic), "p": float(found.pvalue)}
+            "chi_square": float(result.statistic), "p": float(result.pvalue)}
 
 
 def every_word(words: int = _WORDS) -> dict[str, Any]:

@@ -192,13 +192,13 @@ def nispp(quick: bool) -> Iterator[Case]:
                    lower=gaussian(noise / exact, 1e-5), needed=_solution(exact, noise, 0.005))
     for epsilon in (1.0,) if quick else (1.0, 8.0):
         noise = formulas.nispp_theorem_7(1.0, 30.0, 30, epsilon, 1e-5)
-        whole = formulas.nispp_proposition_9(1.0, 30.0, 30)
+        full = formulas.nispp_proposition_9(1.0, 30.0, 30)
         by = jmm.FixedSize(batch=30)
         yield Case(paper="nispp", formula="Theorem 7", setting="n=900, B=30, 901 releases",
                    epsilon=epsilon, delta=1e-5,
-                   mechanism=repeat(Saddle(2 * noise / whole, None), 900, by, 901),
-                   lower=pair(900, 30, noise / (whole / 2), 901, 1e-5),
-                   needed=repeat(Saddle(4 * noise / (1.01 * whole), None), 900, by, 901))
+                   mechanism=repeat(Saddle(2 * noise / full, None), 900, by, 901),
+                   lower=pair(900, 30, noise / (full / 2), 901, 1e-5),
+                   needed=repeat(Saddle(4 * noise / (1.01 * full), None), 900, by, 901))
 
 
 def recursive(quick: bool) -> Iterator[Case]:

@@ -50,7 +50,7 @@ def _noise(described: jmm.Repeat) -> float:
 
 def searches(one: jmm.Repeat) -> list[dict[str, Any]]:
     """Total epsilon of a search with runs of epsilon = 1, and the noise for a total of 1."""
-    found = []
+    result = []
     for expected, eta, most in _SEARCHES:
         law = jmm.mechanism.Repetitions(expected=expected, eta=eta, most=most)
         ratio = None
@@ -59,15 +59,15 @@ def searches(one: jmm.Repeat) -> list[dict[str, Any]]:
                 lambda z, law=law: jmm.accounting.tuned_epsilon(run(z), _DELTA, law) - 1.0,
                 _noise(one), 3 * _noise(one), rtol=1e-4)
             ratio = noise / _noise(one)
-        found.append({"expected": expected, "eta": eta, "most": most, "noise_ratio": ratio,
-                      "total": jmm.accounting.tuned_epsilon(one, _DELTA, law)})
-    return found
+        result.append({"expected": expected, "eta": eta, "most": most, "noise_ratio": ratio,
+                       "total": jmm.accounting.tuned_epsilon(one, _DELTA, law)})
+    return result
 
 
 def filters(one: jmm.Repeat) -> list[dict[str, Any]]:
     """The noise of k equal runs that fill a ledger of epsilon = 1, over that of one run alone."""
     hyper = jmm.sgda.Hyper(query=_with(1.0), step=Saddle(0.1, 0.1), iterations=_ROUNDS)
-    found = []
+    result = []
     for runs in _RUNS:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
@@ -75,24 +75,24 @@ def filters(one: jmm.Repeat) -> list[dict[str, Any]]:
                 ledger = jmm.accounting.Ledger(path / name, epsilon=1.0, delta=_DELTA, filter=name)
                 own = {"delta": _DELTA / runs} if name == "basic" else {}
                 made = ledger.calibrate(jmm.sgda, hyper, share=1 / runs, **own)
-                found.append({"filter": name, "runs": runs,
-                              "ratio": float(made.query.noise_multiplier.w) / _noise(one)})
-        found.append({"filter": "plan", "runs": runs,
-                      "ratio": _noise(run(times=runs * _ROUNDS)) / _noise(one)})
-    return found
+                result.append({"filter": name, "runs": runs,
+                               "ratio": float(made.query.noise_multiplier.w) / _noise(one)})
+        result.append({"filter": "plan", "runs": runs,
+                       "ratio": _noise(run(times=runs * _ROUNDS)) / _noise(one)})
+    return result
 
 
 def odometer(one: jmm.Repeat) -> list[dict[str, Any]]:
     """Epsilon of a run that ended early, by looking and by a number fixed beforehand."""
     hyper = jmm.sgda.Hyper(query=one.query, step=Saddle(0.1, 0.1), iterations=_ROUNDS)
     state = jmm.sgda.init(Saddle(np.zeros(1), np.zeros(1)), hyper)
-    found = []
+    result = []
     for end in _ENDS:
         stopped = state._replace(spent=jnp.int32(end))
         said = jmm.statement(jmm.sgda, hyper, stopped, delta=_DELTA)
-        found.append({"end": end, "looking": said.epsilon_if_stopped_by_looking,
-                      "fixed": said.epsilon_spent_if_fixed})
-    return found
+        result.append({"end": end, "looking": said.epsilon_if_stopped_by_looking,
+                       "fixed": said.epsilon_spent_if_fixed})
+    return result
 
 
 def rounding() -> list[dict[str, Any]]:
@@ -162,13 +162,13 @@ def main(argv: list[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         one = run()
-        found = {"searches": searches(one), "filters": filters(one), "odometer": odometer(one),
-                 "rounding": rounding(), "selection": selection()}
-    for name, rows in found.items():
+        result = {"searches": searches(one), "filters": filters(one), "odometer": odometer(one),
+                  "rounding": rounding(), "selection": selection()}
+    for name, rows in result.items():
         lines = [[str(x) for x in row.values()] for row in rows]
         print(f"{name}\n{report.table(list(rows[0]), lines)}")
     if args.json is not None:
-        report.write_json(args.json, {"environment": report.environment(), **found})
+        report.write_json(args.json, {"environment": report.environment(), **result})
     return 0
 
 

@@ -309,10 +309,10 @@ def examine(model: Model) -> Found:
         return jax.vmap(total, (None, None, 0))(z, records, masks)
 
     masks = jnp.eye(RECORDS, dtype=bool).at[-1].set(True)  # the last one is the sum
-    found = [apart(strategy, masks, model.z, model.records)
-             for strategy in ("ghost", "vmap")[: 1 + wide]]
+    result = [apart(strategy, masks, model.z, model.records)
+              for strategy in ("ghost", "vmap")[: 1 + wide]]
     longest = max(float(np.max(_lengths(x)[:-1] / c))
-                  for x, c in zip(found[0], clip, strict=True))
+                  for x, c in zip(result[0], clip, strict=True))
     difference = 0.0
     if wide:
         # by how much a rounding of every parameter moves the clipped gradients
@@ -322,7 +322,7 @@ def examine(model: Model) -> Found:
         difference = max(0.0, *(
             float(np.max((_lengths(jax.tree.map(jnp.subtract, a, b))
                           - 4 * _lengths(jax.tree.map(jnp.subtract, b, d))) / c))
-            for a, b, d, c in zip(*found, moved, clip, strict=True)))
+            for a, b, d, c in zip(*result, moved, clip, strict=True)))
     plan = planning.plan(model.loss, model.z, jax.tree.map(lambda a: a[0], model.records),
                       Saddle(True, True))
     assert plan is not None
@@ -342,10 +342,10 @@ def main(argv: list[str] | None = None) -> int:
     for seed in range(args.seed, args.seed + args.models):
         dtype = np.float32 if seed % 3 == 2 else np.float64
         model = draw(seed, dtype)
-        found = examine(model)
-        rows.append(found)
-        if not (found.difference <= CLOSE and found.longest <= 1 + 1e-6):
-            failed.append({"seed": seed, "layers": model.names, **found._asdict()})
+        result = examine(model)
+        rows.append(result)
+        if not (result.difference <= CLOSE and result.longest <= 1 + 1e-6):
+            failed.append({"seed": seed, "layers": model.names, **result._asdict()})
             print("FAILED", failed[-1], flush=True)
     kinds = list(itertools.chain.from_iterable(row.kinds for row in rows))
     said = {

@@ -38,8 +38,8 @@ def deviations(times: int, epsilon: float, delta: float) -> tuple[float, float, 
 def row(times: int, epsilon: float, delta: float) -> list[str]:
     """The deviations in words, how much less the index has, and the seconds."""
     began = time.process_time()
-    found = deviations(times, epsilon, delta)
-    return [str(times), *(f"{x:.3f}" for x in found), f"{found[2] / found[0]:.2f}",
+    result = deviations(times, epsilon, delta)
+    return [str(times), *(f"{x:.3f}" for x in result), f"{result[2] / result[0]:.2f}",
             f"{time.process_time() - began:.1f}"]
 
 

@@ -76,8 +76,8 @@ def cells(args: Any) -> list[claims.Cell]:
     """What is run, in order."""
     if "privatediff" not in args.papers:
         return []
-    found = {c.name: c for c in claims.CELLS if not args.quick or c.epsilon == 1.0}
-    return [found[name] for name in report.chosen(args, list(found))]
+    result = {c.name: c for c in claims.CELLS if not args.quick or c.epsilon == 1.0}
+    return [result[name] for name in report.chosen(args, list(result))]
 
 
 def run(args: Any, cell: claims.Cell, old: dict[str, Any]) -> dict[str, Any]:
@@ -92,21 +92,21 @@ def run(args: Any, cell: claims.Cell, old: dict[str, Any]) -> dict[str, Any]:
         dataset = runs.images(cell.data, cell.ratio, map_of=s.features, split=args.split,
                               data_dir=args.data_dir)
         train: Any = runs.whitened if isinstance(s, runs.Whitened) else runs.mlp
-        found = train(s, dataset, cell.epsilon, claims.DELTA, missing, cell.name)
+        result = train(s, dataset, cell.epsilon, claims.DELTA, missing, cell.name)
     except (OSError, auc_runs.Refused, auc_runs.Diverged) as error:
         raise ValueError(str(error)) from error
     both = {name: [*old.get(name, ()), *new] for name, new in (("seeds", missing),
-                                                              ("auc", found["auc"]))}
-    return {**found, **both, "seconds": old.get("seconds", 0.0) + found["seconds"]}
+                                                              ("auc", result["auc"]))}
+    return {**result, **both, "seconds": old.get("seconds", 0.0) + result["seconds"]}
 
 
 def results(args: Any, done: dict[str, Any]) -> tuple[list[page.Row], list[dict[str, Any]]]:
     """Rows of all papers, and what the re-runs saw; of cells that are finished."""
     rows, details = [], []
     for cell in claims.CELLS:
-        found, theirs = done.get(f"ours, {cell.name}"), done.get(f"theirs, {cell.name}")
-        if found and theirs:
-            rows.append(page.of_privatediff(cell, found, theirs))
+        result, theirs = done.get(f"ours, {cell.name}"), done.get(f"theirs, {cell.name}")
+        if result and theirs:
+            rows.append(page.of_privatediff(cell, result, theirs))
             details.append({"data": cell.title, "epsilon": cell.epsilon, **theirs})
     if "yang" in args.papers:
         rows += page.of_yang(READ["yang"])
@@ -120,8 +120,8 @@ def write(args: Any, arguments: dict[str, Any], done: dict[str, Any], complete: 
     if args.json is None:
         return
     rows, details = results(args, done)
-    statements = [{**found["statement"], "cell": name}
-                  for name, found in done.items() if "statement" in found]
+    statements = [{**result["statement"], "cell": name}
+                  for name, result in done.items() if "statement" in result]
     report.write_json(args.json, {
         "environment": report.environment(), "arguments": arguments,
         "complete": complete and len(details) == len(claims.CELLS),
@@ -152,9 +152,9 @@ def main(argv: list[str] | None = None) -> int:
             elif side == "theirs" or set(report.seeds(args)) <= set(old["seeds"]):
                 continue
             report.say(f"[{number}/{len(jobs)}] {name}, {time.perf_counter() - clock:.0f} s so far")
-            found = (run(args, cell, old) if side == "ours" else
-                     truth.privatediff(cell, args.data_dir, args.epochs, args.split))
-            done[name] = {"recipe": recipe, **found}
+            result = (run(args, cell, old) if side == "ours" else
+                      truth.privatediff(cell, args.data_dir, args.epochs, args.split))
+            done[name] = {"recipe": recipe, **result}
             write(args, arguments, done, False)
             jax.clear_caches()
         write(args, arguments, done, True)

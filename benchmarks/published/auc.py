@@ -74,15 +74,15 @@ def images(name: str, ratio: float, *, map_of: str | None = None, split: str = "
         split: "validation" trains and tests on rows of the training file.
         data_dir: As in `data.load`.
     """
-    found = data.load(name, data_dir=data_dir, split=split, features=map_of)
-    y = 1 - found.y_train
+    result = data.load(name, data_dir=data_dir, split=split, features=map_of)
+    y = 1 - result.y_train
     stays = np.ones(len(y), bool)
     if ratio < 0.5:
         left = int((y == 0).sum() / (1 - ratio) * ratio)
         stays[np.flatnonzero(y == 1)[left:]] = False
-    public = tuple(x for x in found.public if not x.startswith("Classes"))
+    public = tuple(x for x in result.public if not x.startswith("Classes"))
     return dataclasses.replace(
-        found, x_train=found.x_train[stays], y_train=y[stays], y_test=1 - found.y_test,
+        result, x_train=result.x_train[stays], y_train=y[stays], y_test=1 - result.y_test,
         prior=ratio, public=(*public, _CLASSES.format(ratio)))
 
 
@@ -101,11 +101,11 @@ def moments_problem(dim: int) -> jmm.Problem:
 def whitening(released: np.ndarray, dim: int, ridge: float) -> tuple[np.ndarray, np.ndarray]:
     """The mean `[d]` and the map `[d, d]` that follow from released second moments."""
     rows, columns = np.triu_indices(dim + 1)
-    whole = np.zeros((dim + 1, dim + 1))
-    whole[rows, columns] = released * np.where(rows == columns, 2, math.sqrt(2))
-    whole[columns, rows] = whole[rows, columns]
-    mean = whole[:dim, dim]
-    size, axes = np.linalg.eigh(whole[:dim, :dim] - np.outer(mean, mean))
+    full = np.zeros((dim + 1, dim + 1))
+    full[rows, columns] = released * np.where(rows == columns, 2, math.sqrt(2))
+    full[columns, rows] = full[rows, columns]
+    mean = full[:dim, dim]
+    size, axes = np.linalg.eigh(full[:dim, :dim] - np.outer(mean, mean))
     return mean, (axes / np.sqrt(np.maximum(size, 0) + ridge)) @ axes.T
 
 
@@ -168,10 +168,10 @@ def mlp(s: settings.Settings, dataset: data.Dataset, epsilon: float, delta: floa
 
 def _found(aucs: list[float], hyper: Any, state: Any, dataset: data.Dataset, delta: float,
            alongside: tuple[Any, ...], seconds: float, more: tuple[str, ...]) -> dict[str, Any]:
-    whole = jmm.Sequence(parts=(*alongside, jmm.sgda.mechanism(hyper)))
+    full = jmm.Sequence(parts=(*alongside, jmm.sgda.mechanism(hyper)))
     said = jmm.statement(
         jmm.sgda, hyper, state, delta=delta, alongside=alongside, unit=dataset.unit,
         assumed=(*dataset.public, *more, settings.ASSUMED))
-    return {"auc": aucs, "ours_epsilon": float(jmm.epsilon(whole, delta)), "seconds": seconds,
+    return {"auc": aucs, "ours_epsilon": float(jmm.epsilon(full, delta)), "seconds": seconds,
             "records": len(dataset.y_train), "iterations": int(hyper.iterations),
             "statement": said.to_json()}

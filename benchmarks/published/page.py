@@ -128,9 +128,9 @@ def tables(rows: Sequence[Row]) -> str:
     for r in rows:
         papers[r["paper"]].append(r)
     for paper, mine in papers.items():
-        found = collections.Counter(map(verdict, mine))
+        result = collections.Counter(map(verdict, mine))
         lines += [f"## {paper}", "", f"Of {len(mine)} cells ours is " + ", ".join(
-                      f"{word} in {found[word]}" for word in verdicts.WORDS) + ".", "",
+                      f"{word} in {result[word]}" for word in verdicts.WORDS) + ".", "",
                   "| data | model | claimed ε | true ε of the claim | δ | metric | published | "
                   "ours at the claimed ε | seeds |", "| --- " * 9 + "|"]
         for r in mine:

@@ -65,15 +65,15 @@ def of_the_pair(parts: Parts, delta: float, up: bool) -> float:
         wide += times * float(mass @ middle) + 3 * math.sqrt(times * float(mass @ middle**2))
         laws.append((loss[1:] if up else loss[:-1], mass, times))
     grid = wide / (100 * sum(times for _, _, times in parts))
-    whole: Any = None
+    full: Any = None
     for loss, mass, times in laws:
         cell = (np.ceil if up else np.floor)(loss / grid).astype(int)
         probs, outside = np.bincount(cell - cell[0], weights=mass), 1e-17 * up
         one = pld_pmf.DensePLDPmf(grid, int(cell[0]), probs, outside, up)
         with np.errstate(over="ignore"):  # of moments that only say where to cut tails
             many = one.self_compose(times)
-        whole = many if whole is None else whole.compose(many)
-    return float(whole.get_epsilon_for_delta(delta))
+        full = many if full is None else full.compose(many)
+    return float(full.get_epsilon_for_delta(delta))
 
 
 def bracket(parts: Parts, population: int, delta: float) -> tuple[float, float]:
@@ -214,14 +214,14 @@ def privatediff(cell: Cell, data_dir: str | None, epochs: int, split: str) -> di
     mean, deviation = features.PIXELS[cell.data]
     raw = {k: getattr(dataset, k) * np.float32(deviation) + np.float32(mean)
            for k in ("x_train", "x_test")}
-    found = rerun(cell, dataclasses.replace(dataset, **raw), epochs)
+    result = rerun(cell, dataclasses.replace(dataset, **raw), epochs)
     rounds = EPOCHS * (cell.records // BATCH)
-    first, later = math.sqrt(deviations(cell)[0]), found["noise"]
-    unit, q = BATCH / found["gradient"], BATCH / cell.records
+    first, later = math.sqrt(deviations(cell)[0]), result["noise"]
+    unit, q = BATCH / result["gradient"], BATCH / cell.records
     low, high = bracket([(first * unit, q, rounds - rounds // PERIOD),
                          (later * unit, q, rounds // PERIOD)], cell.records, DELTA)
     # a record of any size, from one end of the clip of the mean to the other, in the first batch
-    return {**found, "low": low, "high": high, "one_release_any_size": _once(first, q)}
+    return {**result, "low": low, "high": high, "one_release_any_size": _once(first, q)}
 
 
 def _once(z: float, q: float) -> float:

@@ -70,8 +70,8 @@ def kernels(made: Entry) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             made.advance()
-        [found] = pathlib.Path(folder).rglob("*.xplane.pb")
-        planes = list(jax.profiler.ProfileData.from_file(str(found)).planes)
+        [result] = pathlib.Path(folder).rglob("*.xplane.pb")
+        planes = list(jax.profiler.ProfileData.from_file(str(result)).planes)
         count, times = 0, collections.Counter[str]()
         for plane in planes:
             for line in plane.lines:
@@ -81,9 +81,9 @@ def kernels(made: Entry) -> dict[str, Any]:
                               if not e.name.startswith(_NO_KERNELS)]
                     count += len(events)
                     times.update(own_times(events))
-    whole = sum(times.values())
+    full = sum(times.values())
     return {"kernels_a_step": count / made.steps,
-            "hottest": [{"kernel": name, "share": ns / whole}
+            "hottest": [{"kernel": name, "share": ns / full}
                         for name, ns in times.most_common(_HOT)]}
 
 

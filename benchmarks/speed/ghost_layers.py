@@ -180,15 +180,15 @@ def rows(name: str, repeats: int) -> list[dict[str, Any]]:
 def main(argv: list[str] | None = None) -> int:
     """Times the models."""
     args = parser().parse_args(argv)
-    found = []
+    result = []
     for name in args.models:
         for row in rows(name, args.repeats):
-            found.append(row)
+            result.append(row)
             report.say(f"{row['model']}, {row['way']}: {row['cpu ms']:.1f} ms, "
                        f"{row['temporary bytes'] / 1e6:.1f} MB")
     if args.json:
         report.write_json(args.json, {"environment": report.environment(),
-                                      "arguments": {"repeats": args.repeats}, "rows": found})
+                                      "arguments": {"repeats": args.repeats}, "rows": result})
     return 0
 
 

@@ -50,18 +50,18 @@ def timed(what: str, entries: dict[str, Entry], repeats: int, **more: Any) -> li
 def main(argv: list[str] | None = None) -> int:
     """Times all of it."""
     args = parser().parse_args(argv)
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for batch in args.batches:
         case = Case("linear 22", batch, POPULATION)
         data = tuple(map(jnp.asarray, throughput_cases.rows(case)))
-        found += timed("round", {name: throughput_ours.make(peer, case, data, args.steps)
-                                 for name, peer in SAMPLERS.items()}, args.repeats,
-                       batch=batch, population=POPULATION)
+        result += timed("round", {name: throughput_ours.make(peer, case, data, args.steps)
+                                  for name, peer in SAMPLERS.items()}, args.repeats,
+                        batch=batch, population=POPULATION)
     for population in args.drawn:
-        found += timed("draw", {name: throughput_growth.sampling(name, population)
-                                for name in SAMPLERS}, args.repeats,
-                       batch=throughput_growth.BATCH, population=population)
-    for row in found:
+        result += timed("draw", {name: throughput_growth.sampling(name, population)
+                                 for name in SAMPLERS}, args.repeats,
+                        batch=throughput_growth.BATCH, population=population)
+    for row in result:
         row["source"] = args.source
         print("{source}: a {what}, batch {batch} of {population:,d}, {sampler}: {us:.2f} us, "
               "{ratio:.2f} of rows with replacement".format(**row), flush=True)
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         report.write_json(args.json, {
             "environment": report.environment(), "device": jax.devices()[0].device_kind,
             "arguments": arguments,
-            "rows": [row for row in old if row["source"] != args.source] + found})
+            "rows": [row for row in old if row["source"] != args.source] + result})
     return 0
 
 

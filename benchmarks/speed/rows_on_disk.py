@@ -146,7 +146,7 @@ def _problem(workload: str) -> jmm.Problem:
 
 def draws(count: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
     """Time of the processor for the numbers of one sample of so many rows, the least of five."""
-    found = []
+    result = []
     for batch in batches:
         query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                           population=count, sampling=jmm.Poisson(rate=batch / count))
@@ -158,9 +158,9 @@ def draws(count: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
             jax.block_until_ready(draw(jnp.int32(k)))
             taken.append(time.process_time() - begun)
         cost = 1e3 * min(taken[1:])
-        found.append({"rows": count, "batch": batch, "cpu ms": cost})
+        result.append({"rows": count, "batch": batch, "cpu ms": cost})
         print(f"{count:,d} rows, a sample of {batch:,d}: {cost:.2f} ms")
-    return found
+    return result
 
 
 def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
     mesh, alone = None, args.processes == 1
     if not alone:
         mesh = jax.make_mesh((jax.device_count(),), ("data",))
-    found = []
+    result = []
     for n in args.rows:
         count = n if mesh is None else len(jmm.placement.own_rows(n, mesh))
         files = _files(folder, count, args.features)
@@ -203,7 +203,7 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
                              for x in zip(*times[way], strict=True))
                 over = (statistics.median(a[k] / b[k] for a, b in zip(
                     times[way], times["device"], strict=True)) for k in range(2))
-                found.append({
+                result.append({
                     "workload": workload, "processes": args.processes, "data": way, "rows": n,
                     "bytes": 4 * n * (args.features + 1), "cpu ms per round": cpu,
                     "wall ms per round": wall,
@@ -212,9 +212,9 @@ def measured(args: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
                 print("{workload:6s} {data:7s} {rows:12,d} rows  {cpu ms per round:7.3f} ms of "
                       "processor, {cpu over device:5.2f} of the device's; wall {wall ms per round:"
                       "7.3f} ms, {wall over device:5.2f}; {host MB:6.1f} MB; load {load:.1f}"
-                      .format(**found[-1]), flush=True)
+                      .format(**result[-1]), flush=True)
         del ways, device
-    return found
+    return result
 
 
 def _in_processes(args: Any, argv: list[str], folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -243,18 +243,18 @@ def main(argv: list[str] | None = None) -> int:
             number, address = args.process
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.distributed.initialize(address, args.processes, int(number))
-            found = measured(args, folder)
-            report.write_json(args.json, {"rows": found})
+            result = measured(args, folder)
+            report.write_json(args.json, {"rows": result})
             return 0
         alone = argparse.Namespace(**vars(args) | {"processes": 1})
-        found = measured(alone, folder)
+        result = measured(alone, folder)
         if args.processes > 1:
-            found += _in_processes(args, argv, folder)
+            result += _in_processes(args, argv, folder)
     if args.json is not None:
         report.write_json(args.json, {
             "environment": report.environment(),
             "arguments": {k: v for k, v in vars(args).items() if k not in ("json", "process")},
-            "rows": found, "draws": draws(10**9, (1024, 8192, 65_536))})
+            "rows": result, "draws": draws(10**9, (1024, 8192, 65_536))})
     return 0
 
 

@@ -67,15 +67,15 @@ class Step(NamedTuple):
 
 def collectives(text: str) -> list[tuple[str, int]]:
     """(kind, bytes) of the collectives of a compiled program."""
-    found = []
+    result = []
     for line in text.splitlines():
         made = re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line)
         if made:
             parts = re.findall(r"([a-z]+\d*)\[([\d,]*)\]", made[1])
             sizes = [WIDTH[kind] * math.prod(int(n) for n in shape.split(",") if n)
                      for kind, shape in parts]
-            found.append((made[2], sum(sizes)))
-    return found
+            result.append((made[2], sum(sizes)))
+    return result
 
 
 def compiled(devices: int, *, population: int, batch: int, dim: int, hidden: int) -> Step:

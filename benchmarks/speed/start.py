@@ -120,10 +120,10 @@ def measured(repeats: int) -> dict[str, Any]:
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
         for number in range(-1, repeats):  # the first turn fills both folders
             report.say(f"turn {number + 1} of {repeats}")
-            found = ({name: _answer("-c", timed.format(line)) for name, line in IMPORTS.items()},
-                     {name: _answer(*one, name) for name in RUNS if number >= 0},
-                     {name: _answer(*one, name, folder=folder) for name in RUNS})
-            for kept, new in zip((taken, times, loaded), found, strict=True):
+            result = ({name: _answer("-c", timed.format(line)) for name, line in IMPORTS.items()},
+                      {name: _answer(*one, name) for name in RUNS if number >= 0},
+                      {name: _answer(*one, name, folder=folder) for name in RUNS})
+            for kept, new in zip((taken, times, loaded), result, strict=True):
                 for name, x in new.items() if number >= 0 else ():
                     kept[name].append(x)
     plain = statistics.median(sum(x.values()) for x in times[OPEN])

@@ -134,18 +134,18 @@ def rounds(algorithm: str, count: int, args: Any) -> list[dict[str, Any]]:
 def main(argv: list[str] | None = None) -> int:
     """Runs them in turn."""
     args = parser().parse_args(argv)
-    found = []
+    result = []
     for algorithm in ALGORITHMS:
         for count in args.rows:
             for row in rounds(algorithm, count, args):
-                found.append(row)
+                result.append(row)
                 print("{algorithm:13s}  {rows:10,d} rows  {way:27s}  {cpu ms per round:8.2f} ms a "
                       "round  temporaries {temporaries over data:5.3f} of the data".format(**row),
                       flush=True)
     if args.json is not None:
         report.write_json(args.json, {
             "environment": report.environment(), "device": jax.devices()[0].device_kind,
-            "arguments": {k: v for k, v in vars(args).items() if k != "json"}, "rows": found})
+            "arguments": {k: v for k, v in vars(args).items() if k != "json"}, "rows": result})
     return 0
 
 

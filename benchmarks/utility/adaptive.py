@@ -63,17 +63,17 @@ def of_table(name: str, seed: int) -> dict[str, dict[str, float]]:
     schema, answer = loaded.schema, loaded.schema.labels(held)
     index = by_person(len(rows), None, schema.most)
     own = records(schema.features(rows), schema.labels(rows), None, schema.most)
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for k, epsilon in enumerate(EPSILONS["tables"]):
         chosen = rule.defaults(len(index), schema, epsilon=epsilon, delta=_DELTA)
         for j, way in enumerate(WAYS):
             hyper = jmm.calibrate(chosen.algorithm, described(chosen.hyper, way), epsilon, _DELTA,
-                                  alongside=chosen.beside())
+                                  alongside=chosen.extra())
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), j)
             scorer = train_records(key, own, schema, dataclasses.replace(chosen, hyper=hyper))
-            found.setdefault(f"{epsilon:g}", {})[way] = float(
+            result.setdefault(f"{epsilon:g}", {})[way] = float(
                 roc_auc_score(answer, scorer.decision_function(held)))
-    return found
+    return result
 
 
 def of_column(args: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:

@@ -22,6 +22,7 @@ import numpy as np
 
 import jaxminimax as jmm
 from benchmarks.auc import __main__ as auc
+from benchmarks.auc.runs import Refused
 from benchmarks.common import evaluations, report
 from benchmarks.utility import compare_noise
 from benchmarks.utility.rates import __main__ as rates
@@ -107,14 +108,14 @@ def _auc(epsilon: float, seeds: Sequence[int], data_dir: str | None) -> list[Ent
     given = ["--dataset", "ijcnn1", "--delta", str(rate_cases.DELTA)]
     given += ["--data-dir", data_dir] if data_dir else []
     sets = {seed: auc.load(auc.parser().parse_args(given), seed) for seed in seeds}
-    first, found = sets[seeds[0]], []
+    first, result = sets[seeds[0]], []
     for name in ("sgda", "optimistic", "extragradient"):
         args = auc.parser().parse_args([*given, "--algorithm", name])
         lane = auc.lane(args, epsilon, first)
-        found.append((f"{name}, full batch", getattr(jmm, name), lane.hyper, lane.problem))
+        result.append((f"{name}, full batch", getattr(jmm, name), lane.hyper, lane.problem))
     hyper, problem = _proximal_auc(len(first.y_train), first.prior, lane.settings, epsilon,
                                    rate_cases.DELTA)
-    found.append(("proximal, many passes", jmm.proximal, hyper, problem))
+    result.append(("proximal, many passes", jmm.proximal, hyper, problem))
     start = jmm.problems.auc_start(jnp.zeros(first.x_train.shape[1], jnp.float32))
 
     def score(z: Saddle, seed: int) -> float:
@@ -123,7 +124,7 @@ def _auc(epsilon: float, seeds: Sequence[int], data_dir: str | None) -> list[Ent
 
     return [Entry(f"AUC, ijcnn1, n = {len(first.y_train)}", name, algorithm, hyper, problem, start,
                   lambda seed: (jnp.asarray(sets[seed].x_train), jnp.asarray(sets[seed].y_train)),
-                  score, "AUC") for name, algorithm, hyper, problem in found]
+                  score, "AUC") for name, algorithm, hyper, problem in result]
 
 
 def row(entry: Entry, epsilon: float, seeds: Sequence[int]) -> dict[str, Any]:
@@ -181,7 +182,7 @@ def main(argv: list[str] | None = None) -> int:
                 report.say(f"{entry.problem}: {entry.name}, epsilon {epsilon:g}, "
                            f"{rows[-1]['measure']} {rows[-1]['value']:.4f}")
         rows += compare_noise.rows(sorted(set(args.epsilon)), args.data_dir)
-    except auc.Refused as error:
+    except Refused as error:
         parser.error(str(error))
     header = ("problem", "algorithm", "epsilon", "measure", "value", "+-", "releases",
               "evaluations")

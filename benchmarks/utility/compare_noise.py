@@ -64,9 +64,9 @@ def rows(epsilons: Sequence[float], data_dir: str | None, seeds: int = SEEDS
         hypers = [jmm.calibrate(jmm.sgda, plain, e, delta) for e in epsilons]
         lanes = jmm.stack([dataclasses.replace(h, step=Saddle(x, x)) for h in hypers
                            for x in STEPS])
-        found = np.asarray(_all_scorers(keys, train, start, lanes, problem))
+        result = np.asarray(_all_scorers(keys, train, start, lanes, problem))
         scores = np.array([[jmm.metrics.auc(one.x_test @ theta, one.y_test) for theta in of_seed]
-                           for of_seed in found]).reshape(seeds, len(epsilons), len(STEPS))
+                           for of_seed in result]).reshape(seeds, len(epsilons), len(STEPS))
         single = jax.tree.map(lambda x: x[:1], lanes)
         count = evaluations.count(functools.partial(
             _scorers, start=start, lanes=single, problem=evaluations.marked(problem)), keys[0],

@@ -184,14 +184,14 @@ def measured(name: str, n: int, epsilon: float, sets: int) -> dict[str, Any]:
 def crossings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For every method, the smallest n from which recursive regularisation stays below it."""
     ours = {r["n"]: r["strong"] for r in rows if r["algorithm"] == "recursive"}
-    found = []
+    result = []
     for name in METHODS:
         wins = sorted((r["n"], ours[r["n"]] < r["strong"]) for r in rows if r["algorithm"] == name)
         lost = [n for n, win in wins if not win]
         later = [n for n, win in wins if win and n > max(lost, default=0)]
         if name != "recursive":
-            found.append({"algorithm": name, "recursive_wins_from": min(later, default=None)})
-    return found
+            result.append({"algorithm": name, "recursive_wins_from": min(later, default=None)})
+    return result
 
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
@@ -272,19 +272,19 @@ def main(argv: list[str] | None = None) -> int:
     lines = [(r["algorithm"], str(r["n"]), f"{r['strong']:.4f}", f"{r['error']:.4f}",
               f"{r['weak']:.4f}", f"{r['empirical']:.4f}", str(r["evaluations"])) for r in rows]
     print(report.table(header, lines))
-    found = crossings(rows)
+    result = crossings(rows)
     said = (f"(3) epsilon {args.epsilon:g}, delta {NUMBERS['delta']:g}, replace-one; means over "
             f"{COINS * sets} runs,\n    +-: standard error. The untrained start has a gap of\n    "
             f"{float(rate_cases.small_gap(rate_cases.SMALL_START)):.3f}. Weak gaps are too large "
             f"by about (variance / {sets})^(1/2).")
     print(said)
-    for r in found:
+    for r in result:
         at = r["recursive_wins_from"]
         print(f"    recursive has the smaller strong gap than {r['algorithm']} "
               + (f"from n = {at} on." if at else "at none of these n."))
     if args.json is not None:
         write(args.json, args, {"weak_gaps": zero, "stability": trade, "rows": rows,
-                                "crossings": found})
+                                "crossings": result})
     if args.markdown is not None:
         args.markdown.write_text("# Gaps on a bilinear game on balls\n\n" + report.markdown(
             header, lines) + "\n" + " ".join(said.removeprefix("(3) ").split()) + "\n",

@@ -167,14 +167,14 @@ def row(case: Case, n: int, runs: int) -> dict[str, Any]:
     """What was measured, and the bound."""
     job, start, known = case.build(n), time.perf_counter(), 0.0
     if case.quantity == "stability":
-        found = distances(case, job, n, runs)
+        result = distances(case, job, n, runs)
     else:
-        found, known = generalised(case, job, n, runs)
+        result, known = generalised(case, job, n, runs)
     made = {
         "algorithm": case.name, "quantity": case.quantity, "epsilon": case.epsilon,
         "delta": rate_cases.DELTA, "n": n, "rounds": job.hyper.iterations,
-        "mean": float(found.mean()), "error": float(found.std(ddof=1) / runs**0.5),
-        "largest": float(found.max()), "bound": case.bound(n, job, known), "runs": runs,
+        "mean": float(result.mean()), "error": float(result.std(ddof=1) / runs**0.5),
+        "largest": float(result.max()), "bound": case.bound(n, job, known), "runs": runs,
         "seconds": round(time.perf_counter() - start, 2),
         "statement": str(jmm.statement(job.algorithm, job.hyper,
                                        delta=rate_cases.DELTA)).split("\n")[0]}

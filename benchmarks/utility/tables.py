@@ -70,18 +70,18 @@ def measure(table: Table, seed: int, delta: float) -> dict[str, Any]:
     rows, held = table.frame[~test], table.frame[test]
     x, y = table.schema.features(rows), table.schema.labels(rows)
     z, answer = table.schema.features(held), table.schema.labels(held)
-    found: dict[str, Any] = {"reference": regression(x, y, z, answer), "epsilons": {}}
+    result: dict[str, Any] = {"reference": regression(x, y, z, answer), "epsilons": {}}
     for k, epsilon in enumerate(_EPSILONS):
         began = time.perf_counter()
         key = jax.random.fold_in(jax.random.key(seed), k)
         scorer = train(rows, table.schema, epsilon=epsilon, delta=delta, key=key)
         seconds = time.perf_counter() - began
         w = plain(np.random.default_rng([seed, k]), x, y, epsilon, delta)
-        found["epsilons"][f"{epsilon:g}"] = {
+        result["epsilons"][f"{epsilon:g}"] = {
             "auc": float(roc_auc_score(answer, scorer.decision_function(held))),
             "plain": float(roc_auc_score(answer, _with_constant(z) @ w)),
             "charged": scorer.statement.epsilon, "seconds": seconds}
-    return found
+    return result
 
 
 def rows_of(runs: dict[str, Any]) -> list[dict[str, Any]]:

@@ -89,15 +89,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                                 averaging=h.averaging) for q, h in zip(made, candidates,
                                                                        strict=True)]
         guessed.append(every(alone, dataset, seed))
-        found = jmm.tune(
+        result = jmm.tune(
             jax.random.fold_in(_KEY, 2 * seed + 1), _start(dataset),
             (jnp.asarray(dataset.x_train), jnp.asarray(dataset.y_train)), candidates, jmm.sgda,
             _problem(), score=balanced, score_range=_RANGE, epsilon=args.epsilon,
             delta=args.delta, expected=args.expected, unit=dataset.unit)
-        tuned.append(auc(found.state.average, dataset))
-        scores.append(float(found.score))
-        winners.append((float(found.hyper.query.clip.w), float(found.hyper.step.w)))
-        said = found.statement
+        tuned.append(auc(result.state.average, dataset))
+        scores.append(float(result.score))
+        winners.append((float(result.hyper.query.clip.w), float(result.hyper.step.w)))
+        said = result.statement
         report.say(f"seed {seed}: tuned {tuned[-1]:.4f} by clip norm and step {winners[-1]}, best "
                    f"of all {max(guessed[-1]):.4f}")
     assert said is not None
@@ -130,17 +130,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=report.output(".json"), help="file for the rows")
     args = parser.parse_args(argv)
     began = time.perf_counter()
-    found = measure(args)
+    result = measure(args)
     print(report.table(("settings", "AUC", "+-", "least"), [
         (r["settings"], f"{r['auc_mean']:.4f}", f"{report.error(r):.4f}", f"{r['auc_least']:.4f}")
-        for r in found["rows"]]))
+        for r in result["rows"]]))
     print(f"\nEvery line at epsilon {args.epsilon:g}, delta {args.delta:g}; {args.seeds} seed(s). "
-          f"Noise of a tuned run over that of a single one: {found['noise_ratio']:.3f}.\n\n"
-          f"{found['words']}\n\n{time.perf_counter() - began:.0f} s.")
+          f"Noise of a tuned run over that of a single one: {result['noise_ratio']:.3f}.\n\n"
+          f"{result['words']}\n\n{time.perf_counter() - began:.0f} s.")
     if args.json is not None:
         arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
         report.write_json(args.json, {"environment": report.environment(), "arguments": arguments,
-                                      **found})
+                                      **result})
     return 0
 
 

@@ -46,7 +46,7 @@ from jaxminimax.accounting import curve
 from jaxminimax.accounting.curve import charges, dearest, truncated
 from jaxminimax.base import checks
 from jaxminimax.mechanism import NEIGHBOURS, Description, Repeat
-from jaxminimax.mechanism.composed import check, known, leaves
+from jaxminimax.mechanism.composed import as_description, check, leaves
 from jaxminimax.mechanism.costs import Charge, concrete, silent
 from jaxminimax.mechanism.repeat import OneRelease
 
@@ -87,7 +87,7 @@ def warn_of(delta: float, mechanism: Description, stacklevel: int = 3) -> None:
     Publishing one whole record, drawn at random, is (0, 1/n)-differentially private: such a delta
     does not rule it out. One of 1/10 is no privacy, however many records there are.
     """
-    n = known(mechanism).records()
+    n = as_description(mechanism).records()
     if delta >= LARGE:
         warnings.warn(f"delta = {float(delta):g} IS NO PRIVACY: a mechanism that publishes all "
                       f"records with probability {float(delta):g} meets it, whatever epsilon is. "
@@ -208,12 +208,12 @@ class Asked(NamedTuple):
 
     @property
     def together(self) -> bool:
-        """Whether the charges may be read for all of the records."""
+        """Returns whether the charges may be read for all of the records."""
         return curve.together(self.mechanism, self.costs, self.people)
 
 
 def _asked(mechanism: Description, spent: int | None, neighbours: str, people: int) -> Asked | None:
-    """What is asked for, checked; None if nothing was released."""
+    """Checks the request; None if nothing was released."""
     checks.one_of("neighbours", neighbours, NEIGHBOURS)
     costs, done = charges(mechanism, neighbours), mechanism
     curve.check_people(mechanism, people)
@@ -286,7 +286,7 @@ def proven_up_to(mechanism: Description, delta: float, neighbours: str,
 
 
 def limit_in_words(proven: float | None, delta: float) -> str:
-    """What an infinite epsilon means, by what `proven_up_to` says."""
+    """Explains an infinite epsilon by `proven_up_to`."""
     if proven is None:
         return "infinite, which is no guarantee"
     if proven == 0:
@@ -365,7 +365,7 @@ def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, de
     """The odometer's epsilon of a run stopped after `spent` releases, and the milestone it is of.
 
     Args:
-      part_at: what is charged for a number of releases; for 0, what was released beside the run.
+      part_at: what is charged for a number of releases; for 0, what was released alongside the run.
       allowed: releases allowed, at least 1.
       spent: releases made, at most `allowed`.
       delta: of all milestones together.

@@ -33,13 +33,13 @@ WHAT, VERSION = "jaxminimax ledger", 1
 class Books:
     """The content of a file, under a lock."""
 
-    def __init__(self, path: str | os.PathLike, wait: float = 60.0) -> None:
+    def __init__(self, path: str | os.PathLike[str], wait: float = 60.0) -> None:
         # a rename would replace a link, and leave two ledgers
         self.path = os.path.realpath(path)
         self._wait = wait
 
     def exists(self) -> bool:
-        """Whether there is a file."""
+        """Returns whether there is a file."""
         return os.path.exists(self.path)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -175,8 +175,8 @@ def named(content: dict[str, Any], name: str) -> dict[str, Any]:
     """
     for entry in content["entries"]:
         if entry["name"] == name:
-            found: dict[str, Any] = entry
-            return found
+            entry_of: dict[str, Any] = entry
+            return entry_of
     raise ValueError(f"{name!r} is not in the ledger.")
 
 
@@ -247,7 +247,7 @@ def known_run(content: dict[str, Any], run: RunMark | None, charges: str) -> str
 
 
 class Remaining(NamedTuple):
-    """What a ledger has left.
+    """The budget that a ledger has left.
 
     Attributes:
       share: part of what it was opened with; of a plan, of its runs.

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxminimax.accounting import roots
 from jaxminimax.accounting.answers import check_delta, check_epsilon, limits, refuse, warn_of
-from jaxminimax.accounting.curve import beside, charges, dearest, of_run, together
+from jaxminimax.accounting.curve import charges, dearest, extras, of_run, together
 from jaxminimax.base import checks
 from jaxminimax.base.types import Algorithm, HyperT
 from jaxminimax.mechanism import Leaf, Sequence, leaves, with_noise
@@ -25,12 +25,12 @@ from jaxminimax.mechanism.composed import (
 from jaxminimax.mechanism.costs import silent
 from jaxminimax.mechanism.description import Mechanism
 
-_CACHE: dict[tuple, float] = {}  # answers, by what is charged
+_CACHE: dict[tuple[Any, ...], float] = {}  # answers, by what is charged
 
 
 def _solve(describe: Callable[[float], Mechanism], epsilon: float, delta: float, neighbours: str,
            alongside: tuple[Mechanism, ...], people: int) -> float:
-    """The factor at which `describe(factor)` beside `alongside` is (epsilon, delta)-private."""
+    """The factor at which `describe(factor)` with `alongside` is (epsilon, delta)-private."""
     check_epsilon(epsilon)
     check_delta(delta)
     epsilon, delta = float(epsilon), float(delta)
@@ -76,7 +76,7 @@ def _leave_room(others: tuple[Mechanism, ...], epsilon: float, delta: float,
 
 
 def _losses(algorithm: Any, hyper: Any) -> list[Leaf]:
-    """What the run releases of the kind of `hyper.losses`."""
+    """The run's releases of the kind of `hyper.losses`."""
     return [leaf for leaf in leaves(algorithm.mechanism(hyper))
             if type(leaf) is type(hyper.losses)]
 
@@ -139,7 +139,7 @@ def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, 
     checks.count("people", people)
     check(of_run(algorithm, hyper))
     check_charged(algorithm, hyper)
-    calibrated = _calibrate(algorithm, hyper, epsilon, delta, neighbours, beside(alongside), share,
+    calibrated = _calibrate(algorithm, hyper, epsilon, delta, neighbours, extras(alongside), share,
                             int(people))
     warn_of(delta, algorithm.mechanism(calibrated))
     return calibrated
@@ -190,7 +190,7 @@ def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
     check_epsilon(epsilon)
     check_delta(delta)
     check(mechanism)
-    calibrated = _calibrated(mechanism, epsilon, delta, neighbours, beside(alongside), int(people))
+    calibrated = _calibrated(mechanism, epsilon, delta, neighbours, extras(alongside), int(people))
     warn_of(delta, calibrated)
     return calibrated
 
@@ -230,7 +230,7 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
     check_epsilon(epsilon)
     check_delta(delta)
     checks.count("people", people)
-    mechanism, alongside = of_run(algorithm, hyper), beside(alongside)
+    mechanism, alongside = of_run(algorithm, hyper), extras(alongside)
     if parts_of_data(mechanism) > 1 or not any(
             field.name == "iterations" for field in dataclasses.fields(hyper)):
         raise ValueError("Rounds on disjoint parts of the data cost no more than one of them, so "

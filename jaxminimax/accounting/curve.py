@@ -47,7 +47,7 @@ from jaxminimax.accounting import composition, gaussian, pairs
 from jaxminimax.accounting.composition import Direction
 from jaxminimax.base import arguments, checks
 from jaxminimax.mechanism import NEIGHBOURS, Description
-from jaxminimax.mechanism.composed import known
+from jaxminimax.mechanism.composed import as_description
 from jaxminimax.mechanism.costs import Charge, silent
 
 
@@ -63,7 +63,7 @@ def charges(mechanism: Description, neighbours: str) -> tuple[Charge, ...]:
 
 
 def of_run(algorithm: Any, hyper: Any) -> Description:
-    """What a whole run of an algorithm does to the data.
+    """Describes a full run of an algorithm.
 
     Raises:
       TypeError: for what is no algorithm, or settings that are not its own.
@@ -71,10 +71,10 @@ def of_run(algorithm: Any, hyper: Any) -> Description:
     """
     arguments.algorithm(algorithm)
     arguments.settings(hyper, algorithm)
-    return known(algorithm.mechanism(hyper))
+    return as_description(algorithm.mechanism(hyper))
 
 
-def beside(mechanisms: Any) -> tuple[Description, ...]:
+def extras(mechanisms: Any) -> tuple[Description, ...]:
     """Other mechanisms on the same data, as a tuple.
 
     Raises:
@@ -84,7 +84,7 @@ def beside(mechanisms: Any) -> tuple[Description, ...]:
     if not isinstance(mechanisms, tuple | list):
         raise TypeError("alongside must be a tuple of mechanisms, got "
                         f"{checks.describe(mechanisms)}: one alone is (mechanism,).")
-    return tuple(map(known, mechanisms))
+    return tuple(map(as_description, mechanisms))
 
 
 def truncated(mechanism: Description, spent: int) -> Description | None:
@@ -92,7 +92,7 @@ def truncated(mechanism: Description, spent: int) -> Description | None:
 
     Parts are taken to run one after the other, in their order, or in turn where they say so.
     """
-    return known(mechanism).truncated(spent)
+    return as_description(mechanism).truncated(spent)
 
 
 def shift(neighbours: str) -> float:
@@ -106,7 +106,7 @@ def gaussian_mu(cost: Charge, neighbours: str, people: int = 1) -> float:
 
 
 def _directions(cost: Charge, neighbours: str, people: int) -> list[Direction]:
-    """What is composed, for each direction of the pair."""
+    """The releases that are composed, for each direction of the pair."""
     parts = [part for loss, times in cost.losses
              for part in pairs.KINDS[loss.kind](loss, times, neighbours, people)]
     if cost.gaussian:
@@ -242,7 +242,7 @@ def _described(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int)
 
 
 def _along(releases: composition.Direction, epsilons: np.ndarray) -> np.ndarray:
-    """Of one direction; a bound at a smaller epsilon holds at a larger one."""
+    """Bounds of one direction; a bound at a smaller epsilon holds at a larger one."""
     order = np.argsort(epsilons)
     values = np.empty_like(epsilons)
     values[order] = np.minimum.accumulate([
@@ -293,7 +293,7 @@ def check_people(mechanism: Description, people: int) -> None:
 
 
 def together(mechanism: Description, costs: tuple[Charge, ...], people: int) -> bool:
-    """Whether the charges of a description may be read for k records."""
+    """Returns whether the charges of a description may be read for k records."""
     return (people == 1 or mechanism.supports_group_privacy()
             or not any(cost.losses for cost in costs))
 

@@ -49,7 +49,7 @@ def total(charged: list[Amounts], names: tuple[str, ...]) -> Amounts:
 
 @dataclasses.dataclass(frozen=True)
 class Filter(abc.ABC):
-    """What may be spent, and what a run costs.
+    """A privacy filter: its limits, and the charge of a run.
 
     Attributes:
       limits: of every amount that is charged, fixed at opening.
@@ -67,14 +67,14 @@ class Filter(abc.ABC):
     @abc.abstractmethod
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """What a run costs.
+        """The charge of a run.
 
         Raises:
           ValueError: for a run that this filter cannot charge.
         """
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """What releases cost of which no more is known than that they are (epsilon, delta)-private.
+        """The charge of releases that are only stated to be (epsilon, delta)-private.
 
         Raises:
           ValueError: if this filter cannot charge them.
@@ -83,7 +83,7 @@ class Filter(abc.ABC):
                          "open one with filter='basic'.")
 
     def remedy(self, amount: str, left: float) -> str:
-        """What to do where too little of an amount is left."""
+        """Advice where too little of an amount is left."""
         if amount == self.main:
             return ("give it more noise or fewer releases; ledger.calibrate(algorithm, hyper, "
                     "share=...) finds the noise for a share of what is left")
@@ -132,7 +132,7 @@ class Basic(Filter):
         return {"epsilon": epsilon, "delta": delta}
 
     def remedy(self, amount: str, left: float) -> str:
-        """Of delta: a smaller one."""
+        """Advice on delta: a smaller one."""
         if amount != "delta":
             return super().remedy(amount, left)
         return (f"it is delta that is short, not noise. State it at a delta of at most {left:.6g}, "
@@ -143,7 +143,7 @@ class Basic(Filter):
         return spent["epsilon"]
 
     def statement_that_fits(self, left: Amounts) -> tuple[float, float]:
-        """What is left of both."""
+        """The epsilon and delta that are left."""
         return left["epsilon"], left["delta"]
 
     def summary(self) -> tuple[str, str]:
@@ -263,7 +263,7 @@ class Renyi(Filter):
 
     def charge(self, mechanism: Description, name: str, delta: float, neighbours: str,
                people: int = 1) -> Amounts:
-        """The divergence at the filter's order, and what is beside it, at its dearest place."""
+        """The divergence at the filter's order, and the extra terms, at its dearest place."""
         most, costs = {name: 0.0 for name in self.limits}, charges(mechanism, neighbours)
         if not together(mechanism, costs, people):
             raise ValueError(f"There is no Renyi divergence of these releases for {people} records "
@@ -277,7 +277,7 @@ class Renyi(Filter):
         return most
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
-        """Randomised response of that epsilon beside a failure of mass delta.
+        """Randomised response of that epsilon with a failure of mass delta.
 
         Every (epsilon, delta)-private pair is made from that one: Kairouz, Oh and Viswanath, "The
         composition theorem for differential privacy", ICML 2015.
@@ -350,7 +350,7 @@ def best_order(epsilon: float, delta: float, neighbours: str,
 
 
 def _conversion(order: float, delta: float) -> float:
-    """What epsilon is above rho."""
+    """The excess of epsilon over rho."""
     return ((-math.log(delta * order) + (order - 1) * math.log1p(-1 / order)) / (order - 1))
 
 

@@ -75,7 +75,7 @@ class Ledger:
         2.0
     """
 
-    def __init__(self, path: str | os.PathLike, *, epsilon: float | None = None,
+    def __init__(self, path: str | os.PathLike[str], *, epsilon: float | None = None,
                  delta: float | None = None, neighbours: str | None = None,
                  people: int | None = None, unit: str | None = None, filter: str | None = None,
                  order: float | None = None, typical: Description | None = None,
@@ -244,7 +244,7 @@ class Ledger:
     # --- reading ---
 
     def remaining(self) -> Remaining:
-        """What is left."""
+        """The budget that is left."""
         left = self._left()
         limits = self._rule.limits
         planned = tuple(left) if isinstance(self._rule, Plan) else ()

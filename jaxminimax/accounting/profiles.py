@@ -1,4 +1,4 @@
-"""What the composed privacy loss says beyond one (epsilon, delta), for the reader of a statement.
+"""The composed privacy loss beyond one (epsilon, delta), for the reader of a statement.
 
 With P and Q the laws of everything that is released on two neighbouring data sets, and
 
@@ -20,7 +20,7 @@ records that differ:
   delta. The curve is below theirs at these epsilons; that is no Gaussian differential privacy,
   which would be a statement on all epsilons, and which a release that may fail does not have.
 * Renyi divergences and zCDP's rho come from exact pairs alone (`renyi`), with the orders that they
-  hold for, and apart from failures whose probability is printed beside them.
+  hold for, and apart from failures whose probability is printed with them.
 
 Between printed epsilons delta is below its chord in e^e, being convex there.
 
@@ -96,7 +96,7 @@ class Profile:
 
     @property
     def advantage(self) -> float:
-        """Of membership inference: true less false positives, at most; total variation."""
+        """Bounds membership inference (true less false positives): total variation."""
         return self.deltas[0]
 
     def true_positives(self, rate: float) -> float:
@@ -112,7 +112,7 @@ class Profile:
         return max(map(gaussian.closest_mu, self.epsilons, self.deltas))
 
     def answers(self, rates: Iterable[float] = RATES) -> dict[str, Any]:
-        """What statements print of it."""
+        """The lines of it that statements print."""
         return {
             "advantage": self.advantage,
             "true_positives": {f"{rate:g}": self.true_positives(rate) for rate in rates},
@@ -216,14 +216,14 @@ _POINTS = 33  # of the printed range
 
 def profile(mechanism: Description, spent: int | None = None, *, neighbours: str = "replace_one",
             people: int = 1, epsilons: Iterable[float] | None = None) -> Profile:
-    """What the composed privacy loss of a mechanism says at all epsilons of a range.
+    """Computes the privacy profile of a mechanism at all epsilons of a range.
 
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
       spent: as in `epsilon`: a number of releases fixed before the first one.
       neighbours: as in `epsilon`.
       people: how many records of one unit differ.
-      epsilons: to evaluate at, beside 0; None: up to where delta is 1e-12, or as far as is known.
+      epsilons: to evaluate at, besides 0; None: up to where delta is 1e-12, or as far as is known.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
@@ -275,7 +275,7 @@ def _range(asked: Asked) -> np.ndarray:
 
 
 def _best_for(rates: Iterable[float], advantage: float) -> list[float]:
-    """Epsilons at which a Gaussian with this advantage has its best tests, and some beside them."""
+    """Epsilons at which a Gaussian with this advantage has its best tests, and some more."""
     mu = min(gaussian.closest_mu(0.0, min(advantage, 0.999)), 10.0)
     best = [abs(mu * float(scipy.special.ndtri(1 - rate)) - mu**2 / 2) for rate in rates]
     return [share * e for e in best for share in (0.9, 1.0, 1.1) if e > 0]
@@ -291,7 +291,7 @@ def _reaches(asked: Asked, least: float) -> float | None:
 
 
 def _renyi_of(asked: Asked) -> tuple[Any, Any]:
-    """Of the alternatives together: the largest rho, and the orders that all have."""
+    """Combines the alternatives: the largest rho, and the orders that all have."""
     if not asked.together:
         return None, None
     rhos = [renyi.concentrated(cost, *asked[2:]) for cost in asked.costs]

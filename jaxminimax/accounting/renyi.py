@@ -14,7 +14,7 @@ of adaptive releases add up. Gaussian releases and Laplace ones have closed form
 Fixed-size samples have no entry: their curve is a bound glued together, of which no exact pair is
 known. What a sampler or the noise may fail by is not in a Renyi divergence at all, which is
 infinite as soon as there is an event of positive probability on one side and none on the other; it
-is printed beside it, as in the approximate concentrated privacy of the first source.
+is printed with it, as in the approximate concentrated privacy of the first source.
 
 The integrand P^a Q^(1-a) is a mixture of Gaussians whose centres lie between 0 and (2 a - 1) k, so
 the quadrature reaches from -20 z to (2 a - 1) k + 20 z. What is added up is
@@ -139,7 +139,7 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
 
 
 def _laplace(z: float) -> np.ndarray:
-    """Of Laplace noise of scale z on a sensitivity of 1, in closed form."""
+    """Divergences of Laplace noise of scale z on a sensitivity of 1, in closed form."""
     a = ORDERS
     near = math.log(0.5) + np.log(2 * a / (2 * a - 1)) + (a - 1) / z
     far = np.log((a - 1) / (2 * a - 1)) - a / z

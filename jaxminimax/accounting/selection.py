@@ -96,7 +96,7 @@ class Block(NamedTuple):
         inside = np.minimum(epsilon, self.largest) - i * self.cell
         weight = np.clip(np.expm1(inside) / math.expm1(self.cell), 0.0, 1.0)
         between = (1 - weight) * self.values[i] + weight * self.values[i + 1]
-        # the rounding of the weight, beside that of the values
+        # the rounding of the weight, besides that of the values
         between = np.minimum(between * _ROUNDED + 1e-12 * self.values[i], 1.0)
         return np.where(epsilon >= self.largest, 0.0, between)
 
@@ -143,11 +143,11 @@ def _blocks(t: float, lengths: tuple[int, ...]) -> tuple[Block, ...]:
         above = (-np.expm1(-cells) + np.exp(-cells) * values[: m + 1])[:0:-1]
         v = np.concatenate([above, values, np.zeros(2 * m)])
         here = [v[m - j: m - j + last + 1] for j in range(m + 1)]  # y + c_j
-        there = [v[2 * m - j: 2 * m - j + last + 1] for j in range(m + 1)]  # y + c_j - t
-        at = [rest[j] * here[j] + p[j] * there[j] for j in range(m + 1)]
+        shifted = [v[2 * m - j: 2 * m - j + last + 1] for j in range(m + 1)]  # y + c_j - t
+        at = [rest[j] * here[j] + p[j] * shifted[j] for j in range(m + 1)]
         best = np.zeros(last + 1)
         for j in range(m):
-            dv, dw = here[j + 1] - here[j], there[j + 1] - there[j]
+            dv, dw = here[j + 1] - here[j], shifted[j + 1] - shifted[j]
             grown = np.maximum(np.maximum(dv, dw), 0.0)
             slack = dp[j] / 4 * np.maximum(dv - dw, 0.0) + steep * grown
             best = np.maximum(best, np.maximum(at[j], at[j + 1]) + slack)

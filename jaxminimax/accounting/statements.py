@@ -17,7 +17,7 @@ NO_GUARANTEE = "no guarantee"
 
 
 class Stated:
-    """What all statements have: a JSON record, and the two lists that they end with."""
+    """Base of all statements: a JSON record, and the two lists that they end with."""
 
     __dataclass_fields__: typing.ClassVar[dict[str, Any]]
     enforced: tuple[str, ...]
@@ -101,7 +101,7 @@ LARGE_DELTA = "Delta is too large"
 
 
 def relation_in_words(neighbours: str, people: int = 1) -> str:
-    """What neighbouring data sets differ by."""
+    """States how neighbouring data sets differ."""
     if people == 1:
         return {"replace_one": "one record is replaced by another",
                 "add_or_remove_one": "one record is present or counts as absent"}[neighbours]
@@ -148,7 +148,7 @@ class Statement(Stated):
       event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
       assumed: what the user must see to.
-      answers: what `profile` says beside epsilon, if it was asked for: the largest advantage of
+      answers: what `profile` gives besides epsilon, if it was asked for: the largest advantage of
         membership inference, true positives at given rates of false ones, and the mu of the
         closest Gaussian.
       proven_up_to: None unless `epsilon` is infinite although there is noise. Then no epsilon above
@@ -194,11 +194,11 @@ class Statement(Stated):
         if self.epsilon_if_stopped_by_looking is not None:
             spent += ("; the epsilon above is of all of them, and holds whatever made the run end. "
                       "For an end chosen by looking at what was released there is also the "
-                      f"odometer: epsilon = {_known(self.epsilon_if_stopped_by_looking)}, of "
+                      f"odometer: epsilon = {_or_unknown(self.epsilon_if_stopped_by_looking)}, of "
                       f"{self.milestone} releases, the next of its milestones, which were fixed "
                       f"before the run. {quote_one(self.delta)} Had this end been "
                       "fixed beforehand, not chosen by looking at what was released: epsilon = "
-                      f"{_known(self.epsilon_spent_if_fixed)}")
+                      f"{_or_unknown(self.epsilon_spent_if_fixed)}")
         guarantee = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
                      f"neighbouring data sets: {relation}.")
         if math.isinf(self.epsilon):
@@ -227,7 +227,7 @@ def _answered(answers: dict[str, Any]) -> str:
             f"at most {rates} false ones.")
 
 
-def _known(epsilon: float) -> str:
+def _or_unknown(epsilon: float) -> str:
     return f"{epsilon:.4g}" if math.isfinite(epsilon) else "not proven"
 
 
@@ -295,11 +295,11 @@ class LedgerStatement(Stated):
 
 
 def _line(run: dict[str, Any]) -> str:
-    made = "" if run["spent"] is None else f", {run['spent']} made"
+    count = "" if run["spent"] is None else f", {run['spent']} made"
     state = "open" if run["closed"] is None else "closed"
     charge = ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items())
     unit = "unit not recorded" if run["unit"] is None else f"for {run['unit']}"
-    return f"  {run['name']} ({unit}; {state}{made}; {charge}): {run['words']}"
+    return f"  {run['name']} ({unit}; {state}{count}; {charge}): {run['words']}"
 
 
 @dataclasses.dataclass(frozen=True)

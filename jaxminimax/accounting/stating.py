@@ -18,7 +18,7 @@ from jaxminimax.accounting.answers import (
     proven_up_to,
     warn_of,
 )
-from jaxminimax.accounting.curve import beside, charges, dearest, epsilon_of, of_run, truncated
+from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run, truncated
 from jaxminimax.accounting.profiles import STATED, Profile, briefly
 from jaxminimax.accounting.statements import (
     LARGE_DELTA,
@@ -73,7 +73,7 @@ _FIXED_END = ("The epsilon of what was spent is for an end that was fixed before
 
 def claims(unit: str | None, people: int, lemma: bool,
            rows_each: int | None = None) -> tuple[str, ...]:
-    """What the unit of privacy rests on, and how several records of one are charged."""
+    """States what the unit of privacy rests on, and how several records of one are charged."""
     one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
     claim = _SEVERAL if people > 1 else one
     several = (_LEMMA,) if lemma else ()
@@ -81,7 +81,7 @@ def claims(unit: str | None, people: int, lemma: bool,
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
-    """What a delta that is too large leaves open."""
+    """States the risk that a large delta leaves."""
     if delta >= LARGE:
         return (f"{LARGE_DELTA}, {delta:g}: publishing all records with that probability would "
                 "meet this statement too. IT IS NO PROTECTION.",)
@@ -92,7 +92,7 @@ def large_delta(delta: float, n: int) -> tuple[str, ...]:
 
 
 def early_end(delta: float) -> tuple[str, str]:
-    """What the numbers of a run that ended early rest on."""
+    """States the assumptions of a run that ended early."""
     return ENDS, _FIXED_END.format(quote=quote_one(delta))
 
 
@@ -114,12 +114,12 @@ def describe(part: Leaf) -> str:
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """What the code guarantees of a mechanism."""
+    """Lists the guarantees of a mechanism that the code enforces."""
     return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """What the user must see to for a mechanism, beside `ASSUMED`."""
+    """Lists the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -162,7 +162,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
         (...)-differential privacy for one visit...
     """
     check_delta(delta)
-    main, alongside = of_run(algorithm, hyper), beside(alongside)
+    main, alongside = of_run(algorithm, hyper), extras(alongside)
     allowed = releases(main)
     spent = allowed if state is None else int(concrete(state.spent))
     checks.count("spent", spent, low=0)
@@ -174,14 +174,14 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
     return state_of(Sequence(parts=(*alongside, main)), part_at, delta, spent=spent,
                     allowed=allowed, neighbours=neighbours, unit=unit, assumed=assumed,
                     people=people, answers=answers, rows_each=rows_each,
-                    beside=lambda _: sum(map(releases, alongside)))
+                    extra=lambda _: sum(map(releases, alongside)))
 
 
 def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: float, *,
              spent: int, allowed: int, neighbours: str = "replace_one", unit: str | None = None,
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
-             beside: Callable[[int], int] = lambda _: 0) -> Statement:
+             extra: Callable[[int], int] = lambda _: 0) -> Statement:
     """The privacy statement of a description, for `statement` and the command line.
 
     Args:
@@ -196,7 +196,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       people: as in `statement`.
       answers: as in `statement`.
       rows_each: as in `statement`.
-      beside: from a number of releases of the run to the number of releases made alongside it.
+      extra: from a number of releases of the run to the number of releases made alongside it.
     """
     check_delta(delta)
     if rows_each is not None:
@@ -208,7 +208,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     looking, milestone = None, None
     if spent < allowed:
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
-        milestone = end + beside(end)
+        milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
     return Statement(
         epsilon=worst.epsilon,
@@ -219,8 +219,8 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         neighbours=neighbours,
         unit=unit,
         sampling=tuple(map(describe, parts)),
-        spent=spent + beside(spent),
-        allowed=allowed + beside(allowed),
+        spent=spent + extra(spent),
+        allowed=allowed + extra(allowed),
         noise_multiplier=tuple(part.noise_multipliers() for part in parts),
         clip=tuple(part.clips() for part in parts),
         effective_noise_multiplier=tuple(part.multiplier() for part in parts),
@@ -247,7 +247,7 @@ _WIDTH = 92
 
 
 def in_plain_words(stated: Statement, profile: Profile) -> str:
-    """What is released, whom the guarantee is for, what its numbers mean, and what it rests on.
+    """Explains in plain words the releases, the unit of privacy, the numbers and the assumptions.
 
     Args:
       stated: the statement.

@@ -22,7 +22,7 @@ slot and independent hits of probability 1/n; condition on the substitutes; the 
 (a - 1) w_0 of Q may be shared among the multiplicities in any way, and the best way is the minimum
 above, g_k = max(a, exp(mu_k x - mu_k^2 / 2)) with mu_k = k / z for one x ("water-filling"). Both
 functions, glued with their reflections, are convex with the right kink at 1, so each is the profile
-of one dominating pair, and its T-fold convolution bounds T adaptive releases, also beside releases
+of one dominating pair, and its T-fold convolution bounds T adaptive releases, also with releases
 that use other coins. Nothing here may be used for two queries on one and the same minibatch.
 
 The bound without replacement is attained for every a; the one with replacement at a = 1 and nearly
@@ -170,5 +170,5 @@ def profile(epsilon: np.ndarray, population: int, batch: int, z: float, replacem
             people: int = 1, rate: float | None = None) -> np.ndarray:
     """The bound on H at e^epsilon, of any shape; arguments as of `Profile`."""
     epsilon = np.asarray(epsilon, np.float64)
-    made = Profile(population, batch, z, replacement, people, rate)
-    return made(epsilon.ravel()).reshape(epsilon.shape)
+    result = Profile(population, batch, z, replacement, people, rate)
+    return result(epsilon.ravel()).reshape(epsilon.shape)

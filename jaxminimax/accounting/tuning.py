@@ -188,7 +188,7 @@ Describe = Callable[[float], Mechanism]
 
 
 class Target(NamedTuple):
-    """What a search must meet.
+    """The target of a search.
 
     Attributes:
       epsilon: of the whole search.
@@ -231,7 +231,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
     if not apart:
         score = score.with_noise(least(lambda scale: with_noise(score, scale), small))
     points: Points | None = None
-    scales: dict[tuple, float] = {}
+    scales: dict[tuple[Any, ...], float] = {}
 
     def noise(describe: Describe) -> float:
         nonlocal points
@@ -264,7 +264,7 @@ def calibrate_search(algorithm: Any, candidates: Sequence[Any], score: Repeat, t
 
 
 def one_run(algorithm: Any, hyper: Any, score: Repeat, apart: bool) -> Mechanism:
-    """What one run does to the data: it trains, and releases its score."""
+    """Describes one run: it trains, and releases its score."""
     parts = (algorithm.mechanism(hyper), score)
     return Parallel(parts=parts) if apart else InSequence(parts=parts)
 

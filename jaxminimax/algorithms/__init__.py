@@ -53,5 +53,5 @@ def described_by(algorithm: typing.Any) -> type:
 
 
 def takes(algorithm: typing.Any, name: str) -> bool:
-    """Whether an algorithm's `example` takes the argument `name`."""
+    """Returns whether an algorithm's `example` takes the argument `name`."""
     return name in typing.get_type_hints(algorithm.example)

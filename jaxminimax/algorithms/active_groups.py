@@ -91,7 +91,7 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> Sequence:
-    """What a run does to the data: the index of a group and its gradient in every round.
+    """Describes a run: the index of a group and its gradient in every round.
 
     Raises:
       ValueError: if the two parts are described for different groups, or all losses would be

@@ -116,7 +116,7 @@ def rounds_balanced(hyper: Hyper) -> int:
 
 
 def mechanism(hyper: Hyper) -> Mechanism:
-    """What a run does to the data: T gradients of all groups, and losses from T_0 + 1 on.
+    """Describes a run: T gradients of all groups, and losses from T_0 + 1 on.
 
     A run that is stopped has made its first releases in this order, which `Sequence` charges:
     gradients alone in the first T_0 rounds.

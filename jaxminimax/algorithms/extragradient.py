@@ -88,7 +88,7 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """What a run does to the data: two releases a round. The accountant reads nothing else."""
+    """Describes a run: two releases a round. The accountant reads nothing else."""
     return Repeat(query=hyper.query, times=2 * hyper.iterations)
 
 
@@ -165,7 +165,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
 
 
 class Schedule(NamedTuple):
-    """What a corollary prescribes.
+    """The parameters that a corollary prescribes.
 
     Attributes:
       batch: B, records a release.

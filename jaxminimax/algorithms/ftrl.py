@@ -86,7 +86,7 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> PrefixSums:
-    """What a run does to the data: one leaf a round. The accountant reads nothing else."""
+    """Describes a run: one leaf a round. The accountant reads nothing else."""
     return hyper.query
 
 

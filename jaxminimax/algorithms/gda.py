@@ -56,7 +56,7 @@ class Hyper:
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """What a run does to the data: one full-batch release a round.
+    """Describes a run: one full-batch release a round.
 
     Raises:
       ValueError: for another sampling than `Full()`.

@@ -108,13 +108,13 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> Parallel:
-    """What a run does to the data. The accountant reads nothing else."""
+    """Describes a run. The accountant reads nothing else."""
     return hyper.query
 
 
 def releases(*, clip: float, bound: float, iterations: int,
              sums: PrefixSums | None = None) -> Parallel:
-    """The description of a run: prefix sums of clipped gradients beside single losses.
+    """The description of a run: prefix sums of clipped gradients, and single losses.
 
     Args:
       clip: C, on the norm of a record's gradient.

@@ -117,7 +117,7 @@ def averaged(mean: averaging.Mean, z: Saddle, t: jax.Array, hyper: Any) -> avera
 
 
 def mechanism(hyper: Hyper) -> Sequence:
-    """What a run does to the data: a gradient of one group and all losses in every round.
+    """Describes a run: a gradient of one group and all losses in every round.
 
     Raises:
       ValueError: if the two parts are described for different groups, or if only the largest loss's

@@ -76,7 +76,7 @@ class Hyper:
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """What a run does to the data: one release a round. The accountant reads nothing else."""
+    """Describes a run: one release a round. The accountant reads nothing else."""
     return Repeat(query=hyper.query, times=hyper.iterations)
 
 

@@ -83,7 +83,7 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> GroupSolution:
-    """What a run does to the data. The accountant reads nothing else."""
+    """Describes a run. The accountant reads nothing else."""
     return hyper.query
 
 

@@ -1,4 +1,4 @@
-"""What planning an algorithm from public numbers takes and gives.
+"""Arguments and results of planning an algorithm from public numbers.
 
     algorithm.plan(target, *, population, ...) -> Plan
 
@@ -33,7 +33,7 @@ class Plan(NamedTuple, Generic[HyperT]):
         the theorem is a rate.
       vacuous: whether the theorem promises nothing here: one of its conditions fails, or its bound
         is no better than the trivial one. The run is as private as any other.
-      why: sentences: which theorem, what its measure is, the bound beside the trivial one, and
+      why: sentences: which theorem, what its measure is, the bound and the trivial one, and
         which departures from it.
       trivial: the bound that every point of the feasible set keeps, L B; None where the theorem is
         a rate.

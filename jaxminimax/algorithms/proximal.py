@@ -84,7 +84,7 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """What a run does to the data: one release a round. The accountant reads nothing else."""
+    """Describes a run: one release a round. The accountant reads nothing else."""
     return Repeat(query=hyper.query, times=hyper.iterations)
 
 
@@ -192,7 +192,7 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
 
 
 class Schedule(NamedTuple):
-    """What a theorem prescribes.
+    """The parameters that a theorem prescribes.
 
     Attributes:
       batch: B, records a release.

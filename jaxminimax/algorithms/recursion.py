@@ -54,7 +54,7 @@ MODES = ("tight", "paper", "manual")
 
 
 class Schedule(NamedTuple):
-    """What the theorem prescribes.
+    """The parameters that the theorem prescribes.
 
     Attributes:
       rounds: T.

@@ -101,7 +101,7 @@ def recentred(centre: Saddle, z: Saddle, t: jax.Array) -> Saddle:
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """What a run does to the data: one release on each part. The accountant reads nothing else."""
+    """Describes a run: one release on each part. The accountant reads nothing else."""
     return Repeat(query=hyper.query, times=1, parts=hyper.iterations)
 
 

@@ -102,7 +102,7 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """What a run does to the data: K - 1 releases on each part. The accountant reads no more."""
+    """Describes a run: K - 1 releases on each part. The accountant reads no more."""
     return Repeat(query=hyper.query, times=hyper.inner - 1, parts=hyper.rounds)
 
 

@@ -97,7 +97,7 @@ class State(NamedTuple):
 
 
 def mechanism(hyper: Hyper) -> Windows:
-    """What a run does to the data: one release a round. The accountant reads nothing else."""
+    """Describes a run: one release a round. The accountant reads nothing else."""
     return dataclasses.replace(hyper.query, rounds=hyper.iterations)
 
 

@@ -87,7 +87,7 @@ def __dir__() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
       epsilon_lower: lower bound on the epsilon of the code, at `confidence`.
@@ -131,15 +131,15 @@ class Audit:
 
     @property
     def violated(self) -> bool:
-        """Whether the claim, or what it charges, is refuted."""
+        """Returns whether the claim, or what it charges, is refuted."""
         return (not self.epsilon_lower <= self.epsilon_claimed or self.shared > 0
                 or (self.signal is not None and self.signal.violated))
 
 
-def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, runs: int = 100_000,
-          neighbours: str = "replace_one", pair: Any = "worst", confidence: float = 0.999,
-          problem: Problem | GroupProblem | None = None, z: Saddle | None = None,
-          strategy: str = "auto", microbatch: int = 32) -> Audit:
+def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, *,
+          runs: int = 100_000, neighbours: str = "replace_one", pair: Any = "worst",
+          confidence: float = 0.999, problem: Problem | GroupProblem | None = None,
+          z: Saddle | None = None, strategy: str = "auto", microbatch: int = 32) -> Audit:
     """Attacks whole runs of `algorithm.update` and compares with what the accountant claims.
 
     The bound sees most of the claimed epsilon only where events of probability near delta can be
@@ -227,18 +227,18 @@ def audit(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, *, run
 
 
 def _moving(query: Any, mechanism: Any) -> bool:
-    """Whether the noise of a release differs from run to run, as the clip norms do."""
+    """Returns whether the noise of a release differs from run to run, as the clip norms do."""
     return getattr(query, "adaptive", None) is not None and mechanism.releases() > 1
 
 
 def _public(mechanism: Any) -> bool:
-    """Whether everybody knows which records a release reads."""
+    """Returns whether everybody knows which records a release reads."""
     samplings = (getattr(getattr(leaf, "query", None), "sampling", None)
                  for leaf in leaves(mechanism))
     return not any(sampling is not None and sampling.secret for sampling in samplings)
 
 
-def _own(key: jax.Array, algorithm: Algorithm, hyper: Any, delta: float, runs: int,
+def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
          neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
          z: Saddle) -> Audit:
     """The audit of a user's pair, round by round: of the points, and of what was released."""
@@ -288,7 +288,7 @@ def _joined(scores: list[dict[str, np.ndarray]],
 
 
 def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
-    """That of releases of public samples: both data sets' sums at every point are known."""
+    """Likelihood ratios of releases of public samples, by the exact sums of both data sets."""
     half = len(sides[0].noisy) // 2
     variance = np.maximum(np.nanvar(sides[0].noise[:half], 0), 1e-300)
     scores = []

@@ -165,15 +165,15 @@ def laplace_signal(noise: np.ndarray, move: np.ndarray,
     return value, value * low, value * high
 
 
-def shared_noise(noise: np.ndarray, there: np.ndarray, confidence: float) -> float:
+def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> float:
     """The largest |correlation| that noise has, from below; 0 if it may be chance.
 
     Of noise, `[runs, k]`, and its size, with those of other numbers, and with whether a sample
     holds the record, `[runs, releases]`. By Fisher's transformation, for all pairs together.
     """
-    noise, there = (x[:, x.std(0) > 0] for x in (noise, there))
+    noise, signals = (x[:, x.std(0) > 0] for x in (noise, signals))
     runs, k = noise.shape
-    columns = np.concatenate([noise, np.abs(noise), there], 1)
+    columns = np.concatenate([noise, np.abs(noise), signals], 1)
     # pairs of which one at least is noise, but for a number and its own size
     pairs = np.triu(np.ones((2 * k, columns.shape[1]), bool), 1)
     pairs[np.arange(k), np.arange(k) + k] = False

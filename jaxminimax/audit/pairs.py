@@ -48,7 +48,7 @@ PLAIN = Problem(saddle_operator(lambda w, v, x: jnp.sum(w * x.w) - jnp.sum(v * x
 
 
 def worst_case(query: Query | Resolvent) -> WorstCase:
-    """What a release reads of the worst pair.
+    """Describes how a release reads the worst pair.
 
     Raises:
       ValueError: where none is known.
@@ -66,7 +66,7 @@ def computed(problem: Problem, strategy: str, microbatch: int) -> Problem:
 
 
 def rest_of(query: Query | Resolvent) -> float:
-    """What all other records contribute in the worst pair, in clip norms."""
+    """The sum of all other records in the worst pair, in clip norms."""
     return -1.0 if worst_case(query).slots else 0.0
 
 
@@ -105,7 +105,7 @@ def worst_pair(query: Query | Resolvent, neighbours: str, record: int = 0) -> Sa
 
 
 def random_pair(seed: int, query: Query | Resolvent, neighbours: str) -> Saddle:
-    """As `worst_pair`, in two dimensions a player, with records of random direction and size."""
+    """Draws a pair like `worst_pair`, in two dimensions a player, of random direction and size."""
     rng = np.random.default_rng(seed)
     n = query.population
     record = int(rng.integers(getattr(query.sampling, "batch", n)))
@@ -179,8 +179,8 @@ class Rounds(NamedTuple):
     def release(self, i: int) -> "Rounds":
         """The i-th release of every round alone."""
         leaves = self.spans()[i]
-        there = slice(leaves[0].start, leaves[-1].stop)
-        return Rounds(self.noisy[..., there], self.quiet[..., there], (self.leaves[i],))
+        columns = slice(leaves[0].start, leaves[-1].stop)
+        return Rounds(self.noisy[..., columns], self.quiet[..., columns], (self.leaves[i],))
 
     @property
     def noise(self) -> np.ndarray:
@@ -244,8 +244,8 @@ def straightened(hyper: Any) -> Any:
     return hyper
 
 
-def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
-           observe: Observe, runs: int) -> Rounds:
+def rounds(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, observe: Observe, runs: int) -> Rounds:
     """Runs on the first data set of a pair.
 
     Args:
@@ -264,14 +264,14 @@ def rounds(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: Py
     return _taken([key], algorithm, hyper, z, data, problem, observe, runs)[0]
 
 
-def rounds_of_both(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-                   problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+def rounds_of_both(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+                   data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """Runs on each data set of a pair; arguments as in `rounds`."""
     return _taken(list(jax.random.split(key)), algorithm, hyper, z, data, problem, observe, runs)
 
 
-def _taken(sides: list[jax.Array], algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree,
-           problem: Any, observe: Observe, runs: int) -> list[Rounds]:
+def _taken(sides: list[jax.Array], algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
+           data: PyTree, problem: Any, observe: Observe, runs: int) -> list[Rounds]:
     """`rounds` for a key for each data set."""
     quiet = silenced(hyper)
     (numbers, structure), silent = jax.tree.flatten(hyper), jax.tree.leaves(quiet)

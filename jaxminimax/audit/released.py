@@ -39,7 +39,7 @@ def observed(state: Any) -> Saddle:
     return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
 
 
-def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle,
+def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle,
            problem: Problem) -> Saddle:
     """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
@@ -55,9 +55,9 @@ def _moves(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle,
     return jax.tree.map(moves, path)
 
 
-def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, runs: int,
+def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle, runs: int,
              problem: Problem = PROBLEM, together: int = 1024) -> np.ndarray:
-    """What runs on each of several data sets released, read off the iterates.
+    """Reads the releases of runs on each of several data sets off the iterates.
 
     Iterates move by a step times what was released; the steps are measured on a run without noise.
     Optimisers with a memory leave a mixture, on which only the attack is weaker.
@@ -103,7 +103,7 @@ def releases(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle, run
                      for row in flat])
 
 
-def _steps(key: jax.Array, algorithm: Algorithm, hyper: Any, data: Saddle) -> Saddle:
+def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle) -> Saddle:
     """Moves per clip norm released, from a run without noise on one record, `[releases, 1]`."""
     query = hyper.query
     zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
@@ -228,7 +228,7 @@ _ROUNDS = 16
 
 
 def _independent(described: Any) -> bool:
-    """Whether a description's releases are sums with noise of their own each."""
+    """Returns whether a description's releases are sums with noise of their own each."""
     query = getattr(described, "query", None)
     return (isinstance(described, Repeat) and isinstance(query, Query | GroupGradients)
             and getattr(query, "bands", 1) == 1)
@@ -246,7 +246,7 @@ def _zero(problem: Problem | GroupProblem) -> Any:
     return problem._replace(operator=operator, public=None, project=lambda z: z)
 
 
-def shared_between_releases(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle,
+def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
                             data: PyTree, problem: Problem | GroupProblem, runs: int,
                             confidence: float) -> float:
     """A lower bound on the largest |correlation| of two releases of a run; 0 if it is chance.

@@ -72,7 +72,7 @@ class Signal:
 
     @property
     def violated(self) -> bool:
-        """Whether what is charged is refuted."""
+        """Returns whether what is charged is refuted."""
         return not (self.low <= self.charged and self.read <= self.read_charged
                     and self.shared <= 0)
 
@@ -91,7 +91,7 @@ def _unsampled(described: Any) -> Any:
 
 
 def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
-    """What the accountant takes the signal for, given samples that hold the record.
+    """The signal that the accountant charges, given samples that hold the record.
 
     A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z, and
     for Gumbel noise ("gumbel") too, of the indices that it decides.
@@ -146,7 +146,7 @@ def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -
 
 
 def _nodes(steps: np.ndarray) -> np.ndarray:
-    """What a tree's nodes hold, `[runs, rounds, k]`, from how much its sums grow with each leaf.
+    """Values of a tree's nodes, `[runs, rounds, k]`, from the growth of its sums with each leaf.
 
     With leaf t = 1, 2, ... one node comes, and those at the bits of t - 1 below it go.
     """
@@ -159,27 +159,27 @@ def _nodes(steps: np.ndarray) -> np.ndarray:
 
 
 def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
-    """What correlated noise is made of, `[runs, rounds, k]`, and how far a record moves it."""
+    """The innovations of correlated noise, `[runs, rounds, k]`, and how far a record moves them."""
     if bands == 1:
         return steps
     a = coefficients(bands)
     return np.asarray(scipy.signal.lfilter([1.0], a / a[0], steps, axis=1))
 
 
-def _there(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
-    """Whether each release of a round read the record, `[runs, rounds]` each."""
+def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
+    """Returns whether each release of a round read the record, `[runs, rounds]` each."""
     sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(seen)]
     return [size > 1e-9 * size.max() for size in sizes]
 
 
-def _read(there: list[np.ndarray], confidence: float) -> float:
+def _read(reads: list[np.ndarray], confidence: float) -> float:
     """How often a release reads the record, from below, where it reads it at all."""
     read = 0.0
-    for one in there:
+    for one in reads:
         one = one[:, one.any(0)]  # rounds on other parts of the data never do
         if one.size:
             read = max(read, float(clopper_pearson(one.sum(), one.size,
-                                                   (1 - confidence) / len(there))[0]))
+                                                   (1 - confidence) / len(reads))[0]))
     return read
 
 
@@ -211,20 +211,19 @@ def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
     if noise[0].size > len(noise) // 20:
         noise, move = _reduced(seen, noise, move)
     noise, move = noise.reshape(len(noise), -1), move.ravel()
-    there = _there(seen, gap)
-    shared = shared_noise(noise, np.concatenate(there, 1), confidence)
+    reads = _reads(seen, gap)
+    shared = shared_noise(noise, np.concatenate(reads, 1), confidence)
     measure = gaussian_signal if law == "gaussian" else laplace_signal
     attained, low, high = measure(noise, move, confidence)
     read, charged = 0.0, 1.0
     if sampling is not None and case is not None and sampling.secret:
-        read, charged = _read(there, confidence), case.read
+        read, charged = _read(reads, confidence), case.read
     return Signal(attained, low, high, charged_signal(mechanism, neighbours, law), read, charged,
                   shared, law, confidence, len(noise))
 
 
-def signal(key: jax.Array, algorithm: Algorithm, hyper: Any, z: Saddle, data: PyTree, problem: Any,
-           *,
-           observe: Observe = first_release, runs: int = 4000,
+def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle, data: PyTree,
+           problem: Any, *, observe: Observe = first_release, runs: int = 4000,
            neighbours: str = "replace_one", law: str = "gaussian", confidence: float = 0.999,
            mechanism: Any = None) -> Signal:
     """Measures how far a record moves the releases, in units of their noise.

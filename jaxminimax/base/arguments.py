@@ -1,4 +1,4 @@
-"""What was handed over, and what is wanted: refusals of arguments of the wrong kind, in words.
+"""Checks of arguments: messages name the argument, its kind and the kind that is wanted.
 
 Kinds, dtypes and shapes are looked at, never the numbers of the data. What passes is not changed.
 """
@@ -47,9 +47,9 @@ def settings(hyper: Any, of: Any) -> None:
     if isinstance(wanted, type) and not isinstance(hyper, wanted):
         name = str(getattr(of, "__name__", type(of).__name__)).split(".")[-1]
         kind = type(hyper)
-        given = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
-                 else describe(hyper))
-        raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {given}.")
+        module = (f"{kind.__module__.split('.')[-1]}.Hyper" if kind.__name__ == "Hyper"
+                  else describe(hyper))
+        raise TypeError(f"hyper must be {name}.Hyper(query=..., ...), got {module}.")
 
 
 def problem(x: Any, of: Any = None) -> None:
@@ -77,10 +77,10 @@ def problem(x: Any, of: Any = None) -> None:
 def _annotation(update: Any) -> Any:
     """The kind of problem that an algorithm's `update` says it solves."""
     try:
-        found = inspect.signature(update).parameters.get("problem")
+        parameter = inspect.signature(update).parameters.get("problem")
     except (TypeError, ValueError):
         return None
-    return None if found is None else found.annotation
+    return None if parameter is None else parameter.annotation
 
 
 def players(name: str, x: Any, each: str = "one number for each player") -> None:
@@ -221,11 +221,11 @@ def key(x: Any, name: str = "key", *, one: bool = True) -> None:
                          "keys, or use sweep.")
 
 
-def same_shapes(found: PyTree, wanted: PyTree, name: str, of: str) -> None:
+def same_shapes(actual: PyTree, wanted: PyTree, name: str, of: str) -> None:
     """Refuses a value whose tree or shapes are not those of another.
 
     Args:
-      found: shapes and dtypes that were found.
+      actual: shapes and dtypes that were found.
       wanted: arrays.
       name: what was found.
       of: what it must look like.
@@ -234,7 +234,7 @@ def same_shapes(found: PyTree, wanted: PyTree, name: str, of: str) -> None:
       TypeError: naming both.
     """
     looks = [(str(jax.tree.structure(tree)), [np.shape(x) for x in jax.tree.leaves(tree)])
-               for tree in (found, wanted)]
+               for tree in (actual, wanted)]
     if looks[0] != looks[1]:
         raise TypeError(f"{name} must look like {of}, shapes {jax.tree.map(np.shape, wanted)}, got "
-                        f"{jax.tree.map(np.shape, found)}.")
+                        f"{jax.tree.map(np.shape, actual)}.")

@@ -109,7 +109,7 @@ def takes(name: str, function: Any, *arguments: str) -> None:
 
 
 def can_take(function: Any, *arguments: str) -> bool:
-    """Whether a function can be called with so many arguments, as far as Python can tell."""
+    """Returns whether a function takes so many arguments, as far as Python can tell."""
     try:
         takes("function", function, *arguments)
     except TypeError:
@@ -138,11 +138,11 @@ _FAST = ("xla_cpu_enable_fast_math", "xla_cpu_enable_fast_min_max", "xla_gpu_ena
 
 def _flags() -> list[str]:
     """The flags of XLA in the environment, or in the file that it names."""
-    given = os.environ.get("XLA_FLAGS", "").strip()
-    if given and not given.startswith("-") and os.path.isfile(given):
-        with open(given) as file:
-            given = file.read()
-    return given.split()
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if flags and not flags.startswith("-") and os.path.isfile(flags):
+        with open(flags) as file:
+            flags = file.read()
+    return flags.split()
 
 
 def exact_arithmetic() -> None:

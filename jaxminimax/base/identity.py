@@ -65,7 +65,7 @@ def exact(cells: Any) -> np.ndarray:
 
 
 def absent(cell: Any) -> bool:
-    """Whether a cell is None, NaN, NaT or NA."""
+    """Returns whether a cell is None, NaN, NaT or NA."""
     try:
         return cell is None or bool(cell != cell)
     except (TypeError, ValueError, ArithmeticError):  # NA of pandas is neither equal nor different

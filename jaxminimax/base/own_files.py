@@ -59,29 +59,29 @@ def make(folder: pathlib.Path, mode: int = 0o700) -> None:
                 check(pathlib.Path(place, name), closed=closed)
 
 
-def check(path: str | os.PathLike[str], found: os.stat_result | None = None, *,
+def check(path: str | os.PathLike[str], stats: os.stat_result | None = None, *,
           closed: bool = False, secret: bool = False) -> None:
     """Refuses a link, and a file or folder that another user owns or may write to.
 
     Args:
       path: of a file or folder.
-      found: its `os.lstat`; None: read now.
+      stats: its `os.lstat`; None: read now.
       closed: whether it lies in a folder that nobody else may enter.
       secret: whether it is refused, too, if others may read it.
 
     Raises:
       ValueError: naming the file or folder, and what to do.
     """
-    found = os.lstat(path) if found is None else found
-    if stat.S_ISLNK(found.st_mode):
+    stats = os.lstat(path) if stats is None else stats
+    if stat.S_ISLNK(stats.st_mode):
         raise ValueError(f"{path} is a link, which may lead to what is not yours: give the folder "
                          "itself, without links in it, or one that does not exist yet.")
     if sys.platform == "win32":
         return
-    if found.st_uid != os.getuid():
-        raise ValueError(f"{path} belongs to another user, number {found.st_uid}, who could learn "
+    if stats.st_uid != os.getuid():
+        raise ValueError(f"{path} belongs to another user, number {stats.st_uid}, who could learn "
                          "or choose what is secret: give a folder that does not exist yet.")
-    mode = stat.S_IMODE(found.st_mode)
+    mode = stat.S_IMODE(stats.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH) and not closed:
         raise ValueError(f"{path} can be written by other users (mode {mode:o}), who could learn "
                          "or choose what is secret: give a folder that does not exist yet; or, if "
@@ -107,13 +107,13 @@ def check_parent(folder: pathlib.Path) -> None:
     """
     if sys.platform == "win32" or not folder.exists():
         return
-    found = os.stat(folder)
-    if found.st_uid not in (0, os.getuid()):
-        raise ValueError(f"{folder} belongs to another user, number {found.st_uid}, who could "
+    about = os.stat(folder)
+    if about.st_uid not in (0, os.getuid()):
+        raise ValueError(f"{folder} belongs to another user, number {about.st_uid}, who could "
                          "replace what is in it: give a folder within one of your own.")
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    if about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
         raise ValueError(f"{folder} can be written by other users (mode "
-                         f"{stat.S_IMODE(found.st_mode):o}), who could replace what is in it: give "
+                         f"{stat.S_IMODE(about.st_mode):o}), who could replace what is in it: give "
                          "a folder within one of your own, or remove their right to do so "
                          "(chmod o-w).")
 
@@ -192,7 +192,7 @@ def locked(what: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
     """While this holds, no other process has the lock of a file or folder.
 
     Args:
-      what: a folder, with the lock inside, or a file, with the lock beside it.
+      what: a folder, with the lock inside, or a file, with the lock next to it.
       wait: seconds to wait for another process.
 
     Raises:
@@ -236,7 +236,7 @@ def sweep(path: str | os.PathLike[str]) -> None:
 
 
 def is_at(handle: int, path: str | os.PathLike[str]) -> bool:
-    """Whether an open file or folder still has its name."""
+    """Returns whether an open file or folder still has its name."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

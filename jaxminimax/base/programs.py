@@ -46,5 +46,5 @@ def constants(program: Any) -> list[Any]:
 
 
 def is_traced(*trees: Any) -> bool:
-    """Whether one of their numbers is not known yet: inside `jit`, `vmap` and the like."""
+    """Returns whether one of their numbers is not known yet: inside `jit`, `vmap` and the like."""
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees))

@@ -18,13 +18,13 @@ EXACT = jax.lax.Precision.HIGHEST  # a reduced one in a matrix unit would loosen
 
 @jax.custom_batching.custom_vmap
 def in_any_lane(x: jax.Array) -> jax.Array:
-    """Whether any number of x is true, in any lane of a vmap: a branch on it stays a branch."""
+    """Returns whether x is true anywhere, in any lane of a vmap: a branch on it stays a branch."""
     return jnp.any(x)
 
 
 @in_any_lane.def_vmap
 def any_lane_rule(_: int, __: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
-    """What `in_any_lane` is under a vmap; by it, a trace can tell it from others' rules."""
+    """The vmap rule of `in_any_lane`; a trace recognises it by its name."""
     return in_any_lane(x), False
 
 
@@ -65,7 +65,7 @@ def sum_rows(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def two_sum_error(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
-    """What rounding a + b to `total` lost, exactly."""
+    """The exact rounding error of a + b as `total`."""
     part = total - a
     return (a - (total - part)) + (b - part)
 

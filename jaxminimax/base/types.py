@@ -183,8 +183,8 @@ def with_strategy(operator: Callable[..., Saddle], strategy: str = "auto",
         'microbatch'
     """
     if dataclasses.is_dataclass(operator) and hasattr(operator, "strategy"):
-        return dataclasses.replace(operator,  # type: ignore[type-var]
-                                   strategy=strategy, microbatch=microbatch, memory=memory)
+        return dataclasses.replace(operator, strategy=strategy, microbatch=microbatch,
+                                   memory=memory)
     return OwnOperator(operator, strategy, microbatch, memory)
 
 
@@ -205,7 +205,7 @@ def _everywhere(z: Saddle) -> Saddle:
 
 
 class Problem(NamedTuple):
-    """What the data and the constraints look like to an algorithm; hashable, so static under jit.
+    """The data and the constraints as an algorithm sees them; hashable, so static under jit.
 
     min over w in W, max over v in V, of (1/n) sum_i f(w, v; x_i) + r(w, v), or the variational
     inequality of any monotone operator: only `operator` is required.
@@ -254,7 +254,7 @@ class Problem(NamedTuple):
 
 
 class GroupProblem(NamedTuple):
-    """What one model for several groups looks like to an algorithm; hashable, static under jit.
+    """One model for several groups as an algorithm sees it; hashable, static under jit.
 
     min over w in W of max over groups i of L_i(w), the mean of loss(w, record) over group i's
     records; as a saddle problem, max over v in the simplex of sum_i v_i L_i(w). Algorithms need
@@ -296,7 +296,7 @@ AnyProblem = Problem | GroupProblem
 
 
 class Settings(Protocol):
-    """What drivers ask of an algorithm's `Hyper`, a record: the number of its rounds."""
+    """Protocol of an algorithm's `Hyper` for drivers: the number of its rounds."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -306,7 +306,7 @@ class Settings(Protocol):
 
 
 class State(Protocol):
-    """What drivers ask of an algorithm's `State`; all of it is private output."""
+    """Protocol of an algorithm's `State` for drivers; all of it is private output."""
 
     @property
     def z(self) -> Saddle:
@@ -344,7 +344,7 @@ class Algorithm(Protocol[_Hyper, StateT]):
     """
 
     def mechanism(self, hyper: _Hyper) -> Any:
-        """What a whole run does to the data: all that the accountant reads."""
+        """Describes a full run: all that the accountant reads."""
 
     def init(self, z: Saddle, hyper: _Hyper) -> StateT:
         """The state before the first round; `z` must not depend on the data."""
@@ -360,7 +360,7 @@ class Algorithm(Protocol[_Hyper, StateT]):
 class OnlineOptimiser(Protocol):
     """A private algorithm that reads one record a round, once, and may be used by others: a module.
 
-    Beside what an `Algorithm` has, it feeds on records that someone else chooses.
+    Besides what an `Algorithm` has, it feeds on records that someone else chooses.
 
     Examples:
         >>> made = jmm.ftrl.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=8), step=0.1)

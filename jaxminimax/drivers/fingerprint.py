@@ -1,8 +1,8 @@
-"""What a saved run was of, in a few keyed words: its rows, its problem, its optimisers.
+"""Fingerprints of a saved run, in a few keyed words: its rows, its problem, its optimisers.
 
 A run that goes on with other rows, or with the same in another order, may read a record twice where
 one reading is charged; with another operator, it repeats with other numbers what a crash made it
-forget, under the same noise. So all of it is written beside the saved state, in 128 bits each that
+forget, under the same noise. So all of it is written next to the saved state, in 128 bits each that
 only the owner of the run's key can compute: nobody else can test guesses about the data by them.
 
     rows      sum over rows i of mix(mix(i + s) ^ sum_j k_j x_ij)  mod 2^64, twice, then BLAKE2b
@@ -75,7 +75,7 @@ def of_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
 
 
 def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, str]:
-    """What decides how numbers are rounded: device, mesh, strategy, versions."""
+    """Fingerprint of all that decides rounding: device, mesh, strategy, versions."""
     # where arrays are made that nobody placed
     device = min(jnp.zeros(()).devices(), key=lambda one: one.id) if mesh is None else (
         mesh.devices.flat[0])
@@ -91,7 +91,7 @@ def of_machine(own: bytes, problem: AnyProblem, mesh: Mesh | None) -> dict[str, 
 
 @functools.cache
 def _instructions() -> tuple[str, str]:
-    """What a processor can do: compilers round as its instructions do."""
+    """The instructions of a processor: compilers round as these do."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -151,7 +151,7 @@ def _shapes(data: PyTree) -> PyTree:
 
 
 def _dtype(x: Any) -> np.dtype:
-    """Of an array as a device has it."""
+    """The dtype of an array as a device has it."""
     return jnp.result_type(x.dtype.newbyteorder("=") if isinstance(x, np.ndarray) else x)
 
 
@@ -177,7 +177,7 @@ def _pieces(data: PyTree, grouped: bool) -> Iterator[tuple[int, int, np.ndarray]
 
 def _held(number: int, x: Any, first: int, population: int,
           grouped: bool) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of rows from number `first` on, of a population or of each group, without padding."""
+    """Hashes rows from number `first` on, of a population or of each group, without padding."""
     for group in range(len(x) if grouped else 1):
         rows = x[group] if grouped else x
         for at, piece in _chunks(rows, min(len(rows), population - first)):
@@ -186,7 +186,7 @@ def _held(number: int, x: Any, first: int, population: int,
 
 def _on_host(data: HostData, stretches: list[tuple[int, int]],
              counted: list[bool]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of rows that are stretches of the population: the first number, and how many; and which."""
+    """The rows on this host, as stretches of the population: first number, how many, and which."""
     begin = 0
     for (first, count), mine in zip(stretches, counted, strict=True):
         if mine:
@@ -231,7 +231,7 @@ def _chunks(x: Any, count: int) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _here(x: jax.Array) -> bool:
-    """Whether the host can look at an array without a copy."""
+    """Returns whether the host can look at an array without a copy."""
     return {device.platform for device in x.devices()} == {"cpu"}
 
 
@@ -276,19 +276,19 @@ def _of_problem(own: bytes, z: Saddle, data: PyTree,
                           _shapes(data))
     key = (jax.random.key(0, impl="threefry2x32"),) if problem.random else ()
     if isinstance(problem, GroupProblem):
-        known = {name: x for name, x in problem._asdict().items()
-                 if not callable(x) and name != "random"}  # which the programs show
+        fields = {name: x for name, x in problem._asdict().items()
+                  if not callable(x) and name != "random"}  # which the programs show
         return {"operator": _program(own, problem.operator, Saddle(z.w, ()), record, *key),
                 "loss": _program(own, problem.loss, z.w, record, *key),
                 "projection": _program(own, problem.project, z.w),
-                "constant of the loss": mark(own, repr(known).encode())}
+                "constant of the loss": mark(own, repr(fields).encode())}
     return {"operator": _program(own, problem.operator, z, record, *key),
             "public term": "" if problem.public is None else _program(own, problem.public, z, *key),
             "projection": _program(own, problem.project, z)}
 
 
 def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
-    """Of a traced function: its equations, and the values of what it closes over."""
+    """Hashes a traced function: its equations, and the values of what it closes over."""
     traced = jax.make_jaxpr(function)(*arguments)
     return mark(own, plain(str(traced)).encode(), *(
         in_words(x).encode() for x in programs.constants(traced)))
@@ -296,14 +296,14 @@ def _program(own: bytes, function: Callable[..., Any], *arguments: Any) -> str:
 
 # --- static values in words that are the same in every process: rules, functions, objects ---
 #
-# Functions are told by their code, their defaults and what they close over; a user's also by the
+# Functions count by their code, their defaults and what they close over; a user's also by the
 # globals that they read, for a rule that is changed there is another rule; objects by what they
 # hold.
 
 
 def in_words(x: Any) -> str:
     """A static value in words."""
-    return _told(x, set())
+    return _spelled(x, set())
 
 
 def plain(text: str) -> str:
@@ -312,17 +312,18 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
 
 
-def _told(x: Any, seen: set[int]) -> str:
+def _spelled(x: Any, seen: set[int]) -> str:
     """A static value in words: functions by their code, and by what they close over."""
-    def told(*parts: Any) -> str:
-        return "(" + ", ".join(_told(part, seen) for part in parts) + ")"
+    def spelled(*parts: Any) -> str:
+        return "(" + ", ".join(_spelled(part, seen) for part in parts) + ")"
 
     if isinstance(x, np.ndarray | np.generic | jax.Array):
-        if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return f"key of {jax.random.key_impl(x)}" + told(jax.random.key_data(x))
+        if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return f"key of {jax.random.key_impl(x)}" + spelled(jax.random.key_data(x))
         array = np.asarray(x)
         return f"{array.dtype.name}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    bare = type(x).__repr__ is object.__repr__ and hasattr(x, "__dict__")
+    writes: Any = type(x).__repr__
+    bare = writes is object.__repr__ and hasattr(x, "__dict__")
     if bare or (callable(x) and not isinstance(x, type)):
         if id(x) in seen:  # a function that closes over itself
             return "again"
@@ -330,38 +331,38 @@ def _told(x: Any, seen: set[int]) -> str:
     name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', type(x).__qualname__)}"
     match x:
         case functools.partial():
-            return "partial" + told(x.func, x.args, x.keywords)
+            return "partial" + spelled(x.func, x.args, x.keywords)
         case types.FunctionType():
             cells = tuple(cell.cell_contents for cell in x.__closure__ or ())
-            return name + told(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
+            return name + spelled(x.__code__, x.__defaults__, x.__kwdefaults__, cells,
                                *_globals_of(x))
         case types.MethodType():
-            return name + told(x.__func__, x.__self__)
+            return name + spelled(x.__func__, x.__self__)
         case types.CodeType():
-            return f"{x.co_code.hex()} {x.co_names}" + told(*x.co_consts)
+            return f"{x.co_code.hex()} {x.co_names}" + spelled(*x.co_consts)
         case types.ModuleType():
             return x.__name__
         case dict():
-            return "dict" + told(*x.items())
+            return "dict" + spelled(*x.items())
         case frozenset() | set():
-            return "set" + str(sorted(_told(one, seen) for one in x))
+            return "set" + str(sorted(_spelled(one, seen) for one in x))
         case tuple() | list():
-            return type(x).__qualname__ + told(*x)
+            return type(x).__qualname__ + spelled(*x)
     if callable(getattr(x, "__wrapped__", None)):  # jitted, or decorated otherwise
-        return name + told(x.__wrapped__)
+        return name + spelled(x.__wrapped__)
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return name + told(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
+        return name + spelled(*((f.name, getattr(x, f.name)) for f in dataclasses.fields(x)),
                            *_own_methods(type(x)))
     if bare or (callable(x) and hasattr(x, "__dict__") and not isinstance(x, type)):
-        return name + told(plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
+        return name + spelled(plain(repr(x)), vars(x), type(x).__call__ if callable(x) else None,
                            *_own_methods(type(x)))
     return plain(repr(x))
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """What a user's function reads of its module, by name; other libraries have versions.
+    """The globals that a user's function reads, by name; other libraries have versions.
 
-    Of modules that it reads, what is told are their names: keep rules, and their numbers, in the
+    Of modules that it reads, only their names count: keep rules, and their numbers, in the
     module that uses them.
     """
     if (function.__module__ or "").split(".")[0] in _LIBRARIES:
@@ -380,8 +381,8 @@ def _own_methods(kind: type) -> list[tuple[str, Any]]:
     """Methods, properties and plain numbers of a class that is not of a library, by name."""
     own = [base for base in kind.__mro__ if base is not object and
            base.__module__.split(".")[0] not in (*_LIBRARIES, "abc", "flax", "equinox", "haiku")]
-    found = [(name, getattr(value, "__func__", getattr(value, "fget", value)))
-             for base in own for name, value in sorted(vars(base).items())
-             if not name.startswith("__")]
-    return [(name, value) for name, value in found
+    methods = [(name, getattr(value, "__func__", getattr(value, "fget", value)))
+               for base in own for name, value in sorted(vars(base).items())
+               if not name.startswith("__")]
+    return [(name, value) for name, value in methods
             if isinstance(value, types.FunctionType | int | float | str | tuple)]

@@ -221,7 +221,7 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
 
 def _promise(key: jax.Array, described: Mechanism, hyper: Any,
              algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
-    """What must be equal for a saved state to be gone on from; never enough to recover the key."""
+    """The settings that a resumed run must have in common; never enough to recover the key."""
     numbers = [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(hyper)]
     # 16 bits that only the key's owner can compute: another key is caught all but always
     mark = int(jax.random.bits(jax.random.fold_in(key, 2**31 - 1), (), jnp.uint16))

@@ -162,7 +162,7 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
     rounds: np.ndarray = np.asarray(lengths, np.int32)[order // seeds]
     mixed = bool(np.any(rounds.min(1) != rounds.max(1)))
     # a single run is not mapped over: its conditions stay conditions
-    over = jax.vmap if width > 1 else lambda f: f
+    over: Any = jax.vmap if width > 1 else lambda f: f
     if width == 1:
         order, rounds = order[:, 0], rounds[:, 0]
     lead = order.ndim

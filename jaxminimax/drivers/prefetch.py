@@ -7,7 +7,7 @@ sent, if description and mark are its own (`host_data.mark`). So neither the law
 the answer can depend on where the data are; rows of another key or release make NaN.
 
 The host knows the sample. It holds the data and the key anyhow, and tells nobody: row numbers go
-to the device beside the rows, and into no state.
+to the device with the rows, and into no state.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _BYTES = 2**26  # of the rows that are sent together, unless told otherwise
 
 
 class Supply:
-    """What the rounds of a run read, share by share, in order; a context, for its thread.
+    """Supplies the rows of a run's rounds, share by share, in order; a context, for its thread.
 
     Args:
       key: root key of the run.
@@ -78,7 +78,7 @@ class Supply:
             self._held.read_at_random(False)
 
     def piece(self, rounds: int) -> Iterator[tuple[PyTree, int]]:
-        """What the next `rounds` rounds read, and for how many of them, until there are enough."""
+        """Rows of the next `rounds` rounds, and for how many of them, until there are enough."""
         if self._pool is None:
             yield self._data, rounds
             return

@@ -52,7 +52,7 @@ class Run(_Ended[StateT]):
 
 
 def nothing(state: Any) -> tuple[()]:
-    """What is kept of a round unless somebody asks for more."""
+    """The default observation of a round: nothing."""
     return ()
 
 
@@ -102,10 +102,10 @@ def run(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
     arguments.records(data)
     checks.takes("observe", observe, "state")
     check(algorithm.mechanism(hyper))
-    return Run(*_whole(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
+    return Run(*_full_run(key, arrays(z), arrays(data), hyper, algorithm, problem, observe))
 
 
-def _whole(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
+def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
            problem: AnyProblem, observe: Callable[[Any], PyTree]) -> tuple[Any, PyTree]:
     """All rounds: a program of its own, or a part of the one that is being traced."""
     if is_traced(key, z, data, hyper):
@@ -164,7 +164,7 @@ def whole_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
 
 
 def possible() -> bool:
-    """Whether tqdm is installed."""
+    """Returns whether tqdm is installed."""
     return importlib.util.find_spec("tqdm") is not None
 
 

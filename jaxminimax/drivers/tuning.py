@@ -34,7 +34,7 @@ _PADDING = 6  # times the expected number of runs, where the largest one is alwa
 
 
 class Tuned(NamedTuple, Generic[HyperT, StateT]):
-    """What a search publishes; all of it is private output.
+    """The published result of a search; all of it is private output.
 
     Attributes:
       state: the winner's last state.

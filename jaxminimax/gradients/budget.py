@@ -30,20 +30,20 @@ _PASSES = 8  # times the bytes of the sums that a slice works on at least, or it
 
 
 class Need(NamedTuple):
-    """What a clipped sum needs.
+    """The memory that a clipped sum needs.
 
     Attributes:
       record: bytes for each example that is held.
       sums: bytes however many are held.
-      whole: whether they are whole gradients, and no factors.
+      full: whether they are whole gradients, and no factors.
     """
 
     record: int
     sums: int
-    whole: bool = False
+    full: bool = False
 
     def bytes(self, rows: int) -> int:
-        """Of a pass over so many examples."""
+        """The bytes of a pass over so many examples."""
         return rows * self.record + self.sums
 
     def rows(self, size: int, budget: int) -> int:
@@ -52,7 +52,7 @@ class Need(NamedTuple):
         fits = (budget - self.sums) // max(self.record, 1)
         # larger slices than these gain no speed once the gradients leave the cache
         slices = max(_ROWS, max(_SLICE, _PASSES * self.sums) // max(self.record, 1))
-        if size * self.record > (_HELD if self.whole and slices >= BLOCK else _LARGE):
+        if size * self.record > (_HELD if self.full and slices >= BLOCK else _LARGE):
             fits = min(fits, slices)
         return even(size, fits) if fits > 0 else 0
 
@@ -102,7 +102,7 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
         live = 2 * results(plan.traced if plan else jax.make_jaxpr(operator.loss)(z.w, z.v, one))
     else:
         live = results(jax.make_jaxpr(operator)(z, one))
-    return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted), whole=True)
+    return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted), full=True)
 
 
 def of_plan(plan: planning.Plan, wanted: PyTree, one: PyTree) -> Need:
@@ -139,5 +139,5 @@ def _wide(dtype: Any) -> int:
 
 
 def bytes_of(tree: PyTree) -> int:
-    """Of gradients, which are at least float32, or of records."""
+    """The bytes of gradients, which are at least float32, or of records."""
     return sum([math.prod(x.shape) * _wide(x.dtype) for x in jax.tree.leaves(tree)])

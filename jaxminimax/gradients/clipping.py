@@ -284,15 +284,15 @@ def clipped_sum(operator: Callable[[Saddle, PyTree], Saddle], clip: Saddle, *,
         >>> print(np.round(total.w, 3))
         [0.6 1.3]
     """
-    known = isinstance(operator, SaddleOperator | OwnOperator | ClippedOperator)
+    standard = isinstance(operator, SaddleOperator | OwnOperator | ClippedOperator)
     if strategy is None:
-        strategy = operator.strategy if known else "auto"  # type: ignore[attr-defined]
+        strategy = operator.strategy if standard else "auto"  # type: ignore[attr-defined]
     if microbatch is None:
-        microbatch = operator.microbatch if known else 32  # type: ignore[attr-defined]
+        microbatch = operator.microbatch if standard else 32  # type: ignore[attr-defined]
     checks.one_of("strategy", strategy, (*STRATEGIES, "auto"))
     checks.count("microbatch", microbatch)
     if memory is None:
-        memory = operator.memory if known else None  # type: ignore[attr-defined]
+        memory = operator.memory if standard else None  # type: ignore[attr-defined]
     elif strategy in ("vmap", "microbatch"):
         raise ValueError(f"memory={memory!r} is kept by strategies 'auto' and 'ghost', and "
                          f"{strategy!r} holds the examples that it is told: leave out one of them.")

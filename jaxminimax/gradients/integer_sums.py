@@ -45,7 +45,7 @@ class Words(NamedTuple):
 
 
 def is_words(x: Any) -> bool:
-    """Whether `x` is a leaf of a tree of integers."""
+    """Returns whether `x` is a leaf of a tree of integers."""
     return isinstance(x, Words)
 
 
@@ -83,9 +83,9 @@ def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
     """ceil(scale x - U), int32, of numbers that are finite: up where the fraction exceeds U."""
     # to clamp a block's sum moves no two of them apart
     a = jnp.clip(x * scale.astype(x.dtype), -_LARGEST, _LARGEST)
-    whole = jnp.floor(a)
-    up = a - whole > (dither.astype(x.dtype) + 0.5) * 2.0**-8  # the fraction has no rounding error
-    return whole.astype(jnp.int32) + up.astype(jnp.int32)
+    lower = jnp.floor(a)
+    up = a - lower > (dither.astype(x.dtype) + 0.5) * 2.0**-8  # the fraction has no rounding error
+    return lower.astype(jnp.int32) + up.astype(jnp.int32)
 
 
 def _carried(high: jax.Array, low: jax.Array) -> Words:
@@ -166,18 +166,18 @@ class Leaf(NamedTuple):
         count, shape = x.shape[0], x.shape[1:]
         flat, dither = x.reshape(count, math.prod(shape)), self.dither.reshape(-1)
         inner = 32  # one level of the tree of additions inside a block
-        whole = count // BLOCK * BLOCK
-        rest = rounded(sum_rows(weight[whole:], flat[whole:]), self.scale, dither)
-        if not whole:
+        full = count // BLOCK * BLOCK
+        rest = rounded(sum_rows(weight[full:], flat[full:]), self.scale, dither)
+        if not full:
             return jax.tree.map(lambda a: a.reshape(shape), _of(rest, self.wide))
         # blocks of 128 rows as trees of sums of 32
-        parts = jnp.einsum("bi,bik->bk", weight[:whole].reshape(whole // inner, inner),
-                           flat[:whole].reshape(whole // inner, inner, flat.shape[1]),
+        parts = jnp.einsum("bi,bik->bk", weight[:full].reshape(full // inner, inner),
+                           flat[:full].reshape(full // inner, inner, flat.shape[1]),
                            precision=EXACT)
-        blocks = jnp.sum(parts.reshape(whole // BLOCK, BLOCK // inner, flat.shape[1]), 1)
-        found = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
-                     _of(rest, self.wide))
-        return jax.tree.map(lambda a: a.reshape(shape), found)
+        blocks = jnp.sum(parts.reshape(full // BLOCK, BLOCK // inner, flat.shape[1]), 1)
+        sums = plus(_added(rounded(blocks, self.scale, dither[None]), self.wide),
+                    _of(rest, self.wide))
+        return jax.tree.map(lambda a: a.reshape(shape), sums)
 
 
 def leaf_of(grid: Grid, player: str, number: int) -> Leaf:

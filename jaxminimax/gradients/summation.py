@@ -85,7 +85,7 @@ def each_of_groups(of_one: Callable[[Any, PyTree], PyTree], z: Any, data: PyTree
 
 
 def _groups(equations: list[Any]) -> list[tuple[int, int]]:
-    """Of each convolution, into how many groups its features and its batch are cut."""
+    """The numbers of groups that features and batch of each convolution are cut into."""
     return [(x.params["feature_group_count"], x.params["batch_group_count"])
             for x in equations if x.primitive.name == "conv_general_dilated"]
 
@@ -215,7 +215,7 @@ class Summation:
                     materialise(lambda: integers(rounding.grid), rounding.integers))
 
     def in_one_go(self, z: Saddle, mask: jax.Array) -> bool:
-        """Whether both sums are made together: of one block, the same numbers, and few of them."""
+        """True if both sums share a pass: of one block, the same numbers, and few of them."""
         return mask.shape[0] < BLOCK and sum(x.size for x in jax.tree.leaves(z)) <= _FEW
 
     def twice_on_leaves(self, of: Callable[..., Any], grid: Grid, z: Saddle,

@@ -1,4 +1,4 @@
-"""What each example counts for in a clipped sum: min(1, C / norm), and 0 where it is absent."""
+"""The weight of each example in a clipped sum: min(1, C / norm), and 0 where it is absent."""
 
 import functools
 

@@ -16,7 +16,7 @@ from jaxminimax.mechanism.repeat import OneRelease, Repeat
 __all__ = ["Parallel", "Sequence", "is_exact", "leaves", "releases", "with_noise"]
 
 
-def known(mechanism: Any) -> Description:
+def as_description(mechanism: Any) -> Description:
     """`mechanism`, if it is a description.
 
     Raises:
@@ -30,7 +30,7 @@ def known(mechanism: Any) -> Description:
 
 
 class _Several(Description):
-    """What `Sequence` and `Parallel` share."""
+    """Base of `Sequence` and `Parallel`."""
 
     parts: tuple[Any, ...]
     in_turn: bool
@@ -62,10 +62,10 @@ class _Several(Description):
     def _listed(self) -> tuple[Description, ...]:
         if not isinstance(self.parts, tuple):
             raise ValueError(f"parts must be a tuple of mechanisms, got {self.parts!r}.")
-        return tuple(map(known, self.parts))
+        return tuple(map(as_description, self.parts))
 
     def releases(self) -> int:
-        """Of all parts."""
+        """The sum over all parts."""
         return sum(part.releases() for part in self._listed)
 
     def truncated(self, spent: int) -> Description | None:
@@ -73,14 +73,14 @@ class _Several(Description):
         if self.in_turn:
             counts = [part.releases() for part in self._listed]
 
-            def made(rounds: int) -> list[int]:
+            def split(rounds: int) -> list[int]:
                 return [min(max(rounds - self.alone * (i > 0), 0), count)
                         for i, count in enumerate(counts)]
 
             # a round that was begun counts: the fewest rounds that made so many releases
             rounds = bisect.bisect_left(range(self.alone + max(counts) + 1), spent,
-                                        key=lambda r: sum(made(r)))
-            done = [part.truncated(n) for part, n in zip(self._listed, made(rounds), strict=True)]
+                                        key=lambda r: sum(split(r)))
+            done = [part.truncated(n) for part, n in zip(self._listed, split(rounds), strict=True)]
         else:
             done = []
             for part in self._listed:
@@ -180,7 +180,7 @@ class Parallel(_Several):
         return tuple(c for part in self._listed for c in part.charges(neighbours))
 
     def supports_group_privacy(self) -> bool:
-        """Of several parts no: one person's records may be in more than one."""
+        """False for several parts: one person's records may be in more than one."""
         return len(self._listed) == 1 and self._listed[0].supports_group_privacy()
 
     def records(self) -> int:
@@ -207,12 +207,12 @@ def check(mechanism: Any) -> None:
     Raises:
       ValueError: naming the value and the fix.
     """
-    known(mechanism).check()
+    as_description(mechanism).check()
 
 
 def charges(mechanism: Any, neighbours: str) -> tuple[Charge, ...]:
     """The cost of a valid description, each charge once."""
-    return tuple(dict.fromkeys(known(mechanism).charges(neighbours)))
+    return tuple(dict.fromkeys(as_description(mechanism).charges(neighbours)))
 
 
 def releases(mechanism: Any) -> int:
@@ -223,7 +223,7 @@ def releases(mechanism: Any) -> int:
         >>> jmm.mechanism.releases(jmm.Repeat(query=query, times=20))
         20
     """
-    return known(mechanism).releases()
+    return as_description(mechanism).releases()
 
 
 def leaves(mechanism: Any) -> list[Leaf]:
@@ -236,17 +236,17 @@ def leaves(mechanism: Any) -> list[Leaf]:
         >>> [type(part).__name__ for part in parts]
         ['TreeSums', 'RecordLosses']
     """
-    return list(known(mechanism).flattened())
+    return list(as_description(mechanism).flattened())
 
 
 def is_exact(mechanism: Any) -> bool:
-    """Whether a mechanism's noise is made of integers and added without rounding.
+    """Returns whether a mechanism's noise is made of integers and added without rounding.
 
     Examples:
         >>> jmm.mechanism.is_exact(jmm.mechanism.TreeSums(clip=1.0, leaves=8))
         True
     """
-    return known(mechanism).is_exact()
+    return as_description(mechanism).is_exact()
 
 
 def with_noise(query: Any, scale: float) -> Any:
@@ -260,7 +260,7 @@ def with_noise(query: Any, scale: float) -> Any:
         >>> jmm.mechanism.with_noise(tree, 2.0).noise_multiplier
         8.0
     """
-    return (query if isinstance(query, OneRelease) else known(query)).with_noise(scale)
+    return (query if isinstance(query, OneRelease) else as_description(query)).with_noise(scale)
 
 
 def _describes(x: Any) -> bool:
@@ -273,8 +273,8 @@ def _name(path: tuple[Any, ...]) -> str:
 
 def descriptions(hyper: Any) -> dict[str, Any]:
     """The descriptions and single releases in a `Hyper`, by their paths in it."""
-    found = jax.tree_util.tree_leaves_with_path(hyper, is_leaf=_describes)
-    return {_name(path): x for path, x in found if _describes(x)}
+    pairs = jax.tree_util.tree_leaves_with_path(hyper, is_leaf=_describes)
+    return {_name(path): x for path, x in pairs if _describes(x)}
 
 
 def with_noise_of_all(hyper: Any, scale: float, **own: float) -> Any:
@@ -297,8 +297,8 @@ def check_charged(algorithm: Any, hyper: Any) -> None:
       ValueError: naming a description whose noise does not change the noise that is charged.
     """
     def charged(**own: float) -> list[float]:
-        made = algorithm.mechanism(with_noise_of_all(hyper, 1.0, **own))
-        return [leaf.multiplier() for leaf in made.flattened()]
+        mechanism = algorithm.mechanism(with_noise_of_all(hyper, 1.0, **own))
+        return [leaf.multiplier() for leaf in mechanism.flattened()]
 
     names, plain = descriptions(hyper), charged()
     if not names:

@@ -1,4 +1,4 @@
-"""What releases cost: Gaussians that add up, subsampled ones, failures; and what is charged for.
+"""Charges of releases: Gaussians that add up, subsampled ones, and failures.
 
 Descriptions answer in `Charge`s, which `compose` adds up, and the accountant turns into epsilon.
 Conventions, all under one roof because a slip here is a factor of two in epsilon:
@@ -91,7 +91,7 @@ _SUBSTITUTES = 1000.0
 
 
 class Unit(NamedTuple):
-    """What a noise multiplier is a multiple of.
+    """The unit of a noise multiplier.
 
     Attributes:
       law: of the noise, "gaussian", "laplace" or "gumbel".
@@ -129,7 +129,7 @@ class PrivacyLoss(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What a mechanism costs, if the differing record is in one given part of the data.
+    """The charge of a mechanism, if the differing record is in one part of the data.
 
     Attributes:
       gaussian: sum of T / z_eff^2 over everything that is Gaussian without sampling.
@@ -150,7 +150,7 @@ class Charge(NamedTuple):
     sample_error: float = 0.0
 
     def described(self) -> "Charge":
-        """What it would cost if samples failed at nothing and noise followed its law."""
+        """The charge if samples never failed and noise followed its law."""
         return Charge(self.gaussian, self.losses)
 
     def departure(self, people: int = 1) -> float:
@@ -158,7 +158,7 @@ class Charge(NamedTuple):
         return self.law_error if people == 1 else self.law_error + self.sample_error
 
     def failures(self, people: int = 1) -> float:
-        """What is added to delta, if k = `people` records differ.
+        """The term added to delta, if k = `people` records differ.
 
         k times `failure`, for k events of one record each, or k steps of a chain of sums. Where k
         records are compared on Poisson samples, add for each release
@@ -197,13 +197,13 @@ class Charge(NamedTuple):
         is full more often than it is for one record. That matters only by P[no hit]; without
         replacement everything is charged `_SUBSTITUTES` times for it.
         """
-        found = people * self.failure  # a union bound over k events, or k steps of a chain
+        total = people * self.failure  # a union bound over k events, or k steps of a chain
         if people > 1:
             if any(loss.kind == "fixed" for loss, _ in self.losses):
-                found *= _SUBSTITUTES
-            found += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
+                total *= _SUBSTITUTES
+            total += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
                          if loss.kind == "poisson" and loss.rate < 1)
-        return found
+        return total
 
 
 @functools.lru_cache(maxsize=256)
@@ -295,7 +295,7 @@ def charged(z: float, unit: Unit, parameters: int = PARAMETERS, *, absent: bool 
 
 
 def sampler_cost(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0) -> Charge:
-    """What integer noise and rounding to the grid cost beside the real mechanism.
+    """The cost of integer noise and rounding to the grid, besides the real mechanism.
 
     Args:
       exact: whether the noise is made of integers.
@@ -314,7 +314,7 @@ def sampler_cost(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0)
 
 
 def price(leaf: Any, neighbours: str) -> Charge:
-    """What one `Leaf` costs, rounding and the sampler of its noise included."""
+    """The charge of one `Leaf`, rounding and the sampler of its noise included."""
     for x in jax.tree.leaves(leaf):
         concrete(x)  # one number each, or what is run is not what is described
     # a law without noise has no sampler that could err
@@ -334,7 +334,7 @@ def compose(*parts: Charge) -> Charge:
 
 
 def silent(cost: Charge) -> bool:
-    """Whether a release has no noise at all."""
+    """Returns whether a release has no noise at all."""
     return math.isinf(cost.gaussian) or any(loss.z == 0 for loss, _ in cost.losses)
 
 

@@ -1,4 +1,4 @@
-"""What a description of a mechanism is, and what follows from the facts of one.
+"""Descriptions of mechanisms, and all that follows from the facts of one.
 
 `Description` is of everything that can be charged, `Leaf` of one mechanism that is not put together
 from others. A leaf says what it is in two records: `facts`, the numbers that its charge and its
@@ -30,7 +30,7 @@ MOST_STEPS = 10**7  # of an inner solver
 
 
 class Facts(NamedTuple):
-    """What a leaf is, in the numbers that its charge and its releases follow from.
+    """The numbers of a leaf that its charge and its releases follow from.
 
     Fields of a description may be traced; these are then, too.
 
@@ -71,7 +71,7 @@ class Facts(NamedTuple):
 
 
 class Description(abc.ABC):
-    """What a run, or a part of it, does to the data.
+    """Description of a run, or of a part of it.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(9.0, 9.0),
@@ -95,7 +95,7 @@ class Description(abc.ABC):
 
     @abc.abstractmethod
     def truncated(self, spent: int) -> "Description | None":
-        """What is charged if it stopped after `spent` releases; None if nothing was released."""
+        """The description of it stopped after `spent` releases; None if nothing was released."""
 
     @abc.abstractmethod
     def with_noise(self, scale: float) -> Self:
@@ -118,7 +118,7 @@ class Description(abc.ABC):
         """How many records it is for; 0 where it does not say."""
 
     def supports_group_privacy(self) -> bool:
-        """Whether its charges may be read for k records that differ, wherever these are.
+        """Returns whether its charges may be read for k records that differ, wherever these are.
 
         That is for a proof: the pairs of a `Charge`, taken for k records, dominate the releases. It
         fails where k records may be in places that cost separately. False unless a class says
@@ -135,7 +135,7 @@ class Description(abc.ABC):
         return self
 
     def summary(self) -> str:
-        """What is released, for statements: one sentence a leaf."""
+        """Sentences on the releases, for statements: one a leaf."""
         return " ".join(leaf.words().summary for leaf in self.flattened())
 
     def enforced(self) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ class Description(abc.ABC):
         return tuple(dict.fromkeys(x for leaf in self.flattened() for x in leaf.words().assumed))
 
     def is_exact(self) -> bool:
-        """Whether the noise is made of integers and added without rounding."""
+        """Returns whether the noise is made of integers and added without rounding."""
         return all(leaf.facts().exact for leaf in self.flattened())
 
 
@@ -203,18 +203,18 @@ class Leaf(Answered):
 
     @abc.abstractmethod
     def words(self) -> Words:
-        """What statements say of it; for numbers that are known, as they are on the host."""
+        """Sentences of statements on it; for concrete numbers, as they are on the host."""
 
     def flattened(self) -> "tuple[Leaf, ...]":
         """Itself."""
         return (self,)
 
     def releases(self) -> int:
-        """As its facts say."""
+        """The number that its facts give."""
         return self.facts().releases
 
     def records(self) -> int:
-        """As its facts say."""
+        """The number that its facts give."""
         return self.facts().records
 
     def truncated(self, spent: int) -> Self | None:
@@ -258,13 +258,13 @@ class Leaf(Answered):
                              slack=facts.slack, absent=facts.absent or neighbours != REPLACE_ONE)
 
     def cost(self, z: float) -> Charge:
-        """What it costs with noise on real numbers, of that multiplier."""
+        """The cost with noise on real numbers, of that multiplier."""
         facts = self.facts()
         # moved `length` times as far, noise is as good as a multiplier that is so much smaller
         return costs.of_noise(facts.unit, facts.reads, z / facts.length)
 
     def sampler_cost(self) -> Charge:
-        """What integer noise and rounding cost beside that."""
+        """The extra cost of integer noise and rounding."""
         facts = self.facts()
         if facts.exact is None:
             return Charge()
@@ -273,7 +273,7 @@ class Leaf(Answered):
         return costs.sampler_cost(facts.exact, near=facts.near, **{kind: facts.numbers})
 
     def sampler_summary(self, neighbours: str) -> str:
-        """How noise and sums are made, and what that costs beside real numbers, for statements."""
+        """How noise and sums are made, and what that costs against real numbers, for statements."""
         facts = self.facts()
         if facts.exact is None:
             return "Noise is added by whoever releases the solution."
@@ -289,7 +289,7 @@ class Leaf(Answered):
 
     @property
     def unit(self) -> str:
-        """What the multiplier is a multiple of, for statements; "" for a clip norm and the like."""
+        """The unit of the multiplier, for statements; "" for a clip norm and the like."""
         return self.words().unit
 
     def noise_multipliers(self) -> dict[str, float]:
@@ -301,7 +301,7 @@ class Leaf(Answered):
         return self.words().clips
 
     def alternatives(self) -> "tuple[Leaf, ...]":
-        """What a calibration may make of it: the cheapest, by `deviation`; itself."""
+        """The forms that a calibration chooses from, the cheapest by `deviation`: itself."""
         return (self,)
 
     def deviation(self) -> float:
@@ -310,7 +310,7 @@ class Leaf(Answered):
 
 
 class Once(Leaf):
-    """What mechanisms share that a record takes part in once, however long they run."""
+    """Base of mechanisms that a record takes part in once, however long they run."""
 
     def supports_group_privacy(self) -> bool:
         """Yes: a chain of k records is as far as one noise that is moved k times.
@@ -400,10 +400,10 @@ def check_bound(name: str, bound: Any) -> None:
 
 
 def is_plain(x: Any, true: Callable[[float], bool]) -> bool:
-    """Whether that holds of a number; not of tracers, nor of arrays of several."""
+    """Returns whether that holds of a number; not of tracers, nor of arrays of several."""
     return not isinstance(x, jax.core.Tracer) and np.ndim(x) == 0 and true(float(x))
 
 
 def are_plain(*numbers: Any) -> bool:
-    """Whether all are single numbers that are known."""
+    """Returns whether all are single numbers that are known."""
     return not any(isinstance(x, jax.core.Tracer) or np.ndim(x) for x in numbers)

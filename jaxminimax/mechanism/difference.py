@@ -83,7 +83,7 @@ class Difference(OneRelease):
 
     @property
     def quotient(self) -> Query:
-        """What is released and charged: differences over L times the distance, clipped at 1."""
+        """The released quotient: differences over L times the distance, clipped at 1."""
         # the joint clip at norm 1 of (g(z) - g(z')) / l; times l it is post-processing
         z = self.noise_multiplier
         return Query(clip=Saddle(1.0, 1.0), noise_multiplier=None if z is None else Saddle(z, z),
@@ -104,7 +104,7 @@ class Difference(OneRelease):
                              f"{self.sampling!r}: use Full(), Poisson(...) or FixedSize(...).")
 
     def supports_group_privacy(self, repeat: Repeat) -> bool:
-        """As of quotients."""
+        """The answer for quotients."""
         return True
 
     def multiplier(self) -> float:
@@ -112,7 +112,7 @@ class Difference(OneRelease):
         return self.quotient.multiplier()
 
     def cost(self, times: int, z: float) -> Charge:
-        """That of quotients."""
+        """The cost of the quotients."""
         return self.quotient.cost(times, z)
 
     def facts(self, repeat: Repeat) -> Facts:
@@ -129,7 +129,7 @@ class Difference(OneRelease):
             clips={"differences at distance 1": concrete(self.lipschitz)})
 
     def noise_multipliers(self) -> dict[str, float]:
-        """Of both players."""
+        """The noise multipliers of both players."""
         return {"differences": self.multiplier()}
 
 
@@ -216,7 +216,7 @@ class Windows(Answered):
         return Sequence(parts=self.flattened()).charges(neighbours)
 
     def supports_group_privacy(self) -> bool:
-        """As both."""
+        """The answer that holds for both."""
         return all(leaf.supports_group_privacy() for leaf in self.flattened())
 
     def flattened(self) -> tuple[Leaf, ...]:

@@ -47,16 +47,16 @@ class Room(NamedTuple):
 
     Attributes:
       slots: how many.
-      whole: whether all rows are put in a random order, and the first of them are taken: where
+      shuffled: whether all rows are put in a random order, and the first of them are taken: where
         there are so few that this costs less than drawing some of them twice. Then T is all slots.
     """
 
     slots: int
-    whole: bool
+    shuffled: bool
 
     def failure(self, population: int) -> float:
         """P[some numbers that put slots, or all rows, in order are equal]: coins of nobody."""
-        return tied(self.slots) + (tied(population) if self.whole else 0.0)
+        return tied(self.slots) + (tied(population) if self.shuffled else 0.0)
 
 
 def lost(slots: int, population: int) -> float:
@@ -124,7 +124,7 @@ def rows_of_slots(key: jax.Array, room: Room, population: int, *,
       int32 `[c]`, all below n; bool `[c]`; uint32 `[c]`.
     """
     count = room.slots
-    if room.whole:
+    if room.shuffled:
         rows = places(fold_in(key, _PLACES), population)[:count]
         return rows, jnp.ones(count, bool), materialise(
             lambda: word_pairs(key, (count,), rolled=rolled)[0])
@@ -134,11 +134,11 @@ def rows_of_slots(key: jax.Array, room: Room, population: int, *,
         return (scaled(x, population, jnp.uint32(0)).astype(jnp.int32),
                 x * np.uint32(population) >= np.uint32(2**32 % population), y)
 
-    rows, there, words = materialise(draw)
-    return rows, firsts(rows, there), words
+    rows, present, words = materialise(draw)
+    return rows, firsts(rows, present), words
 
 
-def firsts(rows: jax.Array, there: jax.Array) -> jax.Array:
+def firsts(rows: jax.Array, present: jax.Array) -> jax.Array:
     """Which slots have a row that no earlier slot has, bool `[c]`.
 
     By a table of hashes that tells the first of the slots with each. A slot that is this first is
@@ -147,7 +147,7 @@ def firsts(rows: jax.Array, there: jax.Array) -> jax.Array:
 
     Args:
       rows: int32 `[c]`.
-      there: bool `[c]`, which slots have a row.
+      present: bool `[c]`, which slots have a row.
     """
     count = rows.shape[0]
     bits = min(max(10, (8 * count - 1).bit_length()), 31)
@@ -162,11 +162,11 @@ def firsts(rows: jax.Array, there: jax.Array) -> jax.Array:
         table = jnp.full(1 << bits, none).at[place].min(
             jnp.where(open_, slot, none), mode="promise_in_bounds")
         first = table.at[place].get(mode="promise_in_bounds")
-        found = jnp.minimum(first.astype(jnp.int32), count - 1)
-        equal = rows.at[found].get(mode="promise_in_bounds") == rows
+        index = jnp.minimum(first.astype(jnp.int32), count - 1)
+        equal = rows.at[index].get(mode="promise_in_bounds") == rows
         return open_ & ~equal, new | (open_ & (first == slot))
 
-    open_, new = there, jnp.zeros(count, bool)
+    open_, new = present, jnp.zeros(count, bool)
     for number in range(_ROUNDS):
         open_, new = ask(number, open_, new)
     # every round closes at least one slot
@@ -218,10 +218,10 @@ def exactly_some(key: jax.Array, words: jax.Array, among: jax.Array, m: jax.Arra
 
 
 def arrangement(key: jax.Array, size: int, population: int) -> tuple[jax.Array, jax.Array | bool]:
-    """That many distinct rows, all arrangements as likely, int32 `[m]`; and whether there are."""
+    """Draws distinct rows, all arrangements as likely, int32 `[m]`; and whether there are m."""
     room = room_for(size, population)
     rows, new, _ = rows_of_slots(key, room, population)
-    if room.whole:
+    if room.shuffled:
         return rows, True
     rank = running_sums(new.astype(jnp.int32))
     place = jnp.where(new, rank - 1, size)
@@ -229,7 +229,7 @@ def arrangement(key: jax.Array, size: int, population: int) -> tuple[jax.Array, 
 
 
 def running_sums(x: jax.Array) -> jax.Array:
-    """Of the numbers up to and including each, `[c]`."""
+    """Running sums, each number included, `[c]`."""
     return jax.lax.associative_scan(jnp.add, x)
 
 

@@ -25,7 +25,7 @@ r_k = a_k / 2^17 with integers a_k. For U_t uniform on {0, ..., 2^17 - 1}, fresh
 
     X_t = zeta_t + f_t,     f_t = floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
 
-is computed without rounding, and I_t + X_t is released, beside U. X determines zeta, one after the
+is computed without rounding, and I_t + X_t is released, with U. X determines zeta, one after the
 other. So given the data and what was released before, f_t is known, and the release is
 floor((I_t + f_t) + 2^L G_t): the floor of a real Gaussian mechanism on integers. For equal releases
 on neighbours, let v_t be by how much zeta_t differs, D_t = I_t - I'_t. Then
@@ -97,9 +97,9 @@ def coefficients(bands: int) -> np.ndarray:
     k = np.arange(1, bands)
     # the series of (1 - x)^(1/2) is that of (1 - x)^(-1/2), whose terms these are, differenced
     sums = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
-    found = np.diff(np.round(2.0**FRACTION * sums), prepend=0.0).astype(np.int32)
-    found.setflags(write=False)
-    return found
+    rounded = np.diff(np.round(2.0**FRACTION * sums), prepend=0.0).astype(np.int32)
+    rounded.setflags(write=False)
+    return rounded
 
 
 class Norms(NamedTuple):
@@ -160,12 +160,12 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
     """
     if z == 0 or bands == 1:
         return real
-    known = norms(releases, bands, apart)
+    norm = norms(releases, bands, apart)
     # lengths below are in units of the grid, of which noise has 2^L a deviation
     unit = 2.0 ** grid_bits(z if smallest is None else smallest, parameters)
-    moved = known.column * 2 * unit / real  # H
-    deviation = known.total * math.sqrt(2 * _U) / 2  # n
-    spread = math.sqrt(parameters * known.trace) / 2 + deviation  # m + n
+    moved = norm.column * 2 * unit / real  # H
+    deviation = norm.total * math.sqrt(2 * _U) / 2  # n
+    spread = math.sqrt(parameters * norm.trace) / 2 + deviation  # m + n
     if apart is None or apart >= releases:
         # ||v||^2 <= H^2 + 2 n H + (m + n)^2, for a record of one leaf
         length = math.sqrt(moved * (moved + 2 * deviation) + spread**2)
@@ -190,7 +190,7 @@ def check_bands(bands: int, releases: int, parameters: int) -> None:
 
 def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands: int,
                    parameters: int, apart: int) -> Charge:
-    """Of clipped sums whose noise is correlated, a record being in every `apart`-th.
+    """The cost of clipped sums of correlated noise, a record being in every `apart`-th.
 
     Args:
       z: noise over clip norm, players combined.
@@ -202,8 +202,8 @@ def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands:
       apart: n // b of disjoint batches.
     """
     moves = norms(releases, bands, apart).column
-    found = charged_correlated(z, real, releases, bands, parameters, smallest=smallest, apart=apart)
-    return costs.gaussian(1, found / moves)._replace(failure=2 * DITHER_FAILURE * releases)
+    ratio = charged_correlated(z, real, releases, bands, parameters, smallest=smallest, apart=apart)
+    return costs.gaussian(1, ratio / moves)._replace(failure=2 * DITHER_FAILURE * releases)
 
 
 def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) -> int:
@@ -224,8 +224,8 @@ def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) 
     most = min(_PLANNED, releases, max(1, _DRAWN // parameters))
     errors = {}
     for bands in (2**k for k in range(most.bit_length())):
-        known = norms(releases, bands, apart)
-        errors[bands] = known.column * known.mean_prefix
+        norm = norms(releases, bands, apart)
+        errors[bands] = norm.column * norm.mean_prefix
     best = min(errors.values())
     return next(bands for bands, error in errors.items() if error <= 1.05 * best)
 
@@ -326,7 +326,7 @@ class CorrelatedSums(Once):
         description.check_multiplier("noise_multiplier", self.noise_multiplier)
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
-        """That of a sum, and what rounding the noise's combinations may move."""
+        """The multiplier of a sum, less what rounding the noise's combinations may move."""
         return charged_correlated(self.multiplier(), super().effective_noise_multiplier(neighbours),
                                   self.leaves, self.bands, self.parameters)
 
@@ -372,19 +372,19 @@ def sums_for(clip: float | jax.Array, leaves: int, parameters: int = 1) -> Prefi
     tree = TreeSums(clip=clip, leaves=leaves)
     if leaves >= _LONG:
         return tree
-    made = CorrelatedSums(clip=clip, leaves=leaves,
-                          bands=planned_bands(leaves, None, parameters))
-    known = norms(leaves, made.bands)
+    banded = CorrelatedSums(clip=clip, leaves=leaves,
+                            bands=planned_bands(leaves, None, parameters))
+    norm = norms(leaves, banded.bands)
     # of a tree's sums, the mean over t of the number of bits of t
-    if known.column * known.mean_prefix >= tree.moves() * math.sqrt(_mean_bits(leaves)):
+    if norm.column * norm.mean_prefix >= tree.moves() * math.sqrt(_mean_bits(leaves)):
         return tree
-    return made
+    return banded
 
 
 def _mean_bits(leaves: int) -> float:
     """The mean number of bits that are set in 1, ..., Q."""
     total = 0
     for bit in range(leaves.bit_length()):
-        whole, rest = divmod(leaves + 1, 2 ** (bit + 1))
-        total += whole * 2**bit + max(0, rest - 2**bit)
+        full, rest = divmod(leaves + 1, 2 ** (bit + 1))
+        total += full * 2**bit + max(0, rest - 2**bit)
     return total / leaves

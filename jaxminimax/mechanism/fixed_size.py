@@ -99,7 +99,7 @@ class Full(Sampling):
         return InGroups("all of its records", lambda size, largest: size, one)
 
     def spread(self) -> float | None:
-        """Of draws that are independent from release to release."""
+        """The spread of draws that are independent from release to release."""
         return 0.0
 
     def worst_case(self, population: int) -> WorstCase:
@@ -184,7 +184,7 @@ class Disjoint(Sampling):
                 f"{self.passes(times, population)} pass(es)")
 
     def assumed(self) -> tuple[str, ...]:
-        """That the order of the rows is public."""
+        """The assumption that the order of the rows is public."""
         return (sentences.PLACES,)
 
     def in_groups(self) -> InGroups:
@@ -228,7 +228,7 @@ class FixedSize(Sampling):
 
     @property
     def compared_pairs(self) -> int:
-        """Of a hit slot, that on the other data set, and that with the substitute.
+        """The pairs of a hit slot: against the other data set, and against the substitute.
 
         With replacement one copy after the other is replaced, of m at most and 2 m / n on average.
         """
@@ -238,7 +238,7 @@ class FixedSize(Sampling):
         return self.batch == population and not self.replacement
 
     def _one_by_one(self, population: int) -> bool:
-        """Whether rows are drawn independently: with replacement, or a single one."""
+        """Returns whether rows are drawn independently: with replacement, or a single one."""
         return self.replacement or self.batch == 1 < population
 
     @property
@@ -278,11 +278,11 @@ class FixedSize(Sampling):
         if self._everything(population) or self._one_by_one(population):
             return 0.0
         room = room_for(self.batch, population)
-        return 0.0 if room.whole else float(scipy.special.pdtrc(
+        return 0.0 if room.shuffled else float(scipy.special.pdtrc(
             room.slots - self.batch, lost(room.slots, population)))
 
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """As a Gaussian mechanism on samples of that size, of the realised rate."""
+        """Charges a Gaussian mechanism on samples of that size, of the realised rate."""
         if self._everything(population):
             return gaussian(times, z)
         realised = _one_draw if self._one_by_one(population) else _one_subset
@@ -323,7 +323,7 @@ class FixedSize(Sampling):
                         lambda size, largest: size, draw)
 
     def spread(self) -> float | None:
-        """Of draws that are independent from release to release."""
+        """The spread of draws that are independent from release to release."""
         return 1.0
 
     def worst_case(self, population: int) -> WorstCase:

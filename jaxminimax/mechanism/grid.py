@@ -1,4 +1,4 @@
-"""What a release on a grid costs beyond the real Gaussian mechanism that it is made of.
+"""The cost of a release on a grid beyond the real Gaussian mechanism that it is made of.
 
 A released sum is (I + X) g: I an integer, the sum on a grid of unit g, and X = floor(2^L G) integer
 noise, G ~ N(0, 1). The unit follows the noise, g = sigma / 2^L, with sigma = clip norm * noise

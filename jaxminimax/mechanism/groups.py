@@ -123,26 +123,26 @@ class GroupGradients(OneRelease):
                 or len(self.charges(repeat, costs.REPLACE_ONE)) == 1)
 
     def records(self) -> int:
-        """Of all groups."""
+        """The sum over all groups."""
         return sum(self.sizes)
 
     def words(self, repeat: Repeat) -> Words:
         """How many gradients, of which groups, on which samples."""
         groups = sentences.groups(self.sizes)
         if self.groups == "all":
-            said = (f"{repeat.times} release(s) of the gradients of all groups at once, {groups}: "
+            text = (f"{repeat.times} release(s) of the gradients of all groups at once, {groups}: "
                     "the sum of each over all of its records, with a weight that was released "
                     "before; noise follows the largest weight of a record.")
         else:
-            said = (f"{repeat.times} release(s) of the gradients of one group each, chosen from "
+            text = (f"{repeat.times} release(s) of the gradients of one group each, chosen from "
                     f"earlier releases and charged as if always the same one, {groups}: "
                     f"{self.sampling.in_groups().summary}.")
-        return Words(said, (sentences.CLIPPED,), (sentences.PUBLIC_GROUPS,),
+        return Words(text, (sentences.CLIPPED,), (sentences.PUBLIC_GROUPS,),
                      clips={"": concrete(self.clip)})
 
 
 def in_group(query: GroupGradients, size: int) -> Query:
-    """What a release does to the data of a group of `size` records, as if it were all the data.
+    """Describes a release on a group of `size` records, as if it were all the data.
 
     With `groups="all"` and the size of all groups together, what it does to all records.
 
@@ -215,7 +215,7 @@ class GroupLosses(Leaf):
 
     @property
     def gaussian(self) -> bool:
-        """Whether the noise is Gaussian."""
+        """Returns whether the noise is Gaussian."""
         return self.noise == "gaussian"
 
     def check(self) -> None:
@@ -334,13 +334,13 @@ class Selection(Leaf):
 
     def words(self) -> Words:
         """How many, of which groups, and what one scale for unequal groups means."""
-        said = (f"{self.times} release(s) of the index of the largest of the groups' mean losses "
+        text = (f"{self.times} release(s) of the index of the largest of the groups' mean losses "
                 f"in [0, {concrete(self.bound):g}] with Gumbel noise, "
                 f"{sentences.groups(self.sizes)}.")
         if max(self.sizes) > 2 * min(self.sizes):
-            said += (" The noise is of one scale, which the smallest group decides: "
+            text += (" The noise is of one scale, which the smallest group decides: "
                      "GroupLosses(only_argmax=True) has noise for each group's own size.")
-        return Words(said, (sentences.LOSSES, sentences.INDEX), (sentences.PUBLIC_GROUPS,),
+        return Words(text, (sentences.LOSSES, sentences.INDEX), (sentences.PUBLIC_GROUPS,),
                      unit="Gumbel scale / (B / n of the smallest group)")
 
 

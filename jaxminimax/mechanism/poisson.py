@@ -14,6 +14,7 @@ slots do not hold a sample with it. Unless a capacity is given, s is at most 1/1
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +124,7 @@ class Poisson(Sampling):
         return _seldom(float(self.rate), int(population), self.capacity)
 
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """As a Poisson-subsampled Gaussian mechanism of the realised rate."""
+        """Charges a Poisson-subsampled Gaussian mechanism of the realised rate."""
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
         # samples whose shard takes a second pass, without the record, are charged in full, and so
@@ -165,7 +166,7 @@ class Poisson(Sampling):
                         lambda size, largest: largest, one)
 
     def spread(self) -> float | None:
-        """Of draws that are independent from release to release, but for the part `drawn_less`."""
+        """The spread of draws that are independent between releases, but for `drawn_less`."""
         return 1 - concrete(self.rate)
 
     def worst_case(self, population: int) -> WorstCase:
@@ -188,18 +189,18 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
     sizes = np.arange(1, int(mean + 20 * math.sqrt(mean)) + 40)
     seldom = scipy.special.bdtrc(sizes - 1, population - 1, rate) <= _AGAIN_AT_MOST
     most = min(population, int(sizes[np.argmax(seldom)]))
-    found = room(most, population, lambda slots: _short(
+    room_of = room(most, population, lambda slots: _short(
         rate, population, slots, lost(slots, population), slots), _AGAIN_AT_MOST)
-    return found, found.slots
+    return room_of, room_of.slots
 
 
 @functools.lru_cache(maxsize=256)
 def _seldom(rate: float, population: int, capacity: int | None) -> float:
     """P[a sample with a given record does not fit], at least as likely as that any does not."""
     # with the record among them: one more than the others must fit
-    found, most = _slots(rate, population, capacity)
-    return _short(rate, population, most, 0.0 if found.whole else lost(found.slots, population),
-                  found.slots)
+    slots, most = _slots(rate, population, capacity)
+    return _short(rate, population, most, 0.0 if slots.shuffled else lost(slots.slots, population),
+                  slots.slots)
 
 
 def _short(rate: float, population: int, most: int, mean: float, slots: int) -> float:
@@ -260,7 +261,7 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
     size, open_, _ = drawn_size(key, rate, population, most)
     held, tie = some(words, new, size)
 
-    def attempt(carry: tuple) -> tuple:
+    def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         key = carry[0]
         rows, new, words = rows_of_slots(key, room, population, rolled=True)
         size = drawn_size(key, rate, population, most)[2]()
@@ -283,5 +284,5 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
 
 
 def _fits(size: jax.Array, new: jax.Array, most: int) -> jax.Array:
-    """Whether there are slots for a sample of that size, bool `[]`."""
+    """Returns whether there are slots for a sample of that size, bool `[]`."""
     return size <= jnp.minimum(most, jnp.sum(new, dtype=jnp.int32))

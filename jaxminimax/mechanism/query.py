@@ -217,10 +217,10 @@ class Query(OneRelease):
     def check_own(self) -> None:
         """Refuses clip norms and noise that no release should start from."""
         for name in ("clip", "noise_multiplier"):
-            given = getattr(self, name)
-            if not (isinstance(given, Saddle) or (name == "noise_multiplier" and given is None)):
+            value = getattr(self, name)
+            if not (isinstance(value, Saddle) or (name == "noise_multiplier" and value is None)):
                 raise ValueError(f"{name} must be a Saddle, one number for each player, got "
-                                 f"{given!r}.")
+                                 f"{value!r}.")
         if self.clip.w is None and self.clip.v is None:
             raise ValueError("clip is None for both players: nothing would be released.")
         if not isinstance(self.joint, bool):
@@ -233,7 +233,7 @@ class Query(OneRelease):
                 checks.number(f"clip.{name}", clip, low=1e-28, high=1e28, closed=True,
                               infinite=True)
         if self.adaptive is not None:
-            _known_adaptive(self.adaptive).check(self)
+            _adaptive_clip(self.adaptive).check(self)
         if self.noise_multiplier is None:
             return
         for name, clip in self.clip._asdict().items():
@@ -257,8 +257,8 @@ class Query(OneRelease):
 
     def multiplier(self) -> float:
         """z_eff: one Gaussian as strong as both players' together, with their counts."""
-        given = map(concrete, jax.tree.leaves(description.check_noise(self)))
-        players = costs.combined(given, self.joint)
+        multipliers = map(concrete, jax.tree.leaves(description.check_noise(self)))
+        players = costs.combined(multipliers, self.joint)
         if self.adaptive is None:
             return players
         # 1 / z_eff^2 = 1 / z_P^2 + k / z_b^2, and the counts have the share of it
@@ -299,13 +299,13 @@ class Query(OneRelease):
 
     def noise_multipliers(self) -> dict[str, float]:
         """By player, and of the counts."""
-        found = _by_player(description.check_noise(self))
+        multipliers = _by_player(description.check_noise(self))
         if self.adaptive is not None:
-            found["counts"] = concrete(count_multiplier(self))
-        return found
+            multipliers["counts"] = concrete(count_multiplier(self))
+        return multipliers
 
 
-def _known_adaptive(adaptive: AdaptiveClip) -> AdaptiveClip:
+def _adaptive_clip(adaptive: AdaptiveClip) -> AdaptiveClip:
     if not isinstance(adaptive, AdaptiveClip):
         raise ValueError("adaptive must be an AdaptiveClip(quantile=..., rate=..., share=...) or "
                          f"None, got {adaptive!r}.")

@@ -23,7 +23,7 @@ __all__ = ["Repeat", "batch_size", "rows_read"]
 
 
 class OneRelease(abc.ABC):
-    """What each release of a `Repeat` answers, on a sample of its own.
+    """The query of each release of a `Repeat`, on a sample of its own.
 
     Attributes:
       sampling: which records it reads.
@@ -45,7 +45,7 @@ class OneRelease(abc.ABC):
 
     @abc.abstractmethod
     def words(self, repeat: "Repeat") -> Words:
-        """What statements say of `repeat`; what its sampling assumes is added."""
+        """Sentences of statements on `repeat`, with the assumptions of its sampling."""
 
     def check_own(self) -> None:  # noqa: B027  # there need be none
         """Refuses numbers that no release should start from, in any `Repeat`."""
@@ -63,7 +63,7 @@ class OneRelease(abc.ABC):
 
     def records(self) -> int:
         """How many records one part of the data has."""
-        return self.population  # type: ignore[attr-defined,no-any-return]
+        return self.population  # type: ignore[attr-defined]
 
     def charges(self, repeat: "Repeat", neighbours: str) -> tuple[Charge, ...]:
         """One place for the differing record, the sample; parts of the data all cost the same.
@@ -78,7 +78,7 @@ class OneRelease(abc.ABC):
         return (costs.price(repeat, neighbours),)
 
     def supports_group_privacy(self, repeat: "Repeat") -> bool:
-        """As of a `Description`, for records in one part of the data; for a proof."""
+        """The answer of a `Description`, for records in one part of the data; for a proof."""
         return False
 
     def multiplier(self) -> float:
@@ -94,7 +94,7 @@ class OneRelease(abc.ABC):
         return {"": self.multiplier()}
 
     def cost(self, times: int, z: float) -> Charge:
-        """What `times` releases cost with noise on real numbers, of that multiplier."""
+        """The cost of `times` releases with noise on real numbers, of that multiplier."""
         return self.sampling.charge(times, z, self.records())
 
     def with_noise(self, scale: float) -> Self:
@@ -176,11 +176,11 @@ class Repeat(Leaf):
         return self._query.charges(self, neighbours)
 
     def supports_group_privacy(self) -> bool:
-        """As the release; records may be in several parts of the data."""
+        """The release's answer; records may be in several parts of the data."""
         return self.parts == 1 and self._query.supports_group_privacy(self)
 
     def multiplier(self) -> float:
-        """That of one release."""
+        """The multiplier of one release."""
         return self._query.multiplier()
 
     def noise_multipliers(self) -> dict[str, float]:

@@ -97,7 +97,7 @@ class Repetitions:
 
     @property
     def ratio(self) -> float:
-        """What the realised law adds to epsilon: ln((1 + r) / (1 - r))."""
+        """The term that the realised law adds to epsilon: ln((1 + r) / (1 - r))."""
         return _table(self)[2]
 
     @property

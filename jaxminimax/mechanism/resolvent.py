@@ -139,12 +139,12 @@ class Resolvent(OneRelease):
                              "Raise prox, give a Poisson sample a capacity, or sanitise the "
                              "records and use assumes='monotone'.")
         if self.steps is not None:
-            given = self.steps if isinstance(self.steps, tuple) else (self.steps,)
+            sizes = self.steps if isinstance(self.steps, tuple) else (self.steps,)
             needed = inner_steps(self, parts)
             needed = needed if isinstance(needed, tuple) else (needed,)
-            for steps in given:
+            for steps in sizes:
                 checks.count("steps", steps)
-            if len(given) != len(needed) or any(a < b for a, b in zip(given, needed, strict=True)):
+            if len(sizes) != len(needed) or any(a < b for a, b in zip(sizes, needed, strict=True)):
                 raise ValueError(f"steps must be at least {inner_steps(self, parts)}, got "
                                  f"{self.steps}: fewer may fail to certify a solution, and a "
                                  "failure shows. proximal.certified(query) sets them.")
@@ -177,7 +177,7 @@ class Resolvent(OneRelease):
             (*(sentences.CLIPPED,) * clipped, sentences.CERTIFIED), self._assumed())
 
     def _assumed(self) -> tuple[str, ...]:
-        """What monotonicity and sensitivity follow from."""
+        """The assumptions that monotonicity and sensitivity follow from."""
         bound, lipschitz, diameter = map(concrete, (self.bound, self.lipschitz, self.diameter))
         common = (f"Every record's operator, with the public terms, is {lipschitz:g}-Lipschitz "
                   "on the feasible set, whatever the record contains.",
@@ -186,18 +186,18 @@ class Resolvent(OneRelease):
         if self.assumes == "lipschitz":
             return common
         strong = concrete(self.modulus)
-        said: tuple[str, ...] = ()
+        steps: tuple[str, ...] = ()
         if strong > 0:
-            who = ("Every record's operator, with the public terms, is" if self._whole_samples()
+            who = ("Every record's operator, with the public terms, is" if self._full_samples()
                    else "The public terms alone are")
-            said = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
-                    "records contain.",)
+            steps = (f"{who} {strong:g}-strongly monotone on the feasible set, whatever the "
+                     "records contain.",)
         return (f"Every record's operator is monotone on the feasible set and of norm at most "
-                f"{bound:g}, whatever the record contains; operators are not clipped.", *said,
+                f"{bound:g}, whatever the record contains; operators are not clipped.", *steps,
                 *common)
 
-    def _whole_samples(self) -> bool:
-        """Whether every sample has as many records as the batch size says."""
+    def _full_samples(self) -> bool:
+        """Returns whether every sample has as many records as the batch size says."""
         return isinstance(self.sampling, Full | Disjoint | FixedSize)
 
 
@@ -241,7 +241,7 @@ def split(query: Resolvent) -> tuple[Any, Any]:
 
 
 def rounding(query: Resolvent, size: Any) -> Any:
-    """What a certificate's residual may miss: rounding of the point and of the mean, in float64.
+    """Bounds a certificate's error in the residual: rounding of point and mean, in float64.
 
     A point of norm |v| is rounded by eps |v|, which the residual, computed from it, cannot see.
 

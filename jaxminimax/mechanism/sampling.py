@@ -1,4 +1,4 @@
-"""What a sampling is, all in one place: which records a release reads, and what that costs.
+"""Samplings: which records a release reads, and the charge of it.
 
 A sampling is one class, in one file, that answers every question about it: its sampler, how far
 that may depart from the described law, its price, its sentence in statements. `Sampling` lists the
@@ -100,7 +100,7 @@ class InGroups(NamedTuple):
 
 
 class WorstCase(NamedTuple):
-    """What a release reads of the pair of data sets that is hardest to keep apart, for audits.
+    """How a release reads the pair of data sets that is hardest to keep apart, for audits.
 
     Attributes:
       times: how often a sample may hold the record that differs, float64 `[k]`.
@@ -119,7 +119,7 @@ class WorstCase(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What `--sampling` of the command line makes of a batch size.
+    """A choice of `--sampling` on the command line: a sampling from a batch size.
 
     Attributes:
       make: `(batch, records) -> Sampling`.
@@ -147,12 +147,12 @@ class Sampling(abc.ABC):
     @property
     @abc.abstractmethod
     def ordered(self) -> bool:
-        """Whether rows of a sample come in increasing order; gathers rely on it."""
+        """Returns whether rows of a sample come in increasing order; gathers rely on it."""
 
     @property
     @abc.abstractmethod
     def secret(self) -> bool:
-        """Whether the charge rests on it that nobody knows which records a release reads.
+        """Returns whether the charge rests on it that nobody knows which records a release reads.
 
         They are then drawn anew in every release; sums on a mesh hide them in random slots, and
         `charge` includes what that may fail by (`distinct.tied`, `distinct.CROWDED`). If not, the
@@ -162,7 +162,7 @@ class Sampling(abc.ABC):
     @property
     @abc.abstractmethod
     def compares_absent(self) -> bool:
-        """Whether curves compare with the sum that a record takes no part in, if one is replaced.
+        """True if curves compare with the sum that a record takes no part in, if one is replaced.
 
         It decides how rounding is charged (`costs.charged`).
         """
@@ -211,7 +211,7 @@ class Sampling(abc.ABC):
 
     @abc.abstractmethod
     def charge(self, times: int, z: float, population: int) -> Charge:
-        """What `times` releases cost, with Gaussian noise on sums that are real numbers.
+        """Charges `times` releases with Gaussian noise on sums that are real numbers.
 
         It includes the passes over the data, and how far the sampler departs from the described
         law: by its rates and failures, and in total variation (`sample_error`).
@@ -263,16 +263,16 @@ class Sampling(abc.ABC):
 
     @abc.abstractmethod
     def worst_case(self, population: int) -> WorstCase | None:
-        """What audits attack; None where no pair is known to be the worst."""
+        """The case that audits attack; None where no pair is proven to be the worst."""
 
 
 def choices() -> dict[str, Choice]:
-    """What `--sampling` offers: the names that the classes below `Sampling` have for it."""
+    """The choices of `--sampling`: the names that the subclasses of `Sampling` have for it."""
     def below(of: Any) -> dict[str, Choice]:
-        found = dict(of.__dict__.get("choices", {}))
+        by_name = dict(of.__dict__.get("choices", {}))
         for each in of.__subclasses__():
-            found |= below(each)
-        return found
+            by_name |= below(each)
+        return by_name
 
     return dict(sorted(below(Sampling).items()))
 
@@ -298,9 +298,9 @@ def draw(keys: SampleKeys, query: Any, release: jax.Array) -> Sample:
     """
     sampling = known_sampling(query.sampling)
     sample = sampling.draw(keys, release, query.population)
-    found = query.population if sample.rows is None else sample.rows.shape[0]
-    if found != sampling.rows_read(query.population):
-        raise ValueError(f"{sampling!r} drew {found} rows, and rows_read says "
+    rows = query.population if sample.rows is None else sample.rows.shape[0]
+    if rows != sampling.rows_read(query.population):
+        raise ValueError(f"{sampling!r} drew {rows} rows, and rows_read says "
                          f"{sampling.rows_read(query.population)}: make them agree.")
     return sample
 

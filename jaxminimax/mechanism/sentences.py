@@ -34,7 +34,7 @@ _ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATE
 
 
 class Words(NamedTuple):
-    """What statements say of a leaf.
+    """The sentences of statements on a leaf.
 
     Attributes:
       summary: what is released, one sentence.
@@ -57,10 +57,10 @@ def imperfections(cost: Charge) -> str:
             f"{cost.law_error:.2g} (1 + e^epsilon) of delta")
 
 
-def in_order(said: Iterable[str]) -> tuple[str, ...]:
-    """What the code enforces, each sentence once: those above in their order, then all others."""
+def in_order(lines: Iterable[str]) -> tuple[str, ...]:
+    """Sorts sentences, each once: those above in their order, then all others."""
     rank = {sentence: number for number, sentence in enumerate(_ORDER)}
-    return tuple(sorted(dict.fromkeys(said), key=lambda x: rank.get(x, len(rank))))
+    return tuple(sorted(dict.fromkeys(lines), key=lambda x: rank.get(x, len(rank))))
 
 
 def groups(sizes: tuple[int, ...]) -> str:

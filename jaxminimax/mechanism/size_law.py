@@ -91,23 +91,23 @@ def limits(rate: float, population: int, most: int,
       bits: B.
     """
     first, mass = masses(rate, population, bits)
-    whole = left = sum(mass)
-    found = []
+    total = left = sum(mass)
+    ends = []
     for k, x in enumerate(mass, first):
         left -= x
         if k <= most:
-            found.append(min((left << bits) // whole, (1 << bits) - 1))
+            ends.append(min((left << bits) // total, (1 << bits) - 1))
     # below, all are those of a size that is exceeded all but surely
-    skipped = sum(t == (1 << bits) - 1 for t in found[:-1])
-    return first + skipped, tuple(found[skipped:])
+    skipped = sum(t == (1 << bits) - 1 for t in ends[:-1])
+    return first + skipped, tuple(ends[skipped:])
 
 
 @functools.lru_cache(maxsize=64)
 def thresholds(rate: float, population: int, most: int) -> tuple[int, np.ndarray]:
     """`limits` as words, the highest first, uint32 `[sizes, WORDS]`."""
-    first, found = limits(rate, population, most)
+    first, ends = limits(rate, population, most)
     return first, np.array([[(t >> 32 * i) & 0xFFFFFFFF for i in reversed(range(WORDS))]
-                            for t in found], np.uint32)
+                            for t in ends], np.uint32)
 
 
 class Realised(NamedTuple):
@@ -134,8 +134,8 @@ class Realised(NamedTuple):
 def ordinary(rate: float, population: int, most: int) -> tuple[int, int]:
     """The ends a and b, the least wide for which the others are charged at most `FAILURE`."""
     first, mass = masses(rate, population)
-    whole, low, high = sum(mass), 0, min(most, population)
-    allowed = int(whole * FAILURE) // 4  # four tails share it
+    total, low, high = sum(mass), 0, min(most, population)
+    allowed = int(total * FAILURE) // 4  # four tails share it
     below = above = 0
     for k, x in enumerate(mass, first):
         below += x
@@ -164,7 +164,7 @@ def realised(rate: float, population: int, most: int, low: int, high: int,
     """
     first, mass = masses(rate, population, bits)
     start, table = limits(rate, population, most, bits)
-    whole = sum(mass)
+    total = sum(mass)
 
     def true(k: int) -> int:
         return mass[k - first] if 0 <= k - first < len(mass) else 0
@@ -178,7 +178,7 @@ def realised(rate: float, population: int, most: int, low: int, high: int,
     # falling outwards, the masses are least at the ends
     least = min(true(low), true(high))
     # no mass is off by more than 2^(1-B) of all of them; the error is relative to the least one
-    error = 2.0 ** (1 - bits) * (1 + 1e-6) * (whole / least) if least else math.inf
+    error = 2.0 ** (1 - bits) * (1 + 1e-6) * (total / least) if least else math.inf
     outside = 0
     # pi = P~[M < a] + P~[M <= a] + P~[M >= b] + P~[M > b], times 2^B
     if low > 0:

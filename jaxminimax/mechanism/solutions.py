@@ -224,7 +224,7 @@ def solution_smooth(query: GroupSolution, reg_w: Any) -> Any:
 
 
 def solution_rounding(query: GroupSolution, reg_w: Any, size: Any) -> Any:
-    """What a certificate's distance may miss: rounding of the point and of P, in float64.
+    """Bounds what a certificate's distance may miss: rounding of the point and of P, in float64.
 
     For sums over the N records of a phase in whatever order, one running sum included, and over
     several devices: an allowance of max{512, 2 N} units of rounding, 2^-53.

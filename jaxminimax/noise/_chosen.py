@@ -70,8 +70,8 @@ def chosen(key: jax.Array, below: jax.Array) -> jax.Array:
         return number + 1, jnp.where(jnp.any(kept), first, -1)
 
     def waits(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
-        number, found = carry
-        return (found < 0) & (number < TURNS)
+        number, accepted = carry
+        return (accepted < 0) & (number < TURNS)
 
     return jax.lax.while_loop(waits, turn, (jnp.int32(0), jnp.int32(-1)))[1]
 

@@ -95,7 +95,7 @@ def normal_ratio(bits: int) -> float:
 
 
 DOUBT = np.int32(-2**31)  # no number is that small
-# Fit and roundings of the first stage, in units of 2^-22, beside what the bits that are not drawn
+# Fit and roundings of the first stage, in units of 2^-22, besides what the bits that are not drawn
 # yet may move; the tests bound it cell by cell.
 FIRST_ERROR = np.float32(2.0**-8)
 _LANES = 32
@@ -202,15 +202,15 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
         total = jnp.sum(jax.lax.population_count(flags).astype(jnp.int32), dtype=jnp.int32)
 
         def some(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            """That many of those in doubt, in float64; and whether one still is."""
+            """Settles that many of those in doubt, in float64; and whether one still is."""
             x, left = carry
             rank = k * capacity + jnp.arange(capacity, dtype=jnp.int32)
             live = rank < total
             place = materialise(lambda: jnp.where(live, places(flags, rank), 0))
             word, second, third = words_of(key, fine, size, place, 1)
-            found, again = middle(word, second, third, shift)
-            found = jnp.where(again, DOUBT, _signed(found, word))
-            x = x.at[jnp.where(live, place, size)].set(found, mode="drop")
+            value, again = middle(word, second, third, shift)
+            value = jnp.where(again, DOUBT, _signed(value, word))
+            x = x.at[jnp.where(live, place, size)].set(value, mode="drop")
             return x, left | jnp.any(again & live)
 
         x, left = jax.lax.fori_loop(0, -(-total // capacity), some, (x, jnp.zeros((), bool)))
@@ -220,8 +220,8 @@ def _settled(key: jax.Array, x: jax.Array, shift: jax.Array) -> jax.Array:
         """The first that is still in doubt, in integers."""
         place = jax.lax.argmax(x == DOUBT, 0, jnp.int32)
         word = words_of(key, fine, size, place[None], WORDS // 2)[:WORDS, 0]
-        found = _signed(last(word) >> shift, word[0])
-        return jax.lax.dynamic_update_slice(x, found[None], [place])
+        value = _signed(last(word) >> shift, word[0])
+        return jax.lax.dynamic_update_slice(x, value[None], [place])
 
     return jax.lax.cond(in_any_lane(x == DOUBT), one_by_one if size <= _FEW else all_of_them,
                         lambda x: x, x)
@@ -289,8 +289,8 @@ def thresholds() -> np.ndarray:
         term = (term >> BITS) // n
     rows = []
     for _ in range(DIGITS):
-        whole = (power << 32 * DIGIT_WORDS) // (one + power)
-        rows.append([(whole >> 32 * k) & 0xFFFFFFFF for k in reversed(range(DIGIT_WORDS))])
+        quotient = (power << 32 * DIGIT_WORDS) // (one + power)
+        rows.append([(quotient >> 32 * k) & 0xFFFFFFFF for k in reversed(range(DIGIT_WORDS))])
         power = (power * power) >> 600
     return np.array(rows, np.uint32)
 
@@ -299,7 +299,7 @@ _BLOCK = 32
 
 
 def places(flags: jax.Array, rank: jax.Array) -> jax.Array:
-    """Of the set bits with these ranks, int32 `[c]`; anything for ranks beyond the last.
+    """The places of the set bits with these ranks, int32 `[c]`; anything for ranks beyond the last.
 
     Bit i of word j, of n, is place i n + j; ranks count by words, then by bits.
 
@@ -327,7 +327,7 @@ def _bit(word: jax.Array, rank: jax.Array) -> jax.Array:
 
 
 def _running_sums(x: jax.Array) -> jax.Array:
-    """Of the numbers up to and including each, `[n]`; block by block, which takes few programs."""
+    """Running sums, each number included, `[n]`; block by block, which takes few programs."""
     n = x.shape[0]
     blocks = jnp.pad(x, (0, -n % _BLOCK)).reshape(-1, _BLOCK)
     upto = np.tri(_BLOCK, dtype=bool)

@@ -46,7 +46,7 @@ FILE = pathlib.Path(__file__).parent / "tables.npz"
 
 
 class Tables(NamedTuple):
-    """What `FILE` holds; rows are cells, by octave from u = 1 down, then by u upwards.
+    """The tables of `FILE`; rows are cells, by octave from u = 1 down, then by u upwards.
 
     Attributes:
       base: int32 `[13 * 256]`, by m upwards, where u = m / 2^31.
@@ -122,8 +122,8 @@ def limbs(a: Any) -> list[int]:
     """floor(2^92 a) in digits of 16 bits, the lowest first."""
     import mpmath as mp
 
-    whole = int(mp.floor(a * mp.mpf(2) ** FRACTION))
-    return [(whole >> 16 * j) & 0xFFFF for j in range(LIMBS)]
+    number = int(mp.floor(a * mp.mpf(2) ** FRACTION))
+    return [(number >> 16 * j) & 0xFFFF for j in range(LIMBS)]
 
 
 def _octaves(octaves: int, count: int, degree: int) -> list[list[Any]]:

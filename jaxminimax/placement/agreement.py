@@ -1,4 +1,4 @@
-"""What must be equal on the devices and processes of a mesh: settings, key, state, copies of rows.
+"""Checks that devices and processes of a mesh agree: on settings, key, state, copies of rows.
 
 Along axes other than that of the rows, devices hold copies of them, and the compiler may cut the
 work on a record between these devices in any way: by parameters, by layers, by records. A release
@@ -98,13 +98,13 @@ def check_copies(mesh: Mesh, rows: PyTree) -> None:
 
 
 def has_copies(mesh: Mesh) -> bool:
-    """Whether rows are on several devices."""
+    """Returns whether rows are on several devices."""
     return math.prod(mesh.shape.values()) > mesh.shape[AXIS]
 
 
 def same_copies(mesh: Mesh, leaves: list[jax.Array], specs: list[PartitionSpec],
                 at: jax.Array | None = None) -> jax.Array:
-    """Whether devices that are to hold the same numbers do, bit for bit: bool `[]`, for all alike.
+    """Returns whether replicas hold the same numbers, bit for bit: bool `[]`, for all alike.
 
     Every device sends its words to the next one along each axis over which they are not spread,
     in a ring: if all that neighbours hold is equal, all copies are.
@@ -129,7 +129,7 @@ def same_copies(mesh: Mesh, leaves: list[jax.Array], specs: list[PartitionSpec],
 
 
 def _as_neighbours(x: jax.Array, along: list[str], mesh: Mesh) -> jax.Array:
-    """Whether an array is that of the next device along these axes, some rows at a time."""
+    """Returns whether an array is that of the next device along these axes, some rows at a time."""
     rows = x.reshape(x.shape[0] if x.ndim else 1, -1)
     size = max(1, min(rows.shape[0], _CHUNK // max(1, rows.shape[1] * x.dtype.itemsize)))
 
@@ -170,7 +170,7 @@ def _same(mesh: Mesh, leaves: list[jax.Array]) -> bool:
 
 
 def _apart(x: Any) -> bool:
-    """Whether no process holds all of an array."""
+    """Returns whether no process holds all of an array."""
     return isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated)
 
 

@@ -131,8 +131,8 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
     def here(mine: PyTree, first: jax.Array, numbers: jax.Array) -> PyTree:
         def send(to: jax.Array, kept: PyTree) -> PyTree:  # a share at a time: no device holds all
             wanted = jax.lax.dynamic_slice_in_dim(numbers, to * width, width, axis)
-            found = _taken(mine, wanted - first[0], size, axis)
-            return jax.tree.map(lambda a, b: jnp.where(first[0] == to * size, a, b), found, kept)
+            taken = _taken(mine, wanted - first[0], size, axis)
+            return jax.tree.map(lambda a, b: jnp.where(first[0] == to * size, a, b), taken, kept)
 
         nothing = jax.tree.map(lambda x: jnp.zeros(
             (*x.shape[:axis], width, *x.shape[axis + 1:]), x.dtype), mine)
@@ -145,15 +145,15 @@ def evenly(data: Sharded, numbers: jax.Array) -> PyTree:
 
 def _taken(mine: PyTree, local: jax.Array, size: int, axis: int) -> PyTree:
     """Rows of all shards, on each: a row's bits from the shard that has it, zeros from others."""
-    there = (local >= 0) & (local < size)
+    present = (local >= 0) & (local < size)
     place = jnp.clip(local, 0, size - 1)
 
     def leaf(x: jax.Array) -> jax.Array:
         bits, back = _bits(x)
         index: Any = place if axis == 0 else (jnp.arange(x.shape[0])[:, None], place)
-        found = bits[index]
-        inside = there.reshape(*there.shape, *[1] * (found.ndim - there.ndim))
-        return back(jax.lax.psum(jnp.where(inside, found, 0), AXIS))
+        rows = bits[index]
+        inside = present.reshape(*present.shape, *[1] * (rows.ndim - present.ndim))
+        return back(jax.lax.psum(jnp.where(inside, rows, 0), AXIS))
 
     return jax.tree.map(leaf, mine)
 

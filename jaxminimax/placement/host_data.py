@@ -81,24 +81,24 @@ class Reader:
 
     @property
     def leaves(self) -> list[jax.ShapeDtypeStruct]:
-        """Of a record."""
+        """The leaves of a record."""
         return jax.tree.leaves(self.record)
 
     def _read(self, numbers: list[int]) -> list[PyTree]:
         """The records of increasing numbers."""
         if hasattr(self._source, "__getitems__"):
-            found = list(self._source.__getitems__(numbers))
-            if len(found) != len(numbers):
+            records = list(self._source.__getitems__(numbers))
+            if len(records) != len(numbers):
                 raise ValueError(f"The reader was asked for {len(numbers)} records and gave "
-                                 f"{len(found)}: __getitems__ must return one for each number.")
-            return found
+                                 f"{len(records)}: __getitems__ must return one for each number.")
+            return records
         return [self._source[number] for number in numbers]
 
     def _columns(self, records: list[PyTree]) -> PyTree:
         """The leaves of all records, one below the other."""
         wanted = self.leaves
         tree: Any = jax.tree.structure(self.record)
-        found = []
+        columns = []
         for record in records:
             leaves = [np.asarray(x) for x in jax.tree.leaves(record)]
             if jax.tree.structure(record) != tree or any(
@@ -106,22 +106,22 @@ class Reader:
                     for x, y in zip(leaves, wanted, strict=True)):
                 raise ValueError("A record has other shapes or dtypes than the first: pad all to "
                                  f"{jax.tree.map(lambda x: (x.shape, x.dtype.name), self.record)}.")
-            found.append(leaves)
+            columns.append(leaves)
         return jax.tree.unflatten(tree, [np.stack(x).astype(y.dtype, copy=False) for x, y in zip(
-            zip(*found, strict=True), wanted, strict=True)])
+            zip(*columns, strict=True), wanted, strict=True)])
 
 
 def _check_kind(source: Any) -> None:
     kind = type(source)
-    given = f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
+    name = f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
     if isinstance(source, jax.Array | str | bytes | int | float) or hasattr(kind, "iloc"):
         raise ValueError("HostData are NumPy arrays of numbers, memory-mapped or not, or readers "
-                         f"by number, got {given}: arrays on the device need no HostData, frames "
+                         f"by number, got {name}: arrays on the device need no HostData, frames "
                          "are given by their to_numpy().")
     if not hasattr(kind, "__len__") or hasattr(kind, "__next__") or not (
             hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__")):
         raise ValueError("HostData are asked for records by number, got "
-                         f"{given}: give an object with __len__ and __getitems__(list) or "
+                         f"{name}: give an object with __len__ and __getitems__(list) or "
                          "__getitem__(int), not one that iterates in an order of its own.")
 
 
@@ -226,7 +226,7 @@ class HostData:
 
     @property
     def record_bytes(self) -> int:
-        """What one record takes."""
+        """The bytes of one record."""
         return sum(x.dtype.itemsize * int(np.prod(x.shape)) for x in jax.tree.leaves(self.record))
 
     def take(self, numbers: np.ndarray) -> PyTree:
@@ -246,7 +246,7 @@ class HostData:
                 mapped.madvise(mmap.MADV_RANDOM if begin else mmap.MADV_NORMAL)
 
     def leaf(self, number: int, numbers: np.ndarray) -> np.ndarray:
-        """As `take`, of one leaf of the records; other arrays are not read."""
+        """Takes rows of one leaf of the records; other arrays are not read."""
         for x in self.held:
             width = len(x.leaves) if isinstance(x, Reader) else 1
             if number < width:
@@ -261,8 +261,8 @@ def _take(x: np.ndarray | Reader, numbers: np.ndarray) -> PyTree:
     x = np.asarray(x)
     if x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative:
         return np.take(x, numbers, 0)  # several times as fast, a copy of memory a row
-    found = x[numbers]  # np.take would first bring order to the whole file
-    return found.astype(found.dtype.newbyteorder("="), copy=False)
+    taken = x[numbers]  # np.take would first bring order to the whole file
+    return taken.astype(taken.dtype.newbyteorder("="), copy=False)
 
 
 def _length(x: np.ndarray | Reader) -> int:
@@ -301,7 +301,7 @@ def joined(low: np.ndarray, high: np.ndarray | None) -> np.ndarray:
     return low if high is None else low + (high.astype(np.int64) << 31)
 
 
-def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,
+def mark(words: jax.Array, rows: jax.Array, present: jax.Array | None,
          high: jax.Array | None = None) -> jax.Array:
     """sum_i E(high_i, row_i) over the rows that are there, each word mod 2^32; uint32 `[2]`.
 
@@ -315,13 +315,13 @@ def mark(words: jax.Array, rows: jax.Array, there: jax.Array | None,
     Args:
       words: `opening.mark_ahead` of the release, uint32 `[2]`.
       rows: int32 `[c]`, in any order.
-      there: bool `[c]`; None for all.
+      present: bool `[c]`; None for all.
       high: int32 `[c]`; None: 0.
     """
     high = jnp.zeros_like(rows) if high is None else high
     # not number by number in the sums
     drawn = materialise(lambda: threefry(words, high.astype(jnp.uint32), rows.astype(jnp.uint32)))
-    return jnp.stack([jnp.sum(x if there is None else jnp.where(there, x, np.uint32(0)),
+    return jnp.stack([jnp.sum(x if present is None else jnp.where(present, x, np.uint32(0)),
                               dtype=jnp.uint32) for x in drawn])
 
 

@@ -107,7 +107,7 @@ class HostShards:
 
     def gather(self, query: Query, rows: np.ndarray,
                valid: np.ndarray | None) -> tuple[np.ndarray, PyTree]:
-        """What each shard reads in k releases, and the rows of this process's shards.
+        """Gathers the row numbers of each shard in k releases, and the rows of own shards.
 
         Args:
           query: how the samples were drawn.
@@ -125,14 +125,14 @@ class HostShards:
         begin, end = ends[:, :-1, None], ends[:, 1:, None]
         at_once = self.at_once(query)
         place = begin + np.arange(at_once * max(1, -(-int(np.max(end - begin)) // at_once)))
-        there = place < end
-        found = np.take_along_axis(
+        present = place < end
+        taken = np.take_along_axis(
             numbers[:, None], np.minimum(place, numbers.shape[1] - 1), 2)
-        found = np.where(there, found, -1).astype(np.int32)
+        taken = np.where(present, taken, -1).astype(np.int32)
         own = self.own_shards()
-        mine, counts = there[:, own], [count for _, count in self.stretches]
+        mine, counts = present[:, own], [count for _, count in self.stretches]
         before = np.cumsum([0, *counts[:-1]]) if counts else np.zeros(0, np.int64)
-        local = found[:, own] - np.array(own, np.int64)[:, None] * size + before[:, None]
+        local = taken[:, own] - np.array(own, np.int64)[:, None] * size + before[:, None]
         read = self.data.take(local[mine])
 
         def spread(x: np.ndarray) -> np.ndarray:
@@ -140,10 +140,10 @@ class HostShards:
             out[mine] = x
             return out
 
-        return found, jax.tree.map(spread, read)
+        return taken, jax.tree.map(spread, read)
 
     def window(self, sent: Sent, rows: PyTree, first: int, described: tuple[Any, ...]) -> Window:
-        """What `gather` found, on the devices of the mesh."""
+        """Puts the result of `gather` on the devices of the mesh."""
         where = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
         place = {shard: k for k, shard in enumerate(self.own_shards())}
 
@@ -158,8 +158,8 @@ class HostShards:
                 (x.shape[0], self.count, *x.shape[2:]), where, part)
 
         def everywhere(x: np.ndarray) -> jax.Array:  # device_put would have processes compare it
-            whole = NamedSharding(self.mesh, PartitionSpec())
-            return jax.make_array_from_callback(x.shape, whole, lambda index: x[index])
+            spec = NamedSharding(self.mesh, PartitionSpec())
+            return jax.make_array_from_callback(x.shape, spec, lambda index: x[index])
 
         return Window(
             rows=jax.tree.map(lambda x: send(x, place.__getitem__), rows),

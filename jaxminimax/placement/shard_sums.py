@@ -106,11 +106,11 @@ def pass_rows(query: Query, size: int, shards: int) -> int:
     return min(most, math.ceil(mean + more))
 
 
-def add_up(found: Sums, floats: jax.Array) -> Sums:
+def add_up(sums: Sums, floats: jax.Array) -> Sums:
     """The sum over the shards, on every device; of floating-point sums only where it is wanted."""
-    return Sums(materialise(lambda: jax.lax.psum(found.floats, AXIS), floats), jax.tree.map(
-        lambda x: across(x, AXIS), found.integers, is_leaf=is_words), jax.tree.map(
-        lambda x: jax.lax.psum(x, AXIS), found.num_unclipped))
+    return Sums(materialise(lambda: jax.lax.psum(sums.floats, AXIS), floats), jax.tree.map(
+        lambda x: across(x, AXIS), sums.integers, is_leaf=is_words), jax.tree.map(
+        lambda x: jax.lax.psum(x, AXIS), sums.num_unclipped))
 
 
 def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding], Sums], z: Saddle,
@@ -132,7 +132,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
       rounding: of the sums.
       key: for the slots of the shards' rows.
       attach: `(examples, numbers of their rows, of_rows) -> examples`, what is computed of a row's
-        number beside the record; None: nothing.
+        number next to the record; None: nothing.
       of_rows: arrays that `attach` gets, the same for all rows.
       spent: the number of the release, for rows that were sent ahead.
       marked: what its sample is marked with, for these; see `host_data.mark`.
@@ -149,9 +149,9 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
     queries = query if isinstance(query, tuple) else (query,)
     mesh, shards = data.mesh, count_shards(data.mesh, data.shards)
     size, own = shard_rows(data.population, mesh, data.shards), shards // mesh.shape[AXIS]
-    whole, at_once = shards * size, max(pass_rows(one, size, shards) for one in queries)
+    rows_in_all, at_once = shards * size, max(pass_rows(one, size, shards) for one in queries)
     most = max(_most_rows(one, size) for one in queries)
-    _check_layout(data, whole, size, shards, at_once)
+    _check_layout(data, rows_in_all, size, shards, at_once)
     count = None
     if rows is not None:
         count = jnp.int32(rows.shape[0]) if valid is None else jnp.sum(valid, dtype=jnp.int32)
@@ -173,9 +173,9 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
                 slot = places(fold_in(key, turn), at_once)
             place = begin + turn * at_once + slot
             local = jnp.clip(rows.at[place].get(mode="clip") - first, 0, size - 1)
-            found = (number * size + local if start is None
-                     else start + jnp.clip(place, 0, rows.shape[0] - 1))
-            examples = jax.tree.map(lambda x: x.at[found].get(mode="clip"), mine)
+            sums = (number * size + local if start is None
+                    else start + jnp.clip(place, 0, rows.shape[0] - 1))
+            examples = jax.tree.map(lambda x: x.at[sums].get(mode="clip"), mine)
             if attach is not None and of_rows is not None:
                 examples = attach(examples, first + local, of_rows)
             return total(z, examples, place < end, rounding)
@@ -191,12 +191,12 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
                  rounding: Rounding, words: jax.Array, of_rows: PyTree,
                  sent: Any) -> tuple[Sums, jax.Array]:
         if numbers is not None:
-            (at, *told), width = sent, numbers.shape[-1]
+            (at, *marks), width = sent, numbers.shape[-1]
             at = at * own + number
             rows = numbers.reshape(-1, width)[at]
             mine = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), mine)
             return (passes(z, mine, number, first, rows, jnp.int32(0), jnp.sum(rows >= 0), rounding,
-                           words, of_rows, at * width), _told(rows, first, size, *told))
+                           words, of_rows, at * width), _marks(rows, first, size, *marks))
         nothing = jnp.zeros(0, jnp.uint32)
         if rows is not None and count is not None:
             ends = jnp.stack([first, first + size])
@@ -209,7 +209,7 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
         numbers_here = first + jnp.arange(size, dtype=jnp.int32)
         if attach is not None and of_rows is not None:
             mine = attach(mine, numbers_here, of_rows)
-        return total(z, mine, None if whole == data.population
+        return total(z, mine, None if rows_in_all == data.population
                      else numbers_here < data.population, rounding), nothing
 
     def here(z: Saddle, mine: PyTree, numbers: jax.Array | None, first: jax.Array,
@@ -217,11 +217,11 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
              words: jax.Array, of_rows: PyTree, sent: Any) -> tuple[Sums, jax.Array | None]:
         rest = rows, count, rounding, words, of_rows, sent
         if data.shards is None:
-            found, told = in_shard(z, mine, numbers, 0, first[0], *rest)
+            sums, marks = in_shard(z, mine, numbers, 0, first[0], *rest)
         else:
-            found, told = _each_shard(
+            sums, marks = _each_shard(
                 lambda k: in_shard(z, mine, numbers, k, first[k], *rest), own)
-        return add_up(found, rounding.floats), None if numbers is None else _is_sample(told)
+        return add_up(sums, rounding.floats), None if numbers is None else _is_sample(marks)
 
     numbers, sent, copied, spread = None, None, None, rows_spec(False)
     if isinstance(data, Window):
@@ -235,16 +235,16 @@ def sum_over_shards(total: Callable[[Saddle, PyTree, jax.Array | None, Rounding]
             copied = same_copies(mesh, [*copies, data.marks, data.fits, first],
                                  [*[spread] * len(copies), *[EVERYWHERE] * 3], at)
     firsts = jnp.arange(shards, dtype=jnp.int32) * size
-    found, same = in_shards(here, mesh, (
+    sums, same = in_shards(here, mesh, (
         EVERYWHERE, spread, spread, rows_spec(False), *[EVERYWHERE] * 6))(
         z, data.rows, numbers, firsts, rows, count, rounding, jax.random.key_data(key), of_rows,
         sent)
-    return found, same if copied is None or same is None else same & copied
+    return sums, same if copied is None or same is None else same & copied
 
 
-def _told(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks: jax.Array,
+def _marks(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks: jax.Array,
           fits: jax.Array, inside: jax.Array) -> jax.Array:
-    """What a shard knows of whether it was sent its part of the release's sample, uint32 `[5]`.
+    """Marks by which a shard checks that it was sent its part of the sample, uint32 `[5]`.
 
     The mark of its rows, whether something is wrong with them, and, of the first shard, the mark
     that came with the sample: all shards' are added up, see `_is_sample`.
@@ -258,17 +258,17 @@ def _told(rows: jax.Array, first: jax.Array, size: int, words: jax.Array, marks:
       fits: whether the sample fits; it is a part of the mark.
       inside: whether it is said to be that of the release.
     """
-    there = rows >= 0
-    wrong = jnp.any(there & ((rows < first) | (rows >= first + size))) | ~inside | ~fits
-    wrong |= jnp.any(there[1:] & ~there[:-1])  # those that count come first
-    return jnp.concatenate([mark(words, rows, there), wrong.astype(jnp.uint32)[None],
+    present = rows >= 0
+    wrong = jnp.any(present & ((rows < first) | (rows >= first + size))) | ~inside | ~fits
+    wrong |= jnp.any(present[1:] & ~present[:-1])  # those that count come first
+    return jnp.concatenate([mark(words, rows, present), wrong.astype(jnp.uint32)[None],
                             jnp.where(first == 0, marks, np.uint32(0))])
 
 
-def _is_sample(told: jax.Array) -> jax.Array:
-    """Whether what all shards were sent is one sample, that of the release; the same for all."""
-    told = jax.lax.psum(told.astype(jnp.int32), AXIS)  # whole numbers mod 2^32
-    return (told[2] == 0) & jnp.all(told[:2] + 1 == told[3:])
+def _is_sample(marks: jax.Array) -> jax.Array:
+    """Returns whether all shards were sent one sample, that of the release; the same for all."""
+    marks = jax.lax.psum(marks.astype(jnp.int32), AXIS)  # whole numbers mod 2^32
+    return (marks[2] == 0) & jnp.all(marks[:2] + 1 == marks[3:])
 
 
 def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
@@ -279,13 +279,13 @@ def _one_after_another(one: Callable[[Any], tuple[Sums, jax.Array]],
     Compensated, as in `clipped_sum`: of a large sum and small terms none may be lost.
     """
     def step(k: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        sums, lost, told = carry
+        sums, lost, marks = carry
         more, more_told = one(k)
-        return *sums.plus(lost, more), told + more_told
+        return *sums.plus(lost, more), marks + more_told
 
     none = jax.tree.map(jnp.zeros_like, begun[0].floats)
-    sums, lost, told = jax.lax.fori_loop(first, stop, step, (begun[0], none, begun[1]))
-    return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost)), told
+    sums, lost, marks = jax.lax.fori_loop(first, stop, step, (begun[0], none, begun[1]))
+    return sums._replace(floats=jax.tree.map(jnp.add, sums.floats, lost)), marks
 
 
 def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple[Sums, jax.Array]:
@@ -300,13 +300,13 @@ def _each_shard(one: Callable[[Any], tuple[Sums, jax.Array]], own: int) -> tuple
     return _one_after_another(one, nothing, 0, turns)
 
 
-def _check_layout(data: Sharded | Window, whole: int, size: int, shards: int, at_once: int,
+def _check_layout(data: Sharded | Window, total: int, size: int, shards: int, at_once: int,
                   ) -> None:
     if isinstance(data, Sharded):
-        given = {x.shape[:1] for x in jax.tree.leaves(data.rows)}
-        if given != {(whole,)}:
-            raise ValueError(f"Data on a mesh must have {whole} rows, {size} for each of {shards} "
-                             f"shards, got leading axes {given}: sharding.shard lays them out.")
+        lengths = {x.shape[:1] for x in jax.tree.leaves(data.rows)}
+        if lengths != {(total,)}:
+            raise ValueError(f"Data on a mesh must have {total} rows, {size} for each of {shards} "
+                             f"shards, got leading axes {lengths}: sharding.shard lays them out.")
         return
     sent = data.numbers.shape
     if sent[1] != shards or sent[2] % at_once:

@@ -1,4 +1,4 @@
-"""Data on the devices of a mesh, and the state of a run beside them.
+"""Data on the devices of a mesh, and the state of a run with them.
 
 Rows are spread over the axis "data" of a mesh in their order, m = ceil(n / S) to each of S shards;
 what pads the last ones is no record and never counts. Of records in groups, `[p, n_max]`, every
@@ -78,10 +78,10 @@ def _holders(mesh: Mesh) -> list[list[jax.Device]]:
 
 
 def _check_processes(mesh: Mesh) -> None:
-    found = processes(mesh)
-    if found not in ({jax.process_index()}, set(range(jax.process_count()))):
+    number = processes(mesh)
+    if number not in ({jax.process_index()}, set(range(jax.process_count()))):
         raise ValueError(f"mesh must have devices of this process alone or of all "
-                         f"{jax.process_count()}, got those of {sorted(found)}.")
+                         f"{jax.process_count()}, got those of {sorted(number)}.")
 
 
 def count_shards(mesh: Mesh, shards: int | None = None) -> int:
@@ -185,11 +185,11 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
     _check_processes(mesh)
     leaves = jax.tree.leaves(data)
     axis = int(grouped)
-    given = {np.shape(x)[:1 + axis] for x in leaves}
-    if len(given) != 1 or len(min(given)) <= axis:
+    lengths = {np.shape(x)[:1 + axis] for x in leaves}
+    if len(lengths) != 1 or len(min(lengths)) <= axis:
         raise ValueError(f"data must share {'two leading axes' if grouped else 'one leading axis'}"
-                         f", got leading axes {given}.")
-    count = min(given)[axis]
+                         f", got leading axes {lengths}.")
+    count = min(lengths)[axis]
     if population is None:
         if len(processes(mesh)) > 1:
             raise ValueError("population must be given where the mesh spans several processes: "
@@ -200,14 +200,14 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
         raise ValueError(f"shards={shards} is for one population: rows of groups are spread one "
                          "shard to a device, leave it None.")
     size = shard_rows(population, mesh, shards)
-    whole = size * count_shards(mesh, shards)
+    all_rows = size * count_shards(mesh, shards)
     agree_on_shards(population, mesh, shards)
     spread = NamedSharding(mesh, rows_spec(grouped))
     everywhere = [isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves]
     if any(everywhere):
-        if not all(everywhere) or count != whole:
-            raise ValueError(f"Global arrays must have {whole} rows, {size} for each of "
-                             f"{whole // size} shards with padding at the end, got {count}.")
+        if not all(everywhere) or count != all_rows:
+            raise ValueError(f"Global arrays must have {all_rows} rows, {size} for each of "
+                             f"{all_rows // size} shards with padding at the end, got {count}.")
         rows = jax.tree.map(lambda x: jax.device_put(x, spread), data)
         check_copies(mesh, rows)
         return Sharded(rows=rows, population=population, mesh=mesh, grouped=grouped, shards=shards)
@@ -217,19 +217,19 @@ def shard(data: PyTree, mesh: Mesh, *, population: int | None = None,
                          f"population={population}: give rows own_rows(population, mesh).")
 
     def leaf(x: Any) -> jax.Array:
-        if whole == population and len(processes(mesh)) == 1:
+        if all_rows == population and len(processes(mesh)) == 1:
             return jax.device_put(x, spread)
         host = np.asarray(x)
         lead, rest = host.shape[:axis], host.shape[axis + 1:]
 
         def part(index: Any) -> np.ndarray:
-            first, stop, _ = index[axis].indices(whole)
+            first, stop, _ = index[axis].indices(all_rows)
             begin, end = np.searchsorted(mine, [first, stop])
             padding = np.zeros((*lead, stop - first - (end - begin), *rest), host.dtype)
             held = host[:, begin:end] if grouped else host[begin:end]
             return np.concatenate([held, padding], axis)
 
-        return jax.make_array_from_callback((*lead, whole, *rest), spread, part)
+        return jax.make_array_from_callback((*lead, all_rows, *rest), spread, part)
 
     with np.errstate(all="ignore"):  # as in `arrays`
         rows = jax.tree.map(leaf, data)
@@ -281,7 +281,7 @@ def arrays(data: PyTree) -> PyTree:
 
 
 def is_spread(data: PyTree) -> TypeGuard[Sharded | Window]:
-    """Whether data lie on a mesh, all or those that were sent ahead."""
+    """Returns whether data lie on a mesh, all or those that were sent ahead."""
     return isinstance(data, Sharded | Window) and data.mesh is not None
 
 

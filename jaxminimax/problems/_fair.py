@@ -63,7 +63,7 @@ KINDS = ("parity", "odds")
 _LEAST = 1e-3  # of a released share
 
 
-def shares_given(shares: np.ndarray, kind: str, classes: int) -> tuple[Any, Any]:
+def conditionals(shares: np.ndarray, kind: str, classes: int) -> tuple[Any, Any]:
     """P(l) `[l]` and P(s | l) `[l, k]`: l is the class of equalised odds, and 0 for parity."""
     checks.one_of("kind", kind, KINDS)
     checks.count("classes", classes, low=2)
@@ -88,7 +88,7 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
 
     One release of the mean of a one-hot row minus 1 / count, whose norm is (1 - 1 / count)^(1/2),
     the clip norm: no smaller ball holds the rows. Replacing a record moves the mean by
-    sqrt(2) / n, and twice the clip norm, at least as much, is charged. Beside a run, with
+    sqrt(2) / n, and twice the clip norm, at least as much, is charged. Alongside a run, with
     `calibrate(..., alongside=(mechanism,))`, and the same in `statement`.
 
         mechanism = Repeat(query=Query(clip=Saddle((1 - 1 / 2)**0.5, None), population=n,
@@ -132,8 +132,8 @@ def release_shares(key: jax.Array, mechanism: Repeat, cells: jax.Array | np.ndar
     key = jax.random.fold_in(key, 0x7368)  # apart from a run that was given the same key
     answer = release(key, mechanism, jnp.int32(0), Problem(shifted), Saddle(jnp.zeros(count), ()),
                      (cells, weight))
-    found = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
-    return found / jnp.sum(found)
+    positive = jnp.clip(answer.w + 1 / count, _LEAST, 1.0)
+    return positive / jnp.sum(positive)
 
 
 # --- problems ---
@@ -209,13 +209,13 @@ def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2
         >>> problem.operator(start, (jnp.ones(3), 1, 0)).v.shape
         (1, 2, 2)
     """
-    label, given = shares_given(shares, kind, classes)
+    label, conditional = conditionals(shares, kind, classes)
     _numbers(weight, radius)
-    root = given**0.5  # [l, k]
+    root = conditional**0.5  # [l, k]
 
     def dual(q: jax.Array, v: jax.Array, y: jax.Array, s: jax.Array) -> jax.Array:
         """Sum over j of q_j (2 W_{j,s} / sqrt(p_s) - |W_j|^2) - 1, over P(l)."""
-        place, g = _places(y, s, given.shape, q.dtype)
+        place, g = _places(y, s, conditional.shape, q.dtype)
         own = jnp.einsum("l,ljk->jk", place, v)
         inner = 2 * own @ (g / (place @ jnp.asarray(root, q.dtype))) - jnp.sum(own**2, 1)
         return (q @ inner - 1) * jnp.sum(g) / (place @ jnp.asarray(label, q.dtype))
@@ -238,12 +238,12 @@ def fermi(scorer: Scorer, *, shares: np.ndarray, weight: float, classes: int = 2
         def moments(example: PyTree) -> jax.Array:
             _, logits, y, s = _read(scorer, w, example, classes)
             q = jax.nn.softmax(logits)
-            place, g = _places(y, s, given.shape, q.dtype)
+            place, g = _places(y, s, conditional.shape, q.dtype)
             return jnp.einsum("l,j,k->ljk", place, q, g)
 
         joint = jnp.mean(jax.vmap(moments)(data), 0)  # [l, m, k]
-        whole = jnp.sum(joint, -1, keepdims=True)
-        return _boxed(joint / jnp.where(whole > 0, whole, 1) / root[:, None], root)
+        row_sum = jnp.sum(joint, -1, keepdims=True)
+        return _boxed(joint / jnp.where(row_sum > 0, row_sum, 1) / root[:, None], root)
 
     def project(z: Saddle) -> Saddle:
         return Saddle(_ball(z.w, radius), _boxed(z.v, root))
@@ -266,9 +266,9 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
         >>> start.v.shape
         (1, 2, 2)
     """
-    _, given = shares_given(shares, kind, classes)
+    _, conditional = conditionals(shares, kind, classes)
     dtype = jnp.result_type(*jax.tree.leaves(theta))
-    return Saddle(theta, jnp.repeat(jnp.asarray(given**0.5, dtype)[:, None], classes, 1))
+    return Saddle(theta, jnp.repeat(jnp.asarray(conditional**0.5, dtype)[:, None], classes, 1))
 
 
 def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -> float:
@@ -281,8 +281,8 @@ def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -
         >>> jmm.problems.fermi_bound(rare) > jmm.problems.fermi_bound(even)
         True
     """
-    label, given = shares_given(shares, kind, classes)
-    return float(np.max(2 * np.sqrt(np.sum(1 / given, 1)) / label))
+    label, conditional = conditionals(shares, kind, classes)
+    return float(np.max(2 * np.sqrt(np.sum(1 / conditional, 1)) / label))
 
 
 def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "parity",
@@ -316,8 +316,8 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
         >>> problem.operator(start, (jnp.ones(3), 1, 0)).v.shape
         (1, 1)
     """
-    label, given = shares_given(shares, kind, 2)
-    contrasts = _contrasts(given)  # [l, k, c]
+    label, conditional = conditionals(shares, kind, 2)
+    contrasts = _contrasts(conditional)  # [l, k, c]
     _numbers(weight, radius)
     checks.one_of("penalty", penalty, PENALTIES)
     checks.number("centre", centre, low=0.0, high=1.0, closed=True)
@@ -329,7 +329,7 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
 
     def pull(q: jax.Array, y: jax.Array, s: jax.Array) -> jax.Array:
         """(q - c) a(s) / P(l), in the row of the record's l."""
-        place, g = _places(y, s, given.shape, q.dtype)
+        place, g = _places(y, s, conditional.shape, q.dtype)
         row = jnp.einsum("l,k,lkc->c", place, g, jnp.asarray(contrasts, q.dtype))
         return (q - centre) * jnp.outer(place / jnp.asarray(label, q.dtype), row)
 
@@ -360,11 +360,11 @@ def parity(scorer: Scorer, *, shares: np.ndarray, weight: float, kind: str = "pa
                    best_response=Saddle(None, best_v))
 
 
-def _contrasts(given: Any) -> Any:
+def _contrasts(conditional: Any) -> Any:
     """a_i(s), `[l, k, c]`, first the record's group; of two groups the second alone."""
-    k = given.shape[1]
+    k = conditional.shape[1]
     own = np.eye(k)[None]
-    a = own / given[:, None] - (1 - own) / (1 - given[:, None])
+    a = own / conditional[:, None] - (1 - own) / (1 - conditional[:, None])
     return a[:, :, 1:] if k == 2 else a
 
 
@@ -376,7 +376,7 @@ def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> 
         >>> start.v.shape
         (1, 1)
     """
-    shape = _contrasts(shares_given(shares, kind, 2)[1]).shape
+    shape = _contrasts(conditionals(shares, kind, 2)[1]).shape
     return Saddle(theta, jnp.zeros((shape[0], shape[2]), jnp.result_type(*jax.tree.leaves(theta))))
 
 
@@ -388,6 +388,6 @@ def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.
         >>> jmm.problems.parity_bound(rare) > jmm.problems.parity_bound(even)
         True
     """
-    label, given = shares_given(shares, kind, 2)
-    lengths = np.linalg.norm(_contrasts(given), axis=2) / label[:, None]
+    label, conditional = conditionals(shares, kind, 2)
+    lengths = np.linalg.norm(_contrasts(conditional), axis=2) / label[:, None]
     return max(centre, 1 - centre) * float(lengths.max())

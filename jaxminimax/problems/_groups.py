@@ -7,6 +7,7 @@ Source: Zhou and Bassily, "Differentially private worst-group risk minimization"
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +146,7 @@ def group_glm(loss: str, *, feature_bound: float, radius: float, label_bound: fl
     slope = label_bound * feature_bound  # of the margin y t
     most = slope * radius  # of its absolute value
     span = feature_bound * radius + label_bound
-    curve: Callable
+    curve: Callable[..., Any]
     constants: tuple[float, float, float | None]
     match loss:
         case "logistic":

@@ -45,14 +45,14 @@ def rows_of_people(owners: Any, most: int, *, key: jax.Array | None = None,
       ValueError: as `by_person`.
     """
     checks.count("most", most)
-    known, number = persons(owners)
-    count = len(known)
+    persons_of, number = persons(owners)
+    count = len(persons_of)
     if people is not None:
         listed, order = persons(people, "people")
-        if len(listed) != len(order) or not set(known) <= set(listed):
+        if len(listed) != len(order) or not set(persons_of) <= set(listed):
             raise ValueError("people must name every owner once.")
         at = dict(zip(listed, np.argsort(order).tolist(), strict=True))
-        number, count = np.array([at[name] for name in known])[number], len(listed)
+        number, count = np.array([at[name] for name in persons_of])[number], len(listed)
     rows = np.arange(number.size)
     place = _places(number, rows)
     if key is not None:
@@ -173,13 +173,13 @@ def _per_person(problem: Any, total: bool) -> Any:
         count = 1 if total else jnp.maximum(jnp.sum(present), 1)
 
         def leaf(x: jax.Array) -> jax.Array:
-            there = present.reshape(-1, *[1] * (x.ndim - 1))
-            return jnp.sum(jnp.where(there, x, 0), 0) / jnp.asarray(count, x.dtype)
+            mask = present.reshape(-1, *[1] * (x.ndim - 1))
+            return jnp.sum(jnp.where(mask, x, 0), 0) / jnp.asarray(count, x.dtype)
 
         return jax.tree.map(leaf, values)
 
     def each(person: People, key: tuple[jax.Array, ...]) -> list[jax.Array]:
-        """Of a problem that draws: a key for each row of the person."""
+        """Draws a key for each row of the person."""
         return [jax.random.split(k, person.most) for k in key]
 
     if isinstance(problem, GroupProblem):
@@ -189,7 +189,7 @@ def _per_person(problem: Any, total: bool) -> Any:
         of_row = problem.loss
 
         def group_loss(w: PyTree, person: People, *key: jax.Array) -> jax.Array:
-            of_rows = jax.vmap(lambda row, *key: of_row(w, row, *key))
+            of_rows: Any = jax.vmap(lambda row, *key: of_row(w, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
         return problem._replace(loss=group_loss, operator=SaddleOperator(
@@ -199,17 +199,17 @@ def _per_person(problem: Any, total: bool) -> Any:
         loss = operator.loss
 
         def person_loss(w: PyTree, v: PyTree, person: People, *key: jax.Array) -> jax.Array:
-            of_rows = jax.vmap(lambda row, *key: loss(w, v, row, *key))
+            of_rows: Any = jax.vmap(lambda row, *key: loss(w, v, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
-        made: Any = dataclasses.replace(operator, loss=person_loss)
+        result: Any = dataclasses.replace(operator, loss=person_loss)
     else:
         def person_operator(z: Saddle, person: People, *key: jax.Array) -> Saddle:
-            of_rows = jax.vmap(lambda row, *key: operator(z, row, *key))
+            of_rows: Any = jax.vmap(lambda row, *key: operator(z, row, *key))
             return over(of_rows(person.rows, *each(person, key)), person.present)
 
-        made = with_strategy(person_operator, getattr(operator, "strategy", "auto"),
-                             getattr(operator, "microbatch", 32),
-                             getattr(operator, "memory", None))
-    return problem._replace(operator=made, value=None, best_response=Saddle(None, None),
+        result = with_strategy(person_operator, getattr(operator, "strategy", "auto"),
+                               getattr(operator, "microbatch", 32),
+                               getattr(operator, "memory", None))
+    return problem._replace(operator=result, value=None, best_response=Saddle(None, None),
                             saddle_point=None, furthest=None)

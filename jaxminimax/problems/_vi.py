@@ -11,7 +11,7 @@ Sets have a projection, a linear minimiser and a diameter.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -196,7 +196,7 @@ def _inner(w: jax.Array, x: jax.Array, short: jax.Array) -> jax.Array:
     return x @ w
 
 
-def _inner_slope(points: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+def _inner_slope(points: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     (w, x, short), (dw, dx, _) = points, tangents
     moved = jnp.zeros((), w.dtype)
     if not isinstance(dw, SymbolicZero):

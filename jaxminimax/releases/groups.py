@@ -152,7 +152,7 @@ def _own_clip(g: PyTree, clip: jax.typing.ArrayLike) -> jax.Array:
 
 
 def _described(mechanism: Repeat, release: str, groups: str) -> GroupGradients:
-    """What is repeated.
+    """The description that is repeated.
 
     Raises:
       ValueError: for another description than it answers.

@@ -95,7 +95,7 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
 
 
 class Noisy(NamedTuple):
-    """What a release of a sum answers, and what clip norms follow.
+    """The answer of a release of a sum, and the next clip norms.
 
     Attributes:
       value: like the point; NaN where the release is refused or the sample does not fit.

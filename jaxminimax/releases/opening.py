@@ -38,7 +38,7 @@ _SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a rel
 
 
 class Kind(enum.IntEnum):
-    """What a release's key is for; descriptions of one kind have different places.
+    """The use of a release's key; descriptions of one kind have different places.
 
     That of a description is its `draws`.
     """
@@ -82,7 +82,7 @@ def kind_of(mechanism: Answered) -> Kind:
 
 
 class Keys(NamedTuple):
-    """Of one release, each for one use.
+    """The keys of one release, each for one use.
 
     Attributes:
       sample: for the records that it reads.
@@ -118,18 +118,18 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
 
 
 def operator_key_data(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """What the operators of a release draw from, uint32 `[2]`; see `releases.operator_rng`."""
+    """Key data that a release's operators draw from, uint32 `[2]`; see `releases.operator_rng`."""
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _OPERATORS))[:2]
 
 
 def public_key(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """What the public term added to a release draws from."""
+    """The key of the public term that is added to a release."""
     key_data = jax.random.key_data(fold_in(_of_release(key, stream, number), _PUBLIC))[:2]
     return random_bits.threefry_key(key_data)
 
 
 def mark_ahead(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
-    """What a sample that is drawn ahead is marked with, uint32 `[2]`; see `host_data.mark`."""
+    """The words that mark a sample drawn ahead, uint32 `[2]`; see `host_data.mark`."""
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _AHEAD))[:2]
 
 
@@ -142,7 +142,7 @@ def _of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> ja
 
 
 def within_budget(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
-    """Whether 0 <= spent < limit, for the number of releases that were made before this one.
+    """Returns whether 0 <= spent < limit, for the number of releases made before this one.
 
     Raises:
       ValueError: for a number that is not one integer, has more than 32 bits, or is of a type that
@@ -163,7 +163,7 @@ def within_budget(spent: jax.typing.ArrayLike, limit: int) -> jax.Array:
 
 
 def nan_if_refused(answered: jax.Array, released: PyTree) -> PyTree:
-    """What is released; NaN everywhere, whatever the data, where a release is refused."""
+    """The released values; NaN everywhere, whatever the data, where a release is refused."""
     return jax.tree.map(lambda a: jnp.where(answered, a, jnp.nan), released)
 
 
@@ -202,7 +202,7 @@ class Opened:
 
     @property
     def query(self) -> Any:
-        """What one release answers: of a `Repeat` what it repeats."""
+        """The query of one release: of a `Repeat` the one that it repeats."""
         return self.mechanism.query if isinstance(self.mechanism, Repeat) else self.mechanism
 
     @property

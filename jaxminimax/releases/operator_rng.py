@@ -52,7 +52,7 @@ from jaxminimax.gradients.clipping import ClippedOperator
 class _WithKey:
     """`(*point, record, key)` as a function of `(*point, (record, words))`."""
 
-    function: Callable
+    function: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
         *point, (record, words) = arguments
@@ -69,7 +69,7 @@ def loss_of(problem: GroupProblem) -> Callable[[PyTree, PyTree], jax.Array]:
     return _WithKey(problem.loss) if problem.random else problem.loss
 
 
-def _keyed(operator: Callable) -> Callable[[Saddle, PyTree], Saddle]:
+def _keyed(operator: Callable[..., Any]) -> Callable[[Saddle, PyTree], Saddle]:
     if type(operator) is SaddleOperator:
         return dataclasses.replace(operator, loss=_WithKey(operator.loss))
     if isinstance(operator, OwnOperator | ClippedOperator):

@@ -6,7 +6,7 @@ of the release. Data of another layout than described are refused, before anythi
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ def part_of(mechanism: Repeat, number: jax.Array) -> jax.Array:
 
 def _first_row(mechanism: Repeat, number: jax.Array) -> jax.Array:
     """Where the part begins that a release reads."""
-    return part_of(mechanism, number) * mechanism.query.population  # type: ignore[attr-defined]
+    return part_of(mechanism, number) * mechanism.query.population
 
 
 def draw_sample(keys: Keys, run: jax.Array, mechanism: Repeat, number: jax.Array) -> Sample:
@@ -121,7 +121,7 @@ def sample_of_release(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sa
     return draw_sample(opening.keys_of_release(key, stream, spent), key, mechanism, spent)
 
 
-def described(mechanism: Repeat) -> tuple:
+def described(mechanism: Repeat) -> tuple[Any, ...]:
     """The settings that decide a release's sample, together with its key."""
     query = mechanism.query
     assert isinstance(query, Query | Resolvent)
@@ -152,14 +152,14 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
 
 def _check_narrow(mechanism: Repeat, instead: str) -> None:
     """Refuses rows whose numbers are two words, but where the host alone reads them."""
-    n = mechanism.query.population  # type: ignore[attr-defined]
+    n = mechanism.query.population
     if n >= NARROW:
         raise ValueError(f"population={n} is 2**30 or more, so that only a host counts its rows: "
                          f"give HostData, {instead}.")
 
 
 def _words_sent(opened: Opened) -> jax.Array:
-    """What the sample of a release was marked with, when its rows were sent ahead.
+    """The words that marked the sample of a release when its rows were sent ahead.
 
     Raises:
       ValueError: while tracing, for samples of another description.
@@ -316,7 +316,8 @@ def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
     sizes, z, data, key_data = (opened.query.sizes, opened.point, opened.data,
                                 opened.operator_key_data)
 
-    def attach(x: PyTree, group: jax.Array, row: jax.Array, extra: tuple) -> tuple:
+    def attach(x: PyTree, group: jax.Array, row: jax.Array,
+               extra: tuple[Any, ...]) -> tuple[Any, ...]:
         key_data, share = extra
         x = operator_rng.with_key_data_in_groups(x, group, row, key_data)
         return x, jnp.broadcast_to(share[group], row.shape)

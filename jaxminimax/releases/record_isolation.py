@@ -1,4 +1,4 @@
-"""That the operator of a record reads that record only, as far as its traced program shows.
+"""Checks that the operator of a record reads that record only, by its traced program.
 
 Sensitivities rest on it: clipping bounds what a record adds by its own operator, not what it does
 to the operators of others. Found are mistakes, such as statistics of a batch or a loss that
@@ -91,7 +91,7 @@ def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
     return check(_any_key(operator_rng.loss_of(problem), problem.random), w, data, axes, records)
 
 
-def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable:
+def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable[..., Any]:
     def of_record(point: PyTree, record: PyTree) -> PyTree:
         return function(point, (record, jnp.zeros(2, jnp.uint32)) if drawn else record)
 
@@ -132,7 +132,7 @@ def _lengths(data: PyTree, rows: PyTree, axes: int) -> set[int]:
     return lengths
 
 
-def _check_equations(equations: list) -> None:
+def _check_equations(equations: list[Any]) -> None:
     """One pass over a traced program, since every round of a run is checked when it is traced."""
     for equation in equations:
         name, params = equation.primitive.name, equation.params
@@ -163,7 +163,7 @@ def _check_equations(equations: list) -> None:
 
 
 def _is_ours(rule: Any) -> bool:
-    """Whether a batching rule is the library's, which looks at a mask and no more."""
+    """Returns whether a batching rule is the library's, which looks at a mask and no more."""
     while rule is not None and rule is not any_lane_rule:
         rule = getattr(rule, "__wrapped__", None)
     return rule is any_lane_rule
@@ -188,7 +188,7 @@ def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int) -> No
 
 
 def _equal(x: Any, leaf: Any) -> bool:
-    """Whether two arrays whose numbers are known here are equal."""
+    """Returns whether two arrays whose numbers are known here are equal."""
     if np.shape(x) != np.shape(leaf) or np.size(x) < _TELLING or any(
             isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True)
             for a in (x, leaf)):

@@ -184,7 +184,7 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
 
 def _resolvent_never_fails(query: Resolvent, steps: Any, z: Saddle,
                            start: Saddle) -> jax.Array:
-    """Whether no certificate can fail, see `never_fails`; the host's is `certifying_steps`."""
+    """True if no certificate can fail, see `never_fails`; the host's is `certifying_steps`."""
     residual, (_, lipschitz) = query.slack * query.bound / batch_size(query), split(query)
 
     def needed(residual: Any) -> jax.Array:
@@ -332,7 +332,7 @@ def _solve(query: GroupSolution, reg_w: jax.Array, risks: Callable[[jax.Array], 
 
 def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: GroupProblem,
                           lost: jax.Array) -> jax.Array:
-    """Whether no certificate can fail, see `never_fails`, nor the problem be uncovered."""
+    """Returns whether no certificate can fail, see `never_fails`, nor the problem be uncovered."""
     def needed(distance: Any) -> jax.Array:
         if query.smooth is None:
             # (2 (L + mu M) / (mu a))^2 subgradient steps

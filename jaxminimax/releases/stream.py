@@ -140,7 +140,7 @@ def correlated_noise_of(opened: Opened, kind: Kind) -> noisy_sums.Noise:
 
 def correlated_noise(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
           scale: Saddle, exact: bool) -> Saddle:
-    """What is added to release `spent` = 0, 1, ..., in units of the grid if `exact`.
+    """Draws the noise of release `spent` = 0, 1, ..., in units of the grid if `exact`.
 
         X_t = zeta_t + floor((U_t + sum over 0 < k < p of a_k zeta_{t-k}) / 2^17),
 

@@ -95,7 +95,7 @@ def _note(numbers: list[Numbered], draws: str, place: int, limit: int, spent: An
 
 
 def _program() -> Any:
-    """What JAX traces at the moment."""
+    """The program that JAX traces at the moment."""
     from jax.extend.core import get_opaque_trace_state  # 0.2 s, for those who trace
 
     return get_opaque_trace_state()
@@ -105,7 +105,7 @@ def _stream(described: Any) -> tuple[str, int]:
     return described.draws, described.place
 
 
-def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
+def update(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree, hyper: Any,
            problem: Any) -> Any:
     """`algorithm.update`, whose releases are those that `algorithm.mechanism(hyper)` describes.
 
@@ -117,8 +117,8 @@ def update(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper
     return update_and_releases(algorithm, key, state, data, hyper, problem)[0]
 
 
-def update_and_releases(algorithm: Algorithm, key: jax.Array, state: Any, data: PyTree, hyper: Any,
-                        problem: Any) -> tuple[Any, list[Seen]]:
+def update_and_releases(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree,
+                        hyper: Any, problem: Any) -> tuple[Any, list[Seen]]:
     """The state that `update` returns, and the releases in their order."""
     outer, trace, token = _SEEN.get(), _program(), _SEEN.set([])
     try:
@@ -159,14 +159,14 @@ def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two numbers of releases are known to be equal."""
+    """Returns whether two numbers of releases are known to be equal."""
     if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
         return one is other
     return bool(np.array_equal(one, other))
 
 
 def _same(one: Any, charged: Any, again: Any, here: bool) -> bool:
-    """Whether a description is the one that is charged.
+    """Returns whether a description is the one that is charged.
 
     `charged` and `again` are from two calls of `mechanism(hyper)`. If both hold one traced number
     as the same object, `mechanism` passes it on, and `one` must hold that object too. A number that

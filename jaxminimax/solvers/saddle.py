@@ -213,8 +213,8 @@ def certify(problem: Regularised, point: PyTree) -> Certified:
     """
     here = problem.mean(point)
     v = problem.step(point, here, 1.0 / problem.lipschitz)
-    there = problem.mean(v)
-    e = jax.tree.map(lambda a, b, u, x: a - b + problem.lipschitz * (u - x), there, here, point, v)
+    after = problem.mean(v)
+    e = jax.tree.map(lambda a, b, u, x: a - b + problem.lipschitz * (u - x), after, here, point, v)
     return Certified(v, norm(e))
 
 
@@ -260,7 +260,7 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
         u: PyTree
         s: PyTree
         g: PyTree
-        found: jax.Array
+        residual: jax.Array
         cost: jax.Array
         epoch: jax.Array
 
@@ -281,13 +281,14 @@ def variance_reduced(key: jax.Array, problem: Regularised, residual: jax.typing.
         u = jax.lax.fori_loop(0, length, lambda k, u: inner(
             (at.s, at.g), jax.random.fold_in(mine, k + 1), u), at.u)
         # a snapshot's certificate begins with the mean operator that the next epoch needs
-        g, found = problem.mean(u), certify(problem, u).residual
-        return At(u, u, g, found, at.cost + 2.0 * length + 2.0 * n, at.epoch + 1)
+        g, residual = problem.mean(u), certify(problem, u).residual
+        return At(u, u, g, residual, at.cost + 2.0 * length + 2.0 * n, at.epoch + 1)
 
     start = problem.project(problem.centre)
     begin = At(start, start, problem.mean(start), certify(problem, start).residual,
                jnp.asarray(2.0 * n), jnp.int32(0))
-    end = jax.lax.while_loop(lambda at: ~(at.found <= residual) & (at.epoch < epochs), epoch, begin)
+    end = jax.lax.while_loop(lambda at: ~(at.residual <= residual) & (at.epoch < epochs), epoch,
+                             begin)
     return end.s, end.cost
 
 
@@ -309,7 +310,7 @@ def near_linear(key: jax.Array, problem: Regularised, residual: jax.Array) -> Py
 
 def never_fails(accuracy: jax.typing.ArrayLike, lost: jax.Array, steps: Any,
                 needed: Callable[[Any], jax.Array]) -> jax.Array:
-    """Whether no certificate can fail, for any data: a function of public numbers alone.
+    """Returns whether no certificate can fail, for any data: a function of public numbers alone.
 
     The host has checked the same, but not descriptions that were traced. It aims at half of the
     accuracy; numbers may have been rounded since, so a twentieth more counts as half.

@@ -69,8 +69,8 @@ def word(cell: Any) -> str:
         value = _number(cell)
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     text = str(cell).strip()
-    whole = _WHOLE.fullmatch(text)
-    return {"true": "1", "false": "0"}.get(text.lower(), whole[1] if whole else text)
+    match = _WHOLE.fullmatch(text)
+    return {"true": "1", "false": "0"}.get(text.lower(), match[1] if match else text)
 
 
 # Each kind of column answers: `width`, the numbers that a cell becomes; `length`, a bound on
@@ -167,17 +167,17 @@ class Charged:
 
     @property
     def width(self) -> int:
-        """As of the `Number` that it becomes."""
+        """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).width
 
     @property
     def length(self) -> float:
-        """As of the `Number` that it becomes."""
+        """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).length
 
     @property
     def squares(self) -> tuple[bool, ...]:
-        """As of the `Number` that it becomes."""
+        """The number of the `Number` that it becomes."""
         return self.within(-1.0, 1.0).squares
 
     def encode(self, cells: Any) -> np.ndarray:

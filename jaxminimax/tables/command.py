@@ -67,29 +67,29 @@ def schema_of(args: argparse.Namespace, names: list[str], rows: int) -> Schema:
         if inline:
             raise ValueError(f"{' '.join(inline)} and --schema exclude each other: say it in the "
                              "file.")
-        made = Schema.from_toml(args.schema)
+        schema = Schema.from_toml(args.schema)
     elif args.label is None or args.positive is None or not (args.numeric or args.categorical):
         raise ValueError(needed(args, names, rows))
     else:
         columns = dict([*map(_numeric, args.numeric), *map(_categorical, args.categorical)])
-        made = Schema(columns, args.label, args.positive, args.owner,
-                      1 if args.owner is None else args.most)
+        schema = Schema(columns, args.label, args.positive, args.owner,
+                        1 if args.owner is None else args.most)
     if args.columns is not None:
-        unknown = [name for name in args.columns if name not in made.columns]
+        unknown = [name for name in args.columns if name not in schema.columns]
         if unknown:
             raise ValueError(f"--columns {' '.join(unknown)}: not declared; there are "
-                             f"{', '.join(made.columns)}.")
-        made = made.without(tuple(n for n in made.columns if n not in args.columns))
-    made = made.without(tuple(args.drop)) if args.drop else made
-    if made.charged and args.schema is None and args.ranges is None:
-        raise ValueError(f"no range is declared of {', '.join(made.charged)}: say NAME=LOW:HIGH "
+                             f"{', '.join(schema.columns)}.")
+        schema = schema.without(tuple(n for n in schema.columns if n not in args.columns))
+    schema = schema.without(tuple(args.drop)) if args.drop else schema
+    if schema.charged and args.schema is None and args.ranges is None:
+        raise ValueError(f"no range is declared of {', '.join(schema.charged)}: say NAME=LOW:HIGH "
                          f"from a codebook, or --ranges charged. {_price(args, rows)}")
-    return made
+    return schema
 
 
 def _numeric(word: str) -> tuple[str, Column]:
-    name, found, ends = word.partition("=")
-    if not found:
+    name, separator, ends = word.partition("=")
+    if not separator:
         return name, Charged()
     try:
         low, high = map(float, ends.split(":"))
@@ -100,17 +100,17 @@ def _numeric(word: str) -> tuple[str, Column]:
 
 
 def _categorical(word: str) -> tuple[str, Column]:
-    name, found, values = word.partition("=")
-    if not found or not values:
+    name, separator, values = word.partition("=")
+    if not separator or not values:
         raise ValueError(f"--categorical {word}: must be NAME=A|B, with the values of a codebook: "
                          "values that were found in the table would tell of its rows.")
     return name, Category(tuple(values.split("|")))
 
 
 def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
-    """What must be told of a table of which nothing is."""
-    told = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
-    left = [name for name in names if name not in told]
+    """Explains which options a table needs that declares nothing."""
+    named = {word.partition("=")[0] for word in (*args.numeric, *args.categorical)} | {args.label}
+    left = [name for name in names if name not in named]
     doubts = {name: why for name in left if (why := doubt(name)) is not None}
     kept = [name for name in left if name not in doubts]
     lines = ["needs --schema FILE, or as options, what is public about the table:"]
@@ -128,7 +128,7 @@ def needed(args: argparse.Namespace, names: list[str], rows: int) -> str:
 
 
 def _price(args: argparse.Namespace, rows: int) -> str:
-    """What charged ranges cost."""
+    """The price of charged ranges."""
     one = Schema({"x": Charged()}, "y", "1")
     try:
         (described,) = statistics.ranges_query(rows, one, args.epsilon, args.delta)
@@ -152,10 +152,10 @@ def doubt(name: str) -> str | None:
     return None
 
 
-def doubts(made: Schema, rows: int) -> list[str]:
-    """What is to be noted about the columns of a schema, from the schema alone."""
-    notes = [f"{name}: {why}." for name in made.columns if (why := doubt(name)) is not None]
-    for name, kind in made.columns.items():
+def doubts(schema: Schema, rows: int) -> list[str]:
+    """Notes on the columns of a schema, from the schema alone."""
+    notes = [f"{name}: {why}." for name in schema.columns if (why := doubt(name)) is not None]
+    for name, kind in schema.columns.items():
         if isinstance(kind, Category) and kind.width * _MANY > rows:
             notes.append(f"{name}: {kind.width} values for {rows} rows, fewer than {_MANY} rows a "
                          "value: most of them will be noise; merge some, or --drop it.")
@@ -163,7 +163,7 @@ def doubts(made: Schema, rows: int) -> list[str]:
 
 
 def rare_label(scorer: Any) -> list[str]:
-    """What the released share of positives shows of the label; already paid for."""
+    """A note on a rare label, from the released share of positives; already paid for."""
     rare = scorer.moments.prior
     if 0.02 < rare < 0.98:
         return []
@@ -174,20 +174,20 @@ def rare_label(scorer: Any) -> list[str]:
 
 
 def constant(scorer: Any) -> list[str]:
-    """What the released means show of numbers that are all but constant; already paid for."""
+    """A note on nearly constant numbers, from the released means; already paid for."""
     if scorer.floor is None:
         return []
     spread = scorer.moments.second - scorer.moments.mean**2
-    first, found = 0, []
+    first, names = 0, []
     for name, kind in scorer.schema.columns.items():
         # twice the deviation of the spread, which is at most 1.1 floors; a tenth of the range
         if isinstance(kind, Number) and spread[first] + 2.2 * scorer.floor < 0.01:
-            found.append(name)
+            names.append(name)
         first += kind.width
-    if not found:
+    if not names:
         return []
-    named = ", ".join(found[:_SHOWN]) + (
-        f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+    named = ", ".join(names[:_SHOWN]) + (
+        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     return [f"{named}: by the released means less than a tenth of the declared range is used: "
             "constants, or ranges that are far too wide."]
 
@@ -247,7 +247,7 @@ def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
-    """What `train` does while no other process writes to the folder."""
+    """The body of `train`, while no other process writes to the folder."""
     frame = files.read(args.table)
     schema = schema_of(args, list(frame.columns), len(frame))
     test = None
@@ -262,71 +262,71 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
         warnings.warn(f"{folder} holds a scorer already, which is replaced: what it cost stays "
                       "spent, and this is a further release.", UserWarning, stacklevel=2)
     held = None if test is None else frame[test]
-    scorer, said = _trained(args, rows, held, schema, folder)
+    scorer, record = _trained(args, rows, held, schema, folder)
     if folder is not None:
         scorer.save(folder / MODEL)
-        own_files.write(folder / REPORT, json.dumps(said, indent=1))
-        own_files.write(folder / PAGE, report.page(scorer, said))
+        own_files.write(folder / REPORT, json.dumps(record, indent=1))
+        own_files.write(folder / PAGE, report.page(scorer, record))
         own_files.remove(folder / UNFINISHED)  # with the keys
-    return said, "\n".join(_lines(args, scorer, said, 0 if held is None else len(held)))
+    return record, "\n".join(_lines(args, scorer, record, 0 if held is None else len(held)))
 
 
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
              folder: pathlib.Path | None) -> tuple[Scorer, dict[str, Any]]:
     """The scorer, those of the curve, and what is said of them."""
-    made = []
+    scorers = []
     for k, target in enumerate((args.epsilon, *args.curve)):
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
-        made.append(train(rows, schema, epsilon=target, delta=args.delta, key=key,
-                          progress=not (args.quiet or args.json),
-                          folder=None if folder is None else folder / UNFINISHED / str(k)))
-    scorer = made[0]
-    said: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
+        scorers.append(train(rows, schema, epsilon=target, delta=args.delta, key=key,
+                             progress=not (args.quiet or args.json),
+                             folder=None if folder is None else folder / UNFINISHED / str(k)))
+    scorer = scorers[0]
+    record: dict[str, Any] = {"auc": None, "auc_standard_error": None, "auc_reference": None}
     if held is not None:
-        said = report.aucs(scorer, rows, held)
+        record = report.aucs(scorer, rows, held)
     notes = (*scorer.notes, *rare_label(scorer), *constant(scorer))
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=2)
-    said |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
-             "seed": args.seed, "group_losses": scorer.group_losses,
-             "released_share_of_positives": scorer.moments.prior,
-             "schema": scorer.schema.to_dict(), "notes": list(notes),
-             "outside_the_guarantee": ["auc", "auc_standard_error", "auc_reference", "curve"],
-             "statement": scorer.statement.to_json()}
-    if len(made) > 1:
+    record |= {"epsilon": scorer.statement.epsilon, "delta": scorer.statement.delta,
+               "seed": args.seed, "group_losses": scorer.group_losses,
+               "released_share_of_positives": scorer.moments.prior,
+               "schema": scorer.schema.to_dict(), "notes": list(notes),
+               "outside_the_guarantee": ["auc", "auc_standard_error", "auc_reference", "curve"],
+               "statement": scorer.statement.to_json()}
+    if len(scorers) > 1:
         labels = schema.labels(held)
-        said["curve"] = []
-        for one in made[1:] if said["auc"] is not None else ():
+        record["curve"] = []
+        for one in scorers[1:] if record["auc"] is not None else ():
             auc, error = report.area(one.decision_function(held), labels)
-            said["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
-                                  "auc_standard_error": error})
-        said["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
-            one.described for one in made if one.described is not None)), args.delta)
-    return scorer, said
+            record["curve"].append({"epsilon": one.statement.epsilon, "auc": auc,
+                                    "auc_standard_error": error})
+        record["epsilon_with_curve"] = epsilon(Sequence(parts=tuple(
+            one.described for one in scorers if one.described is not None)), args.delta)
+    return scorer, record
 
 
-def _lines(args: argparse.Namespace, scorer: Scorer, said: dict[str, Any], held: int) -> list[str]:
-    """What is printed without --json."""
+def _lines(args: argparse.Namespace, scorer: Scorer, out: dict[str, Any], held: int) -> list[str]:
+    """The lines that are printed without --json."""
     lines = [str(scorer.statement)]
     if scorer.group_losses is not None:
         each = ", ".join(f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
         lines.append(f"Mean losses of the groups, with noise, released: {each}.")
     lines.append(f"Released share of positive labels: {scorer.moments.prior:.3f}.")
     if held:
-        of = "of one label only" if said["auc"] is None else report.with_error(
-            said["auc"], said["auc_standard_error"])
-        best = ("of one label only" if said["auc_reference"] is None
-                else f"{said['auc_reference']:.4f}")
+        of = "of one label only" if out["auc"] is None else report.with_error(
+            out["auc"], out["auc_standard_error"])
+        best = ("of one label only" if out["auc_reference"] is None
+                else f"{out['auc_reference']:.4f}")
         lines.append(f"{held} rows held out, outside of the guarantee: AUC {of}, and {best} of a "
                      "logistic regression without privacy on the same features.")
     lines += [f"At epsilon = {x['epsilon']:.4g}: AUC "
               f"{report.with_error(x['auc'], x['auc_standard_error'])}."
-              for x in said.get("curve", ())]
-    if "epsilon_with_curve" in said:
+              for x in out.get("curve", ())]
+    if "epsilon_with_curve" in out:
         lines.append(f"With the runs of the curve everything together has epsilon = "
-                     f"{said['epsilon_with_curve']:.4g} at delta = {args.delta:g}.")
+                     f"{out['epsilon_with_curve']:.4g} at delta = {args.delta:g}.")
     if args.seed is not None:
         lines.append("The noise is of a seed: for experiments, not for release.")
     return lines

@@ -1,6 +1,6 @@
 """Settings and training of a private scorer that is fair to private groups, by public numbers.
 
-What `rule` says of logistic loss holds for player w here. Beside it go player v, which sees how
+What `rule` says of logistic loss holds for player w here. With it go player v, which sees how
 predictions depend on the group, and one release of the groups' shares:
 
 * `SHARE` of mu^2 for the shares of groups, of every class with every group for equalised odds;
@@ -50,7 +50,7 @@ class FairDefaults:
     Attributes:
       plain: those of a scorer without groups, of which the moments are kept.
       shares: the release of the groups' shares.
-      hyper: of `sgda`, calibrated beside both.
+      hyper: of `sgda`, calibrated with both.
       groups: k.
       weight: of the penalty.
       kind: "parity" or "odds".
@@ -70,13 +70,13 @@ class FairDefaults:
     kind: str
 
     @property
-    def beside(self) -> tuple[Mechanism, ...]:
+    def extra(self) -> tuple[Mechanism, ...]:
         """All that is released before the run."""
         return (*self.plain.alongside, self.plain.moments)
 
     def mechanism(self) -> Mechanism:
         """All that is released, as one description."""
-        return Sequence(parts=(*self.beside, sgda.mechanism(self.hyper)))
+        return Sequence(parts=(*self.extra, sgda.mechanism(self.hyper)))
 
     def explain(self) -> str:
         """The settings in words."""
@@ -170,9 +170,9 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
     inside = (groups >= 0) & (groups < k)
     cells = np.where(inside, y * k + groups if kind == "odds" else groups, -1)
     count = 2 * k if kind == "odds" else k
-    found = np.array(release_shares(second, chosen.shares, cells, count, rows.weight), np.float64)
-    found /= found.sum()
-    shares = found.reshape(2, k) if kind == "odds" else found
+    noisy = np.array(release_shares(second, chosen.shares, cells, count, rows.weight), np.float64)
+    noisy /= noisy.sum()
+    shares = noisy.reshape(2, k) if kind == "odds" else noisy
     problem = _of_persons(shares, chosen.weight, kind)
     theta = np.zeros(rows.x.shape[-1] + 1, np.float32)
     theta[-1] = np.log(by.prior / (1 - by.prior))
@@ -180,8 +180,8 @@ def train_fair(key: jax.Array, rows: Records, groups: np.ndarray, schema: Schema
     data = (scaled(rows.x, by, floor), y, np.where(inside, groups, -1).astype(np.int32),
             rows.weight)
     done = fit(third, start, data, chosen.hyper, sgda, problem, delta=plain.delta,
-               alongside=chosen.beside, progress=False)
-    said = statement(sgda, chosen.hyper, done.state, delta=plain.delta, alongside=chosen.beside,
-                     unit=unit, assumed=(*assumed, chosen.explain()))
-    return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, said,
+               alongside=chosen.extra, progress=False)
+    stated = statement(sgda, chosen.hyper, done.state, delta=plain.delta, alongside=chosen.extra,
+                       unit=unit, assumed=(*assumed, chosen.explain()))
+    return Scorer(schema, np.asarray(done.state.average.w, np.float64), by, floor, stated,
                   chosen.mechanism())

@@ -57,10 +57,10 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
       most: rows of a person that are read.
     """
     index = by_person(len(x), owners, most)
-    there = index >= 0
-    weight = there / np.maximum(np.sum(there, 1, keepdims=True), 1)
+    present = index >= 0
+    weight = present / np.maximum(np.sum(present, 1, keepdims=True), 1)
     # where there is no row, no other person's may stand, not even with weight 0
-    return Records(np.where(there[:, :, None], x[index], 0), np.where(there, y[index], 0),
+    return Records(np.where(present[:, :, None], x[index], 0), np.where(present, y[index], 0),
                    weight.astype(np.float32))
 
 
@@ -147,12 +147,12 @@ class Groups:
         Raises:
           ValueError: for a group without one.
         """
-        found = np.bincount(self.number, minlength=len(self.names) + 1)[: len(self.names)]
-        if not found.all():
-            empty = self.names[int(np.argmin(found))]
+        counts = np.bincount(self.number, minlength=len(self.names) + 1)[: len(self.names)]
+        if not counts.all():
+            empty = self.names[int(np.argmin(counts))]
             raise ValueError(f"group {empty!r} has no row in the table: take it out of the groups, "
                              "or merge it with another one.")
-        return tuple(map(int, found))
+        return tuple(map(int, counts))
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -183,6 +183,6 @@ def losses_of(key: jax.Array, described: GroupLosses, w: np.ndarray, records: Py
       records: `[n, ...]`.
       groups: of the records.
     """
-    found: Any = release_group_losses(key, described, jnp.int32(0), GROUP_LOGISTIC,
-                                      jnp.asarray(w, jnp.float32), groups.arranged(records))
-    return dict(zip(groups.names, np.asarray(found, float).tolist(), strict=True))
+    released: Any = release_group_losses(key, described, jnp.int32(0), GROUP_LOGISTIC,
+                                         jnp.asarray(w, jnp.float32), groups.arranged(records))
+    return dict(zip(groups.names, np.asarray(released, float).tolist(), strict=True))

@@ -41,12 +41,12 @@ _SETTINGS = ("Logistic loss", "Ranges of ")  # sentences of the statement that b
 _REST = "Who signs for it"
 
 
-def page(scorer: Scorer, said: dict[str, Any]) -> str:
+def page(scorer: Scorer, data: dict[str, Any]) -> str:
     """The page as HTML, with its pictures inside.
 
     Args:
       scorer: trained; what it released is drawn.
-      said: the record that the command prints, with the AUCs where rows were held out.
+      data: the record that the command prints, with the AUCs where rows were held out.
 
     Raises:
       ImportError: without matplotlib.
@@ -56,14 +56,14 @@ def page(scorer: Scorer, said: dict[str, Any]) -> str:
             "neighbours": stated.neighbours.replace("_", " "),
             "features": ", ".join(map(str, scorer.schema.columns)),
             "released share of positives": f"{scorer.moments.prior:.3f}"}
-    if said.get("auc") is not None:
+    if data.get("auc") is not None:
         rows["AUC on rows held out"] = with_error(
-            said["auc"], said.get("auc_standard_error")) + ", outside of the guarantee"
-    if said.get("auc_reference") is not None:
-        rows["the same without privacy"] = (f"{said['auc_reference']:.4f}, a logistic regression "
+            data["auc"], data.get("auc_standard_error")) + ", outside of the guarantee"
+    if data.get("auc_reference") is not None:
+        rows["the same without privacy"] = (f"{data['auc_reference']:.4f}, a logistic regression "
                                             "on the same features, outside of the guarantee")
-    if "epsilon_with_curve" in said:
-        rows["with the runs of the curve"] = (f"ε = {said['epsilon_with_curve']:.4g} at δ = "
+    if "epsilon_with_curve" in data:
+        rows["with the runs of the curve"] = (f"ε = {data['epsilon_with_curve']:.4g} at δ = "
                                               f"{stated.delta:g}, for all of them together")
     if scorer.group_losses is not None:
         rows["mean losses of the groups, with noise"] = ", ".join(
@@ -80,7 +80,7 @@ def page(scorer: Scorer, said: dict[str, Any]) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         "<title>A private scorer</title><style>", _STYLE, "</style></head><body>",
         "<h1>A private scorer</h1>", f"<dl>{facts}</dl>",
-        _listed("To note", (*said.get("notes", ()), *large)), _pictures(scorer, said),
+        _listed("To note", (*data.get("notes", ()), *large)), _pictures(scorer, data),
         _listed("What is released", stated.sampling),
         _listed("Settings", settings), _listed("What the code enforces", stated.enforced),
         "<h2>What is assumed, and who must see to it</h2>",
@@ -106,30 +106,30 @@ def _listed(title: str, sentences: tuple[str, ...], level: str = "h2") -> str:
     return f"<{level}>{title}</{level}><ul>{items}</ul>"
 
 
-def _pictures(scorer: Scorer, said: dict[str, Any]) -> str:
+def _pictures(scorer: Scorer, data: dict[str, Any]) -> str:
     """The trade-off curve, delta(epsilon), and AUC against epsilon, and what each says."""
-    made, stated = [], scorer.statement
+    parts, stated = [], scorer.statement
     if scorer.described is not None:
-        known: Profile = profile(scorer.described)
-        made += [(trade_off(known),
-                  "Whoever knows everything but one record, and says 'it was used' wrongly once in "
-                  f"a hundred times, is right at most {100 * known.true_positives(0.01):.2g} times "
-                  "in a hundred."),
-                 (deltas(known, stated.epsilon, stated.delta),
-                  "The same noise at other epsilons: delta is what each of them leaves "
-                  "uncovered.")]
-    if said.get("auc") is not None:
-        own = {name: said[name] for name in ("epsilon", "auc", "auc_standard_error")}
-        points = [own, *said.get("curve", ())]
+        law: Profile = profile(scorer.described)
+        parts += [(trade_off(law),
+                   "Whoever knows everything but one record, and says 'it was used' wrongly once "
+                   f"in a hundred times, is right at most {100 * law.true_positives(0.01):.2g} "
+                   "times in a hundred."),
+                  (deltas(law, stated.epsilon, stated.delta),
+                   "The same noise at other epsilons: delta is what each of them leaves "
+                   "uncovered.")]
+    if data.get("auc") is not None:
+        own = {name: data[name] for name in ("epsilon", "auc", "auc_standard_error")}
+        points = [own, *data.get("curve", ())]
         further = "" if len(points) == 1 else (
             f" The other {len(points) - 1} were trained for this picture: all of them together "
-            f"have epsilon = {said['epsilon_with_curve']:.4g} at delta = {stated.delta:g}.")
-        made.append((auc_curve(points, said.get("auc_reference")),
-                     "AUC on the rows held out, and its standard error over them (DeLong); the "
-                     "noise of training is not in it. It is computed without privacy: publish it "
-                     "only if these rows are public." + further))
+            f"have epsilon = {data['epsilon_with_curve']:.4g} at delta = {stated.delta:g}.")
+        parts.append((auc_curve(points, data.get("auc_reference")),
+                      "AUC on the rows held out, and its standard error over them (DeLong); the "
+                      "noise of training is not in it. It is computed without privacy: publish it "
+                      "only if these rows are public." + further))
     figures = "".join(f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>"
-                      for svg, text in made)
+                      for svg, text in parts)
     return f"<div class='pictures'>{figures}</div>"
 
 
@@ -161,11 +161,11 @@ def _drawn(what: str, draw: Callable[[Any], None]) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{what}"', 1)
 
 
-def trade_off(known: Profile) -> str:
+def trade_off(curve: Profile) -> str:
     """The largest rate of true positives at every rate of false ones."""
     def draw(axes: Any) -> None:
         rates = np.geomspace(1e-4, 1.0, 81)
-        axes.loglog(rates, [known.true_positives(x) for x in rates], label="at most")
+        axes.loglog(rates, [curve.true_positives(x) for x in rates], label="at most")
         axes.loglog(rates, rates, "--", color="0.5", label="guessing")
         axes.set(xlabel="wrongly accused", ylabel="rightly found")
         axes.legend()
@@ -173,10 +173,10 @@ def trade_off(known: Profile) -> str:
     return _drawn("trade-off curve of membership inference", draw)
 
 
-def deltas(known: Profile, epsilon: float, delta: float) -> str:
-    """What each epsilon leaves uncovered, and the pair that was asked for."""
+def deltas(curve: Profile, epsilon: float, delta: float) -> str:
+    """Draws the delta of each epsilon, and the pair that was asked for."""
     def draw(axes: Any) -> None:
-        axes.semilogy(*zip(*((e, d) for e, d in zip(known.epsilons, known.deltas, strict=True)
+        axes.semilogy(*zip(*((e, d) for e, d in zip(curve.epsilons, curve.deltas, strict=True)
                              if d > 0), strict=True))
         axes.semilogy([epsilon], [delta], "o")
         axes.set(xlabel="ε", ylabel="δ, at most")
@@ -238,11 +238,11 @@ def aucs(scorer: Scorer, rows: Any, test: Any) -> dict[str, float | None]:
     if len(np.unique(held)) < 2:
         return {"auc": None, "auc_standard_error": None, "auc_reference": None}
     auc, error = area(scorer.decision_function(test), held)
-    found: dict[str, float | None] = {"auc": auc, "auc_standard_error": error,
-                                      "auc_reference": None}
+    record: dict[str, float | None] = {"auc": auc, "auc_standard_error": error,
+                                       "auc_reference": None}
     if len(np.unique(y)) == 2:
-        found["auc_reference"] = regression(schema.features(rows), y, schema.features(test), held)
-    return found
+        record["auc_reference"] = regression(schema.features(rows), y, schema.features(test), held)
+    return record
 
 
 def area(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float | None]:

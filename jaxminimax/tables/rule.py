@@ -48,7 +48,7 @@ FEW = 100.0  # n mu' / sqrt(d) below which the rule promises nothing
 METHODS = ("average", "balanced", "minimax")
 GROUP_ROUNDS = 200
 LOSS_BOUND = 2.0
-LOSSES = 0.1  # of mu^2 beside the moments', for the losses that move weights
+LOSSES = 0.1  # of mu^2 besides the moments', for the losses that move weights
 CHECKED = 0.05  # of mu^2, for one release of the losses of a model that was trained without groups
 WEIGHTS = 2.1  # steps of log weights add up to that, on a loss of 1, or to less:
 STRAY = 0.2  # noise of the smallest group's log weight at the end, at most
@@ -64,7 +64,7 @@ class Defaults:
 
     Attributes:
       hyper: of `sgda` or `balanced_groups`, calibrated.
-      moments: the release of means that is charged beside the run.
+      moments: the release of means that is charged with the run.
       standardise: whether features are put on one scale by the released moments.
       deviation: s, standard deviation of a released mean.
       floor: least variance that a feature is divided by.
@@ -103,13 +103,13 @@ class Defaults:
         """The algorithm that `hyper` is for."""
         return sgda if self.method == "average" else balanced_groups
 
-    def beside(self) -> tuple[Mechanism, ...]:
-        """What is released beside the run."""
+    def extra(self) -> tuple[Mechanism, ...]:
+        """The releases that are charged with the run."""
         return (*self.alongside, self.moments, *(() if self.losses is None else (self.losses,)))
 
     def mechanism(self) -> Mechanism:
         """All that is released, as one description."""
-        return Sequence(parts=(*self.beside(), self.algorithm.mechanism(self.hyper)))
+        return Sequence(parts=(*self.extra(), self.algorithm.mechanism(self.hyper)))
 
     def explain(self) -> str:
         """Every setting in words, from the features' scaling to the averaging."""
@@ -137,7 +137,7 @@ class Defaults:
         return ". ".join(lines) + "." + self.of_groups() + " ".join(("", *self.notes()))
 
     def notes(self) -> tuple[str, ...]:
-        """What to think of before relying on it: too few data, a delta near 1/n."""
+        """Notes before relying on it: too few data, a delta near 1/n."""
         notes = [] if self.strength >= FEW else [
             f"The data outweigh the noise by n mu / sqrt(d) = {self.strength:.0f}, below "
             f"{FEW:.0f}: expect little of the score, or ask for a larger epsilon."]
@@ -149,7 +149,7 @@ class Defaults:
         return tuple(notes)
 
     def of_groups(self) -> str:
-        """What is done for groups, in words."""
+        """The treatment of groups, in words."""
         if self.method == "balanced":
             return " Every group has the same weight."
         if self.method == "minimax":
@@ -222,13 +222,13 @@ def defaults(population: int, schema: Schema, *, epsilon: float, delta: float,
         rounds = min(max(math.ceil(time / LONGEST), ROUNDS[0]), ROUNDS[1])
     time = min(time, LONGEST * rounds)
     step = min(0.1 * time / rounds, 2.0)
-    made = Defaults(_hyper(method, population, sizes, step, rounds, steps, budget), moments,
-                    standardise, deviation, max(2 * deviation, FLOOR), time,
-                    heard * mu / math.sqrt(max(schema.width, 1)), alongside, float(epsilon),
-                    float(delta), method, population, checked)
-    hyper = calibrate(made.algorithm, made.hyper, epsilon=epsilon, delta=delta,
-                      alongside=made.beside())
-    return dataclasses.replace(made, hyper=hyper)
+    result = Defaults(_hyper(method, population, sizes, step, rounds, steps, budget), moments,
+                      standardise, deviation, max(2 * deviation, FLOOR), time,
+                      heard * mu / math.sqrt(max(schema.width, 1)), alongside, float(epsilon),
+                      float(delta), method, population, checked)
+    hyper = calibrate(result.algorithm, result.hyper, epsilon=epsilon, delta=delta,
+                      alongside=result.extra())
+    return dataclasses.replace(result, hyper=hyper)
 
 
 def _hyper(method: str, population: int, sizes: tuple[int, ...], step: float, rounds: int,

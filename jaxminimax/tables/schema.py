@@ -1,4 +1,4 @@
-"""What is public about a table: its columns with their ranges or values, label, owner, groups."""
+"""The public schema of a table: its columns with their ranges or values, label, owner, groups."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -131,9 +131,9 @@ class Schema:
         Raises:
           ValueError: naming the entry that is missing, unknown or wrong.
         """
-        _known("schema", record, {"columns", *_TABLES})
+        _check_names("schema", record, {"columns", *_TABLES})
         for name, words in _TABLES.items():
-            _known(f"[{name}]", record.get(name, {}), words)
+            _check_names(f"[{name}]", record.get(name, {}), words)
         label, owner, groups = (record.get(name, {}) for name in _TABLES)
         for name in ("name", "positive"):
             if name not in label:
@@ -245,22 +245,22 @@ class Schema:
         Raises:
           ValueError: for a table that has none of that name, or several, and for no table at all.
         """
-        known = getattr(frame, "column_names", getattr(frame, "columns", frame))
-        if known is frame and not isinstance(frame, Mapping):
+        columns = getattr(frame, "column_names", getattr(frame, "columns", frame))
+        if columns is frame and not isinstance(frame, Mapping):
             raise ValueError("a table must be a data frame or a dictionary of columns, got a "
                              f"{type(frame).__name__}: pandas.DataFrame(...) makes one of a list "
                              "of records, or of an array and columns=[...].")
-        known = list(known)
-        if name not in known:
-            raise ValueError(f"the table has no column {name!r}; it has {known}.")
-        if known.count(name) > 1:
-            raise ValueError(f"the table has {known.count(name)} columns {name!r}: give them "
+        columns = list(columns)
+        if name not in columns:
+            raise ValueError(f"the table has no column {name!r}; it has {columns}.")
+        if columns.count(name) > 1:
+            raise ValueError(f"the table has {columns.count(name)} columns {name!r}: give them "
                              "different names.")
         column = frame[name]
         return exact(column) if isinstance(column, list | tuple) else column
 
 
-def _known(where: str, record: Any, words: set[str]) -> None:
+def _check_names(where: str, record: Any, words: set[str]) -> None:
     if not isinstance(record, Mapping):
         raise ValueError(f"{where} must be a table of names and values, got {record!r}.")
     unknown = sorted(set(map(str, record)) - words)
@@ -269,7 +269,7 @@ def _known(where: str, record: Any, words: set[str]) -> None:
 
 
 def _column(name: str, record: Any) -> Column:
-    _known(f"[columns.{name}]", record, _COLUMN)
+    _check_names(f"[columns.{name}]", record, _COLUMN)
     try:
         if "categories" in record:
             if set(record) != {"categories"}:

@@ -29,7 +29,7 @@ MODEL = "model.json"  # of a folder that the command writes
 
 
 def _gradient(z: Saddle, record: tuple[jax.Array, jax.Array, jax.Array]) -> Saddle:
-    """Of the mean logistic loss over a person's rows: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
+    """Gradient of a person's mean logistic loss: sum_k weight_k (sigma(x_k w) - y_k) x_k."""
     x, y, weight = record
     return Saddle((weight * (jax.nn.sigmoid(x @ z.w) - y)) @ x, None)
 
@@ -161,20 +161,20 @@ def train_records(key: jax.Array, rows: Records, schema: Schema, chosen: Default
     else:
         assert groups is not None
         problem, own = recording.GROUP_LOGISTIC, groups.arranged(data)
-    beside = chosen.beside()
+    alongside = chosen.extra()
     done = fit(second, Saddle(jnp.asarray(start), ()), own, chosen.hyper, chosen.algorithm,
-               problem, delta=chosen.delta, alongside=beside, progress=progress, **driver)
+               problem, delta=chosen.delta, alongside=alongside, progress=progress, **driver)
     w = np.asarray(done.state.average.w, np.float64)
-    found = None
+    released = None
     if chosen.losses is not None:
         assert groups is not None
         losses, by_group = chosen.losses, groups
-        found = once("losses", lambda: recording.losses_of(
+        released = once("losses", lambda: recording.losses_of(
             jax.random.fold_in(first, 1), losses, w, data, by_group))
-    said = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
-                     alongside=beside, unit=unit, assumed=(
-                         *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
-    return Scorer(schema, w, by, floor, said, chosen.mechanism(), found, chosen.notes())
+    stated = statement(chosen.algorithm, chosen.hyper, done.state, delta=chosen.delta,
+                       alongside=alongside, unit=unit, assumed=(
+                           *assumed, *(() if groups is None else groups.assumed), chosen.explain()))
+    return Scorer(schema, w, by, floor, stated, chosen.mechanism(), released, chosen.notes())
 
 
 # --- from a table ---
@@ -253,9 +253,9 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
                     _settings(chosen, driver.get("mesh")),
                     schema=schema.to_dict(), epsilon=float(epsilon), delta=float(delta),
                     method=method)
-        root, known = job.key, [_PUBLIC]
+        root, saved = job.key, [_PUBLIC]
         if paid:
-            known.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
+            saved.append(f"Ranges of {', '.join(schema.charged)} were released, for a tenth of the "
                          "budget.")
             root = jax.random.fold_in(job.key, 0)
             ends = job.once("ranges", lambda: [[x.low, x.high] for x in statistics.release_ranges(
@@ -267,7 +267,7 @@ def train(frame: Any, schema: Schema, *, epsilon: float, delta: float,
         unit = "one row" if schema.owner is None else (
             f"one person, the first {schema.most} rows of whom are read")
         return train_records(root, rows, schema, chosen, groups=groups, unit=unit,
-                             assumed=tuple(known), progress=progress, once=job.once,
+                             assumed=tuple(saved), progress=progress, once=job.once,
                              **job.driver(rows.x.size, chosen.hyper.iterations), **driver)
 
 

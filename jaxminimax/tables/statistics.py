@@ -1,4 +1,4 @@
-"""What is released of a table before training: ranges that nobody declared, means, second moments.
+"""Statistics of a table released before training: undeclared ranges, means, second moments.
 
 **Ranges.** One release of all columns' histograms over fixed cells: eight to a decade from 10^-2
 to 10^6 on either side of 0, one around 0, one beyond either end, one for what is missing. A record
@@ -113,9 +113,9 @@ def charged_cells(schema: Schema, frame: Any) -> np.ndarray:
     return np.stack([as_numbers(schema.cells(frame, name)) for name in schema.charged], -1)
 
 
-def with_ranges(schema: Schema, found: Sequence[Number]) -> Schema:
+def with_ranges(schema: Schema, ranges: Sequence[Number]) -> Schema:
     """The schema with released ranges in place of its charged columns, in their order."""
-    left = iter(found)
+    left = iter(ranges)
     columns = {name: kind.within((one := next(left)).low, one.high)
                if isinstance(kind, Charged) else kind for name, kind in schema.columns.items()}
     return dataclasses.replace(schema, columns=columns)
@@ -123,8 +123,8 @@ def with_ranges(schema: Schema, found: Sequence[Number]) -> Schema:
 
 def cells(values: np.ndarray) -> np.ndarray:
     """Number of each value's cell, int32 in the shape of `values`; NaN has the last one."""
-    found = np.searchsorted(EDGES, values, side="right")
-    return np.where(np.isnan(values), CELLS - 1, found).astype(np.int32)
+    bins = np.searchsorted(EDGES, values, side="right")
+    return np.where(np.isnan(values), CELLS - 1, bins).astype(np.int32)
 
 
 def release_ranges(key: jax.Array, described: Repeat, values: np.ndarray,
@@ -183,7 +183,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """What `to_json` made `record` of."""
+        """Reads the moments that `to_json` wrote as `record`."""
         return cls(np.array(record["mean"]), np.array(record["second"]), record["prior"])
 
 
@@ -194,7 +194,7 @@ def psi_length(schema: Schema | None) -> float:
 
 
 def _layout(schema: Schema) -> tuple[np.ndarray, np.ndarray]:
-    """What is subtracted of each feature in psi, and whether its square is another number."""
+    """The centre of each feature in psi, and whether its square is another number."""
     shift = np.concatenate([
         np.full(c.width, 0.0) if isinstance(c, Category) else np.where(c.squares, 0.0, 0.5)
         for c in schema.columns.values()])

@@ -107,7 +107,7 @@ class Unfinished:
         if self._folder is None:
             return
         device = jax.devices()[0]
-        made = json.loads(json.dumps(given | {
+        promised = json.loads(json.dumps(given | {
             "version of a package, or device": [
                 *map(importlib.metadata.version, _PACKAGES), opening.SCHEME, device.platform,
                 device.device_kind, jnp.result_type(float).name],
@@ -116,11 +116,11 @@ class Unfinished:
             "setting": settings}))
         if self.going_on:
             saved = self._read(_PROMISE)
-            for name in made | saved:
-                if made.get(name) != saved.get(name):
+            for name in promised | saved:
+                if promised.get(name) != saved.get(name):
                     self._refuse(name)
         else:
-            self._write(_PROMISE, made)
+            self._write(_PROMISE, promised)
             self._write(_KEY, _words(self.key), new=True)
         if self._place is not None:
             own_files.check(self._folder, os.fstat(self._place))
@@ -129,7 +129,7 @@ class Unfinished:
                 self._refuse_as("was replaced by another folder before anything was released")
 
     def once(self, name: str, make: Callable[[], PyTree]) -> PyTree:
-        """What `make` releases, as plain numbers and lists; of a run that goes on, what it had.
+        """The release of `make`, as plain numbers and lists; a resumed run has its saved one.
 
         Args:
           name: of the release.
@@ -137,14 +137,14 @@ class Unfinished:
         """
         if self._folder is not None:
             own_files.sweep(self._folder / name)
-            if self._is_there(name):
+            if self._exists(name):
                 return self._read(name)
-        made = make()
-        self._write(name, made)
-        return made
+        result = make()
+        self._write(name, result)
+        return result
 
     def driver(self, size: float, rounds: int) -> dict[str, Any]:
-        """What `fit` is told, to save its state in the folder; nothing for a run that is short.
+        """The arguments of `fit` that save its state in the folder; none for a short run.
 
         Args:
           size: numbers that a round reads.
@@ -152,21 +152,21 @@ class Unfinished:
         """
         if self._folder is None or size * rounds < LONG or not _can_save():
             return {}
-        self._is_there(_ROUNDS)
+        self._exists(_ROUNDS)
         return {"checkpoint": self._folder / _ROUNDS, "every": max(1, rounds // _SAVES)}
 
-    def _is_there(self, name: str) -> bool:
-        """Whether the run had a file or folder before; any other one is not its own."""
+    def _exists(self, name: str) -> bool:
+        """Returns whether the run had a file or folder before; any other one is not its own."""
         assert self._folder is not None
-        there = (self._folder / name).exists()
-        if there and not self.going_on:
+        exists = (self._folder / name).exists()
+        if exists and not self.going_on:
             self._refuse_as(f"holds {name}, but no key of the run that it is of")
-        return there
+        return exists
 
-    def _saved_key(self, given: jax.Array | None) -> jax.Array:
+    def _saved_key(self, passed: jax.Array | None) -> jax.Array:
         """The key of the folder, which is the given one if there is one."""
         words = self._read(_KEY, secret=True)
-        if given is not None and _words(given) != words:
+        if passed is not None and _words(passed) != words:
             self._refuse("seed or key")
         try:
             key = jax.random.wrap_key_data(jnp.array(np.array(words[1:], np.uint32)), impl=words[0])

@@ -211,8 +211,8 @@ def test_other_releases_are_paid_from_the_same_budget():
     alone = jmm.calibrate(jmm.sgda, hyper, 0.5, 1e-6)
     beside = jmm.calibrate(jmm.sgda, hyper, 0.5, 1e-6, alongside=(prior,))
     assert beside.query.noise_multiplier.w > alone.query.noise_multiplier.w
-    whole = jmm.Sequence(parts=(prior, jmm.sgda.mechanism(beside)))
-    assert 0.4999 < jmm.epsilon(whole, 1e-6) <= 0.5
+    full = jmm.Sequence(parts=(prior, jmm.sgda.mechanism(beside)))
+    assert 0.4999 < jmm.epsilon(full, 1e-6) <= 0.5
     with pytest.raises(ValueError, match="other releases alone"):
         jmm.calibrate(jmm.sgda, hyper, 0.01, 1e-6, alongside=(prior,))
 
@@ -486,10 +486,10 @@ def test_counts_of_numpy_are_charged_as_pythons():
 
 
 def test_a_statement_without_noise_says_so():
-    said = jmm.statement(jmm.sgda, sgda_hyper(jmm.Full(), 10, 5, Saddle(0.0, 0.0)), delta=1e-6)
-    assert str(said).startswith("NO privacy guarantee")
-    assert said.to_json()["epsilon"] == "no guarantee"
-    assert said.proven_up_to is None
+    stated = jmm.statement(jmm.sgda, sgda_hyper(jmm.Full(), 10, 5, Saddle(0.0, 0.0)), delta=1e-6)
+    assert str(stated).startswith("NO privacy guarantee")
+    assert stated.to_json()["epsilon"] == "no guarantee"
+    assert stated.proven_up_to is None
 
 
 # ---- tripwires: what dp-accounting 0.6 does, and we rely on or steer around --------------------

@@ -430,17 +430,17 @@ def test_no_displacements_of_several_records_exceed_the_pair():
         one = same + (0.2 if near else 3.0) * rng.normal(size=people)
         two = same + math.pi + (0.2 if near else 3.0) * rng.normal(size=people)
         eps = rng.uniform(0, 1.5)
-        found = divergence_in_the_plane(weights, moved(one), moved(two), math.exp(eps), z)
-        assert found <= float(pairs._Mixtures(people, people, rate, z)(np.array([eps]))[0]) + 2e-6
+        actual = divergence_in_the_plane(weights, moved(one), moved(two), math.exp(eps), z)
+        assert actual <= float(pairs._Mixtures(people, people, rate, z)(np.array([eps]))[0]) + 2e-6
 
 
 def test_one_of_several_pairs_of_absent_records_is_never_the_only_one_that_is_charged():
     cost = poisson(0.3, 0.7, 3)
-    whole = curve.epsilon_of(cost, 1e-5, AR, 2)
+    full = curve.epsilon_of(cost, 1e-5, AR, 2)
     each = [composition.epsilon_at([direction], lambda _: 1e-5).value
             for direction in curve._directions(cost, AR, 2)]
     assert len(each) == 3
-    assert whole == pytest.approx(max(each), rel=1e-6)
+    assert full == pytest.approx(max(each), rel=1e-6)
 
 
 @pytest.mark.parametrize("replacement", [False, True])

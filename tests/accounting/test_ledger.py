@@ -249,8 +249,8 @@ def test_the_odometer_of_a_statement_holds_for_the_best_stop():
     mu = 2 * math.sqrt(charges(mechanism, RO)[0].gaussian / rounds)
     told = [jmm.statement(jmm.sgda, hyper, state(hyper, t), delta=delta) for t in range(rounds)]
     last = answers.odometer(mechanism.truncated, rounds, rounds, delta, RO)[0]
-    looking = [said.epsilon_if_stopped_by_looking for said in told] + [last]
-    fixed = [said.epsilon_spent_if_fixed for said in told] + [told[0].epsilon]
+    looking = [stated.epsilon_if_stopped_by_looking for stated in told] + [last]
+    fixed = [stated.epsilon_spent_if_fixed for stated in told] + [told[0].epsilon]
     release = [(1, mu)]
     assert 0.3 * delta < best(looking, rounds, release) <= delta
     assert best(fixed, rounds, release) > 2 * delta
@@ -292,22 +292,22 @@ def test_an_unfinished_run_is_told_in_this_order():
     hyper = jmm.calibrate(jmm.sgda, settings(50), 1.0, 1e-6)
     seen = []
     for spent in range(51):
-        said = jmm.statement(jmm.sgda, hyper, state(hyper, spent), delta=1e-6)
+        stated = jmm.statement(jmm.sgda, hyper, state(hyper, spent), delta=1e-6)
         if spent == 50:
-            assert said.epsilon_if_stopped_by_looking is said.milestone is None
+            assert stated.epsilon_if_stopped_by_looking is stated.milestone is None
             continue
-        seen.append(said.epsilon_if_stopped_by_looking)
-        assert said.milestone >= spent
-        assert seen[-1] >= said.epsilon_spent_if_fixed
-        text = str(said)
+        seen.append(stated.epsilon_if_stopped_by_looking)
+        assert stated.milestone >= spent
+        assert seen[-1] >= stated.epsilon_spent_if_fixed
+        text = str(stated)
         places = [text.index(words) for words in (
-            f"({said.epsilon:.4g}, 1e-06)-differential privacy", "odometer: epsilon = ",
+            f"({stated.epsilon:.4g}, 1e-06)-differential privacy", "odometer: epsilon = ",
             "Had this end been fixed beforehand")]
         assert places == sorted(places)
         assert "function of what was released and of coins" in text
     assert seen == sorted(seen)
     assert seen[0] == 0
-    assert seen[1] < 0.5 < said.epsilon < seen[-1] < 1.1
+    assert seen[1] < 0.5 < stated.epsilon < seen[-1] < 1.1
 
 
 def test_alongside_is_charged_before_the_first_release():
@@ -326,9 +326,9 @@ def test_alongside_is_charged_before_the_first_release():
                                               (0.0, 5)])
 def test_from_json_is_the_inverse_of_to_json(noise, spent):
     hyper = settings(20, noise)
-    said = jmm.statement(jmm.sgda, hyper, state(hyper, spent), delta=1e-6, unit="a visit")
-    record = json.loads(json.dumps(said.to_json()))
-    assert jmm.accounting.Statement.from_json(record) == said
+    stated = jmm.statement(jmm.sgda, hyper, state(hyper, spent), delta=1e-6, unit="a visit")
+    record = json.loads(json.dumps(stated.to_json()))
+    assert jmm.accounting.Statement.from_json(record) == stated
     for wrong in ({}, [], record | {"more": 1}, record | {"epsilon": "1"}, record | {"spent": 1.5},
                   record | {"sampling": "x"}, record | {"assumed": [3]},
                   {k: v for k, v in record.items() if k != "delta"}):
@@ -356,13 +356,13 @@ def test_budget_is_handed_out_refused_and_found_again(path, kind):
     with pytest.raises(ValueError, match=r"(epsilon|divergence), and \S+ of \S+ are left.*calibra"):
         ledger.reserve(jmm.sgda, first, name="more")
     assert path.read_text() == before
-    said = ledger.statement()
-    assert [run["name"] for run in said.runs] == ["first", "run 1"]
-    assert json.loads(json.dumps(said.to_json()))["epsilon"] == 2.0
-    first_line, second, *_ = str(said).split("\n")
+    stated = ledger.statement()
+    assert [run["name"] for run in stated.runs] == ["first", "run 1"]
+    assert json.loads(json.dumps(stated.to_json()))["epsilon"] == 2.0
+    first_line, second, *_ = str(stated).split("\n")
     assert first_line.startswith("(2, 1e-06)-differential privacy for a visit, of everything")
-    assert f"epsilon = {said.epsilon_if_stopped_by_looking:.4g}" in second
-    assert said.epsilon_if_stopped_by_looking == ledger.odometer > 1.5
+    assert f"epsilon = {stated.epsilon_if_stopped_by_looking:.4g}" in second
+    assert stated.epsilon_if_stopped_by_looking == ledger.odometer > 1.5
     joint = jmm.Sequence(parts=(jmm.sgda.mechanism(first), jmm.sgda.mechanism(rest)))
     assert jmm.epsilon(joint, 1e-6) <= 2.0
 
@@ -438,67 +438,67 @@ def test_a_plan_is_charged_by_one_composition(path):
 @pytest.mark.parametrize("kind", ["renyi", "basic"])
 def test_statements_from_elsewhere_are_charged_by_what_they_say(path, kind):
     hyper = jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-9)
-    said = jmm.statement(jmm.sgda, hyper, delta=1e-9)
+    stated = jmm.statement(jmm.sgda, hyper, delta=1e-9)
     ledger = jmm.accounting.Ledger(path, epsilon=2.0, delta=1e-6, filter=kind)
-    ledger.add(jmm.accounting.Statement.from_json(said.to_json()), name="theirs")
+    ledger.add(jmm.accounting.Statement.from_json(stated.to_json()), name="theirs")
     spent = ledger.statement().spent
     if kind == "basic":
-        assert spent == {"epsilon": said.epsilon, "delta": 1e-9}
+        assert spent == {"epsilon": stated.epsilon, "delta": 1e-9}
     else:
         assert spent["failure"] == 1e-9
         assert spent["divergence"] > jmm.accounting.Ledger(path)._rule.charge(
             jmm.sgda.mechanism(hyper), "", 1e-6, RO)["divergence"] / 10
     assert "by its statement" in str(ledger.statement())
     other = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
-    ledger.add(types.SimpleNamespace(**{name: getattr(said, name) for name in other}))
+    ledger.add(types.SimpleNamespace(**{name: getattr(stated, name) for name in other}))
     left = ledger.remaining()
-    ledger.add(dataclasses.replace(said, epsilon=left.epsilon * (1 - 1e-9),
+    ledger.add(dataclasses.replace(stated, epsilon=left.epsilon * (1 - 1e-9),
                                    delta=left.delta * (1 - 1e-9)), name="all that fits")
     with pytest.raises(ValueError, match="left"):
-        ledger.add(said, name="more")
+        ledger.add(stated, name="more")
     for changed in ({"unit": "a visit"}, {"neighbours": AR}):
         with pytest.raises(ValueError, match="cannot be added"):
-            ledger.add(dataclasses.replace(said, **changed))
+            ledger.add(dataclasses.replace(stated, **changed))
     with pytest.raises(ValueError, match="left"):
-        ledger.add(dataclasses.replace(said, epsilon=math.inf), name="none")
+        ledger.add(dataclasses.replace(stated, epsilon=math.inf), name="none")
     for changed in ({"epsilon": -1.0}, {"delta": -1e-7}, {"epsilon": math.nan}):
         with pytest.raises(ValueError, match="must lie in"):
-            ledger.add(dataclasses.replace(said, **changed))
+            ledger.add(dataclasses.replace(stated, **changed))
 
 
 def test_a_delta_that_is_short_is_told_apart_from_noise(path):
-    said = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-6), delta=1e-6)
+    stated = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-6), delta=1e-6)
     ledger = jmm.accounting.Ledger(path, epsilon=3.0, delta=1e-6)
     with pytest.raises(ValueError, match="delta that is short, not noise") as refused:
-        ledger.add(said)
+        ledger.add(stated)
     words = str(refused.value)
     assert "more noise" not in words
     assert "5% of its delta" in words
     assert "filter='basic'" in words
     most = float(words.partition("a delta of at most ")[2].split(",")[0])
-    ledger.add(dataclasses.replace(said, delta=0.99 * most))  # as it says
+    ledger.add(dataclasses.replace(stated, delta=0.99 * most))  # as it says
     basic = jmm.accounting.Ledger(path.with_name("basic"), epsilon=3.0, delta=1.5e-6,
                                   filter="basic")
-    basic.add(said)
+    basic.add(stated)
     with pytest.raises(ValueError, match="delta of at most 5e-07"):
-        basic.add(said)
+        basic.add(stated)
     with pytest.raises(ValueError, match="give it more noise"):
         ledger.reserve(steps(0.5))
 
 
 def test_names_and_numbers_of_other_types_are_refused(path):
-    said = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-9), delta=1e-9)
+    stated = jmm.statement(jmm.sgda, jmm.calibrate(jmm.sgda, settings(), 0.2, 1e-9), delta=1e-9)
     ledger = jmm.accounting.Ledger(path, epsilon=3.0, delta=1e-6)
     for name in (fractions.Fraction(1, 2), 3, b"a", ["a"]):
         with pytest.raises(ValueError, match="name must be a string"):
             ledger.reserve(steps(60.0), name=name)
         with pytest.raises(ValueError, match="name must be a string"):
-            ledger.add(said, name=name)
+            ledger.add(stated, name=name)
     for wrong in ("0.1", None, True, np.ones(2)):
         for what in ("epsilon", "delta"):
             with pytest.raises(ValueError, match=f"{what}.* must be"):
-                ledger.add(dataclasses.replace(said, **{what: wrong}))
-    ledger.add(dataclasses.replace(said, epsilon=np.float32(0.5)), name="a NumPy number")
+                ledger.add(dataclasses.replace(stated, **{what: wrong}))
+    ledger.add(dataclasses.replace(stated, epsilon=np.float32(0.5)), name="a NumPy number")
     assert len(jmm.accounting.Ledger(path).statement().runs) == 1
 
 
@@ -799,8 +799,8 @@ def test_runs_of_another_unit_are_refused(path):
     persons = jmm.problems.by_person(ROWS, owners, most=3)
     each = jmm.problems.per_person(PROBLEM)
     of_persons = jmm.accounting.Ledger(path, epsilon=1.0, delta=1e-6, unit="one person")
-    said = train(of_persons, data=persons, n=4, problem=each, name="persons").statement
-    assert said.unit == "one person"
+    stated = train(of_persons, data=persons, n=4, problem=each, name="persons").statement
+    assert stated.unit == "one person"
     with pytest.raises(ValueError, match="unit = 'one record', and the ledger for 'one person'"):
         train(of_persons, key=1)
     with pytest.raises(ValueError, match="unit='one person'"):

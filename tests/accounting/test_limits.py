@@ -79,14 +79,14 @@ def test_every_search_ends_with_the_check_of_its_target():
 @pytest.mark.parametrize("kind", ["full", "poisson", "fixed"])
 def test_limits_are_where_delta_has_nothing_left_for_any_noise(kind, people):
     quiet = KINDS[kind].with_noise(1e9)
-    found = limits(quiet, 1e-6, people=people)
+    actual = limits(quiet, 1e-6, people=people)
     cost = quiet.charges("replace_one")[0]
-    for epsilon, holds in ((found.epsilon * (1 - 1e-9), True), (found.epsilon, False)):
+    for epsilon, holds in ((actual.epsilon * (1 - 1e-9), True), (actual.epsilon, False)):
         assert (curve.delta_of(cost, epsilon, "replace_one", people) < 1e-6 * (1 - 1e-12)
                 ) == holds
     # (noise that costs nothing reaches both)
-    assert jmm.epsilon(quiet, 1.01 * found.delta, people=people) < 1
-    assert jmm.epsilon(quiet, found.delta, people=people) == math.inf
+    assert jmm.epsilon(quiet, 1.01 * actual.delta, people=people) < 1
+    assert jmm.epsilon(quiet, actual.delta, people=people) == math.inf
 
 
 @pytest.mark.parametrize("apart", [False, True])

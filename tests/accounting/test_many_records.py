@@ -35,9 +35,9 @@ def test_a_set_of_records_may_be_bad_if_it_is_in_the_sample(people, rate):
     q, d = Fraction(rate), Fraction(DITHER_FAILURE)
     exact = sum(math.comb(people, j) * q**j * (1 - q) ** (people - j)
                 * min(1, 2 * d * (2**j - 1)) for j in range(people + 1))
-    found = Fraction(costs._bad_sets(people, rate))
-    assert exact <= found <= exact * (1 + Fraction(1, 10**12))
-    assert found <= 2 * d * ((1 + q) ** people - 1) * (1 + Fraction(1, 10**12))
+    actual = Fraction(costs._bad_sets(people, rate))
+    assert exact <= actual <= exact * (1 + Fraction(1, 10**12))
+    assert actual <= 2 * d * ((1 + q) ** people - 1) * (1 + Fraction(1, 10**12))
 
 
 def divergence(p, q, eps, z):
@@ -72,11 +72,11 @@ def test_what_is_charged_for_bad_sets_covers_every_choice_of_bad_steps(people, m
         q, z, eps = rng.choice([0.1, 0.4]), rng.choice([0.7, 2.0]), rng.choice([0.0, 0.3, 2.0])
         fits = rng.integers(1, people + 1)  # more records than that are drawn again
         law = {a: q ** len(a) * (1 - q) ** (people - len(a)) for a in subsets if len(a) <= fits}
-        whole = sum(law.values())
+        full = sum(law.values())
         attained = 0.0
         for one, two in zip(drawn_steps(rng, subsets, dither), drawn_steps(rng, subsets, dither),
                             strict=True):
-            p, other = ([(w / whole, at[a]) for a, w in law.items()] for at in (one[0], two[0]))
+            p, other = ([(w / full, at[a]) for a, w in law.items()] for at in (one[0], two[0]))
             attained += divergence(p, other, eps, z) / dither
         ((pair,), _), = dominating.KINDS["poisson"](PrivacyLoss("poisson", z, q), 1, RO, people)
         pairs = float(pair.right(np.array([eps]))[0])
@@ -94,10 +94,10 @@ def test_failures_of_sets_that_are_not_in_a_sample_cost_nothing(z):
     made = repeat(jmm.Poisson(rate=0.01), 1000, z)
     (cost,) = made.charges(RO)
     for k in (68, 100):
-        found = curve.dearest(made, 1e-6, RO, k)
+        actual = curve.dearest(made, 1e-6, RO, k)
         described = curve.epsilon_of(cost.described(), 1e-6, RO, k)
-        assert described <= found.epsilon <= described * (1 + 1e-6)
-        assert not found.lemma
+        assert described <= actual.epsilon <= described * (1 + 1e-6)
+        assert not actual.lemma
     assert cost.failures(68) < 1e-22
     assert cost.failures(1) == cost.failure
 
@@ -117,21 +117,21 @@ RUNS = {
 
 @pytest.mark.parametrize("made", list(RUNS.values()), ids=list(RUNS))
 def test_epsilon_grows_with_the_records_of_a_person(made):
-    found = [jmm.epsilon(made, 1e-6, people=k) for k in (1, 2, 5, 6, 18, 20)]
-    assert all(a <= b * (1 + 1e-4) for a, b in itertools.pairwise(found))
-    assert found[-1] < math.inf
+    actual = [jmm.epsilon(made, 1e-6, people=k) for k in (1, 2, 5, 6, 18, 20)]
+    assert all(a <= b * (1 + 1e-4) for a, b in itertools.pairwise(actual))
+    assert actual[-1] < math.inf
 
 
 @pytest.mark.parametrize(("kind", "k"), [("small", 19), ("half", 6)])
 def test_the_lemma_counts_where_it_is_the_smaller(kind, k):
     made, delta = RUNS[kind], 1e-6
-    found = curve.dearest(made, delta, RO, k)
+    actual = curve.dearest(made, delta, RO, k)
     (cost,) = made.charges(RO)
-    assert found.lemma
-    assert found.epsilon < 0.9 * curve.epsilon_of(cost, delta, RO, k)
-    e = found.epsilon / k
+    assert actual.lemma
+    assert actual.epsilon < 0.9 * curve.epsilon_of(cost, delta, RO, k)
+    e = actual.epsilon / k
     assert jmm.delta(made, e) * curve.factor(e, k) <= delta * (1 + 1e-3)
-    assert jmm.delta(made, found.epsilon, people=k) <= delta * (1 + 1e-3)
+    assert jmm.delta(made, actual.epsilon, people=k) <= delta * (1 + 1e-3)
     answer = jmm.accounting.calibrate_noise(made, 1.0, delta, people=k)
     assert 0.998 < jmm.epsilon(answer, delta, people=k) <= 1
 
@@ -154,8 +154,8 @@ def test_failures_are_the_largest_of_any_place():
     near, far = (jmm.Repeat(times=times, query=jmm.Query(
         clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=100,
         parameters=parameters)) for times, z, parameters in ((1, 5.0, 10), (50, 50.0, 10**6)))
-    whole = jmm.Parallel(parts=(near, far))
-    charged = curve.anywhere(whole.charges(RO))
+    full = jmm.Parallel(parts=(near, far))
+    charged = curve.anywhere(full.charges(RO))
     worst = jmm.Parallel(parts=(far,)).charges(RO)[0]
     assert charged[0].gaussian == near.charges(RO)[0].gaussian > worst.gaussian
     assert all(cost.law_error == worst.law_error and cost.failure == worst.failure

@@ -94,9 +94,9 @@ def test_poisson(log_rate, z, eps, people, replaced):
     with mp.workdps(DIGITS):
         rate = Fraction(10.0**log_rate) if log_rate else Fraction(1)
         ways = [(people, people)] if replaced else [(r, people - r) for r in range(people + 1)]
-        found = of_kind(PrivacyLoss("poisson", z, float(rate)), eps, people,
-                        "replace_one" if replaced else "add_or_remove_one")
-        for value, (r, s) in zip(found, ways, strict=True):
+        actual = of_kind(PrivacyLoss("poisson", z, float(rate)), eps, people,
+                         "replace_one" if replaced else "add_or_remove_one")
+        for value, (r, s) in zip(actual, ways, strict=True):
             holds(value, exactly_mixed(binomial(r, rate), binomial(s, rate), z, eps))
 
 
@@ -104,10 +104,10 @@ def test_poisson_samples_of_nearly_all_records_have_no_floor_beyond_the_table():
     """One record absent: losses end at -ln(1 - q), far beyond what a normal law reaches."""
     loss = PrivacyLoss("poisson", 18.0, 0.999)
     for eps in (2.04, 2.1, 3.0, 6.0):
-        found = of_kind(loss, eps, 1, "add_or_remove_one")[0]
+        actual = of_kind(loss, eps, 1, "add_or_remove_one")[0]
         with mp.workdps(DIGITS):
             exact = exactly_mixed([Fraction(1)], binomial(1, Fraction(0.999)), 18.0, eps)
-        assert exact <= found < 1e-290
+        assert exact <= actual < 1e-290
 
 
 @exactly

@@ -75,15 +75,15 @@ def exact_delta(epsilon, rate, z, times, people=1):
 @real
 def test_the_main_run_is_close_to_its_exact_curve_and_never_below():
     at = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-    found = jmm.profile(poisson(), epsilons=at)
+    actual = jmm.profile(poisson(), epsilons=at)
     exact = [exact_delta(e, *MAIN) for e in at]
     assert exact[4] == pytest.approx(1e-6, rel=0.01)  # calibrated to that
-    for mine, true in zip(found.deltas[1:], exact, strict=True):
+    for mine, true in zip(actual.deltas[1:], exact, strict=True):
         assert true <= mine <= true * (1.005 if true > 1e-7 else 1.02)
-    assert found.epsilons == (0.0, *at)
-    assert found.delta(1.0) == pytest.approx(jmm.delta(poisson(), 1.0), rel=1e-9)
+    assert actual.epsilons == (0.0, *at)
+    assert actual.delta(1.0) == pytest.approx(jmm.delta(poisson(), 1.0), rel=1e-9)
     # total variation, as the limit of small epsilons
-    assert exact_delta(1e-3, *MAIN) <= found.advantage <= exact_delta(1e-3, *MAIN) + 1e-3
+    assert exact_delta(1e-3, *MAIN) <= actual.advantage <= exact_delta(1e-3, *MAIN) + 1e-3
 
 
 @pytest.mark.parametrize("mu", [1e-4, 0.05, 1.0, 6.0])
@@ -201,8 +201,8 @@ def test_renyi_divergences_of_mixtures_are_their_integrals(rate, z, k, order):
     total = sum(integrate.quad(integrand, *pair, epsabs=0, epsrel=1e-12)[0]
                 for pair in itertools.pairwise(ends))
     cost = Charge(losses=((PrivacyLoss("poisson", z, rate), 7),))
-    found = renyi.divergences(cost, "replace_one", k)[at]
-    assert found == pytest.approx(7 * math.log(total) / (order - 1), rel=1e-6)
+    actual = renyi.divergences(cost, "replace_one", k)[at]
+    assert actual == pytest.approx(7 * math.log(total) / (order - 1), rel=1e-6)
 
 
 def test_concentrated_privacy_comes_with_its_orders():
@@ -229,10 +229,10 @@ def test_concentrated_privacy_comes_with_its_orders():
     repeat(jmm.FixedSize(batch=100), 50, 3.0),
     jmm.Sequence(parts=(poisson(), repeat(jmm.FixedSize(batch=100, replacement=True), 5, 3.0)))])
 def test_what_has_no_exact_pair_has_no_renyi_divergences(made):
-    found = jmm.profile(made, epsilons=(1.0,))
-    assert found.zcdp is found.renyi is None
-    assert found.to_json()["zcdp"] is None
-    assert "Renyi divergences: none" in str(found)
+    actual = jmm.profile(made, epsilons=(1.0,))
+    assert actual.zcdp is actual.renyi is None
+    assert actual.to_json()["zcdp"] is None
+    assert "Renyi divergences: none" in str(actual)
 
 
 # --- k records of a person ---
@@ -245,11 +245,11 @@ def test_a_statement_for_several_records_is_close_to_the_exact_pair_and_not_belo
     rate, z, times, delta = 64 / 16152, 2.0689, 3785, 1e-6
     query = poisson(rate, z, times, 16152).query
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=times)
-    said = jmm.statement(jmm.sgda, hyper, delta=delta, people=people)
-    assert said.people == people
-    assert said.epsilon == jmm.epsilon(jmm.sgda.mechanism(hyper), delta, people=people)
-    assert exact_delta(said.epsilon, rate, z, times, people) <= delta
-    assert exact_delta(0.995 * said.epsilon, rate, z, times, people) > delta
+    stated = jmm.statement(jmm.sgda, hyper, delta=delta, people=people)
+    assert stated.people == people
+    assert stated.epsilon == jmm.epsilon(jmm.sgda.mechanism(hyper), delta, people=people)
+    assert exact_delta(stated.epsilon, rate, z, times, people) <= delta
+    assert exact_delta(0.995 * stated.epsilon, rate, z, times, people) > delta
 
 
 def test_gaussians_are_k_times_as_far_wherever_the_records_are():
@@ -268,15 +268,15 @@ def test_gaussians_are_k_times_as_far_wherever_the_records_are():
 def test_where_records_may_be_apart_the_lemma_on_groups_is_charged(made):
     k, delta = 2, 1e-6
     assert not made.supports_group_privacy()
-    found = curve.dearest(made, delta, "replace_one", k)
-    assert found.lemma
-    e = found.epsilon / k
+    actual = curve.dearest(made, delta, "replace_one", k)
+    assert actual.lemma
+    e = actual.epsilon / k
     assert jmm.delta(made, e) * (1 + math.exp(e)) <= delta * (1 + 1e-3)
-    assert found.epsilon > 2 * jmm.epsilon(made, delta)
-    assert jmm.delta(made, found.epsilon, people=k) <= delta * (1 + 1e-3)
+    assert actual.epsilon > 2 * jmm.epsilon(made, delta)
+    assert jmm.delta(made, actual.epsilon, people=k) <= delta * (1 + 1e-3)
     if isinstance(made, jmm.Parallel):  # a record in each part, both in one part
-        assert found.epsilon >= jmm.epsilon(jmm.Sequence(parts=made.parts), delta)
-        assert found.epsilon >= max(jmm.epsilon(x, delta, people=k) for x in made.parts)
+        assert actual.epsilon >= jmm.epsilon(jmm.Sequence(parts=made.parts), delta)
+        assert actual.epsilon >= max(jmm.epsilon(x, delta, people=k) for x in made.parts)
 
 
 def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
@@ -285,10 +285,10 @@ def test_where_a_proof_covers_them_it_is_charged_and_is_no_dearer():
     for made in (poisson(0.01, 2.0, 50, 5000), jmm.Repeat(times=30, query=alike),
                  jmm.GroupLosses(bound=1.0, sizes=(9, 8), noise_multiplier=30.0, times=20)):
         assert made.supports_group_privacy()
-        found = curve.dearest(made, 1e-6, "replace_one", 3)
+        actual = curve.dearest(made, 1e-6, "replace_one", 3)
         apart = jmm.Parallel(parts=(made, made))
-        assert not found.lemma
-        assert jmm.epsilon(made, 1e-6) < found.epsilon <= jmm.epsilon(apart, 1e-6, people=3)
+        assert not actual.lemma
+        assert jmm.epsilon(made, 1e-6) < actual.epsilon <= jmm.epsilon(apart, 1e-6, people=3)
 
 
 def test_a_new_description_says_nothing_of_several_records_and_gets_the_lemma():

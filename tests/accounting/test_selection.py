@@ -73,8 +73,8 @@ def test_a_uniform_index_is_exact_long_multiplication():
     words = rng.integers(0, 2**32, (8, 50), dtype=np.uint32)
     words[:, 0], words[:, 1] = 0, 2**32 - 1
     for p in (1, 2, 7, 1000, noise.MOST_INDICES):
-        found = np.asarray(_chosen.uniform_index(jnp.asarray(words), p))
-        for column, index in zip(words.T, found, strict=True):
+        actual = np.asarray(_chosen.uniform_index(jnp.asarray(words), p))
+        for column, index in zip(words.T, actual, strict=True):
             u = sum(int(word) << 32 * k for k, word in enumerate(column))
             assert index == u * p >> 256
     with pytest.raises(ValueError, match="at most 65535"):
@@ -189,13 +189,13 @@ def test_no_record_moves_a_score_by_more_than_is_charged(n, z):
 
     for group, (low, high) in itertools.product((0, 1), ((0.0, BOUND), (-1e30, 1e30),
                                                          (0.3, np.nan), (0.1, 0.7))):
-        found = []
+        actual = []
         for x in (low, high):
             other = each.copy()
             other[group, 0] = x
-            found.append(scores(other))
-        if max(map(np.max, found)) < 2**30:  # where nothing is cut
-            moved = np.diff(found[0]) - np.diff(found[1])
+            actual.append(scores(other))
+        if max(map(np.max, actual)) < 2**30:  # where nothing is cut
+            moved = np.diff(actual[0]) - np.diff(actual[1])
             assert abs(int(moved[0])) <= most * sizes[0] / sizes[group] + 1
 
 
@@ -380,10 +380,10 @@ def test_charges_add_up_with_gaussians_and_with_the_other_noise():
     assert max(alone, jmm.epsilon(index, 1e-6)) < both < alone + jmm.epsilon(index, 5e-7)
     # Gaussian losses are one more Gaussian: mu^2 adds up
     mu = math.sqrt(40 * (2 / 60) ** 2 + 40 / 40**2)
-    whole = jmm.epsilon(jmm.Sequence(parts=(gradients, values)), 1e-6)
+    full = jmm.epsilon(jmm.Sequence(parts=(gradients, values)), 1e-6)
     exact = jmm.epsilon(jmm.mechanism.TreeSums(clip=1.0, leaves=1, noise_multiplier=2 / mu), 1e-6)
-    assert whole == pytest.approx(exact, rel=5e-3)
-    assert whole > exact * (1 - 1e-3)
+    assert full == pytest.approx(exact, rel=5e-3)
+    assert full > exact * (1 - 1e-3)
 
 
 def test_several_records_move_a_score_as_far_as_one_with_less_noise():
@@ -423,8 +423,8 @@ def test_calibration_chooses_the_noise_and_keeps_what_is_given():
     few, many = (GroupLosses(bound=1.0, sizes=(10**5,), times=times) for times in (1, 50))
     assert jmm.accounting.calibrate_noise(few, 1.0, 1e-6).noise == "laplace"
     assert jmm.accounting.calibrate_noise(many, 1.0, 1e-6).noise == "gaussian"
-    told = dataclasses.replace(many, noise="laplace")
-    assert jmm.accounting.calibrate_noise(told, 1.0, 1e-6).noise == "laplace"
+    stated = dataclasses.replace(many, noise="laplace")
+    assert jmm.accounting.calibrate_noise(stated, 1.0, 1e-6).noise == "laplace"
     given = dataclasses.replace(many, noise_multiplier=3.0)
     assert jmm.accounting.calibrate_noise(given, 1.0, 1e-6).noise is None  # as it was: Laplace
     hyper = jmm.group_sgd.Hyper(query=jmm.GroupGradients(clip=1.0, sizes=(10**5,)),
@@ -485,11 +485,11 @@ def test_an_attack_on_the_door_sees_halved_noise_and_nothing_else(bug, seen, mon
             key, (below / bug).astype(jnp.int32)))
     sizes, n, z = (4, 40), 20_000, 1.0
     jax.clear_caches()
-    found = []
+    actual = []
     for record in (0.0, BOUND):
         data = rows((0.9 * BOUND, 0.5 * BOUND), sizes).at[0, 0].set(record)
-        found.append(opened(selection(z, sizes=sizes), data, n, seed=len(found)))
-    signal = index_signal(*found, selection(z, sizes=sizes))
+        actual.append(opened(selection(z, sizes=sizes), data, n, seed=len(actual)))
+    signal = index_signal(*actual, selection(z, sizes=sizes))
     jax.clear_caches()
     assert signal.violated == seen
     assert signal.attained == pytest.approx(1.0 / (bug or 1.0), rel=0.2)
@@ -513,7 +513,7 @@ def test_the_filter_charges_the_largest_divergence_of_the_family_at_its_order(t,
             low, high = (one, high) if log_mean(one) < log_mean(two) else (low, two)
         exact = log_mean(low)
     for times, people in ((1, 1), (50, 1), (50, 4)):
-        found, failure = renyi.of_losses(
+        actual, failure = renyi.of_losses(
             PrivacyLoss("selection", people / t), times, order, "replace_one", people=people)
         assert failure == 0
-        assert times * exact <= found <= times * exact * (1 + 1e-6) + 1e-12
+        assert times * exact <= actual <= times * exact * (1 + 1e-6) + 1e-12

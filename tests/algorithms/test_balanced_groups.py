@@ -74,8 +74,8 @@ def test_without_noise_it_is_the_weighted_sum_of_clipped_gradients(v, padding):
     x = np.asarray(records())
     expected = sum(a / n * sum(map(clipped, own[:n]))
                    for a, n, own in zip(v, SIZES, x, strict=True))
-    found = opened(records(padding), v, z=0.0)[0]
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    actual = opened(records(padding), v, z=0.0)[0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def apart(v, key_of=_opened):
@@ -187,10 +187,10 @@ def test_it_is_shut_when_spent_and_for_what_it_does_not_answer():
 def test_it_is_charged_as_a_sum_over_all_records():
     z, times = 40.0, 30
     made = described(z, times=times)
-    whole = Repeat(query=Query(clip=Saddle(CLIP, None), noise_multiplier=Saddle(z, None),
-                               population=sum(SIZES)), times=times)
-    assert jmm.epsilon(made, 1e-6) == jmm.epsilon(whole, 1e-6)
-    assert jmm.epsilon(made, 1e-6, 7) == jmm.epsilon(whole, 1e-6, 7)
+    full = Repeat(query=Query(clip=Saddle(CLIP, None), noise_multiplier=Saddle(z, None),
+                              population=sum(SIZES)), times=times)
+    assert jmm.epsilon(made, 1e-6) == jmm.epsilon(full, 1e-6)
+    assert jmm.epsilon(made, 1e-6, 7) == jmm.epsilon(full, 1e-6, 7)
     with pytest.raises(ValueError, match="replace_one"):
         jmm.epsilon(made, 1e-6, neighbours="add_or_remove_one")
     with pytest.raises(ValueError, match=r"sampling must be Full\(\)"):
@@ -286,7 +286,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         jmm.fit(key, start, data, made, balanced_groups, LINEAR, callback=stop, **how)
     again = jmm.fit(key, start, data, made, balanced_groups, LINEAR, **how)
-    whole, _ = jmm.run(key, start, data, made, balanced_groups, LINEAR)
-    np.testing.assert_array_equal(again.state.average.w, whole.average.w)
+    full, _ = jmm.run(key, start, data, made, balanced_groups, LINEAR)
+    np.testing.assert_array_equal(again.state.average.w, full.average.w)
     assert (again.state.rounds, again.state.spent) == (10, 17)
     assert again.statement.spent == again.statement.allowed == 17

@@ -101,10 +101,10 @@ def gaps(algorithm, rounds, step, average=True):
 def test_without_noise_the_gap_falls_at_the_proven_rate():
     """D^2 / (step T), with D^2 / 2 = 4 the squared distance of the farthest points of W."""
     step = 1 / (math.sqrt(3) * 1.0)
-    found = np.array([gaps(extragradient, t, step) for t in (10, 1000)])
+    actual = np.array([gaps(extragradient, t, step) for t in (10, 1000)])
     rounds = np.array([10, 1000])
-    assert np.all(found <= 8 / (step * rounds))
-    assert found[-1] < 2e-3
+    assert np.all(actual <= 8 / (step * rounds))
+    assert actual[-1] < 2e-3
 
 
 @pytest.mark.slow

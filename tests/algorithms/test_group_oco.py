@@ -58,10 +58,10 @@ def test_the_noise_of_prefix_sums_is_that_of_a_binary_tree(sums):
     """Variances and correlations: a node redrawn, or used for another one too, changes them."""
     m = incidence(9)
     expected = (2.0 * 1.5) ** 2 * m @ m.T
-    found = np.cov(sums.T)
+    actual = np.cov(sums.T)
     error = 5 * np.sqrt((expected**2 + np.outer(np.diag(expected), np.diag(expected))) / 3000)
-    assert np.all(abs(found - expected) < error)
-    assert np.all(np.diag(abs(found / 4 - expected) > error))  # half the noise would be seen
+    assert np.all(abs(actual - expected) < error)
+    assert np.all(np.diag(abs(actual / 4 - expected) > error))  # half the noise would be seen
 
 
 def test_wrong_trees_would_be_told_from_it():
@@ -177,10 +177,10 @@ def test_the_average_regret_on_lines_is_within_its_bound_and_grows_with_the_nois
         played = jnp.concatenate([start.w[None], path[:-1]])
         return jnp.mean(jnp.sum(played * x, 1)) + jnp.linalg.norm(jnp.mean(jnp.asarray(x), 0))
 
-    found = np.asarray(jax.jit(lambda k: jax.lax.map(regret, k))(
+    actual = np.asarray(jax.jit(lambda k: jax.lax.map(regret, k))(
         jax.random.split(jax.random.key(2), 200)))
     bound = ftrl.regret_bound(query, dim=dim, diameter=2.0)
-    assert 0.1 * bound < found.mean() < bound
+    assert 0.1 * bound < actual.mean() < bound
     quiet = dataclasses.replace(query, noise_multiplier=0.0)
     assert ftrl.regret_bound(quiet, dim=dim, diameter=2.0) == pytest.approx(2 / math.sqrt(leaves))
     with pytest.raises(ValueError, match="step must lie in"):
@@ -343,13 +343,13 @@ def test_the_weights_find_the_group_that_matters_and_the_excess_its_bound():
         there = jnp.sum((w[None] - jnp.asarray(means)) ** 2, 1) / 2 + jnp.asarray(widths) ** 2 / 2
         return jnp.max(there) - risk, state.average.v[1]
 
-    found, weight = jax.jit(lambda k: jax.lax.map(excess, k))(
+    actual, weight = jax.jit(lambda k: jax.lax.map(excess, k))(
         jax.random.split(jax.random.key(3), 4))
     u = group_oco.offset(losses)
     bound = (ftrl.regret_bound(tree, dim=dim, diameter=2.0)
              + 3 * u * math.sqrt(2 * math.log(2) / rounds) + 2.0 / rounds)
     start = 0.75**2 / 2 + 0.273 / 2 - risk
-    assert float(jnp.mean(found)) < min(bound, 0.4 * start)
+    assert float(jnp.mean(actual)) < min(bound, 0.4 * start)
     assert float(jnp.mean(weight)) > 0.6
     assert np.linalg.norm(best - [0.223, 0.0]) < 1e-3
 
@@ -372,10 +372,10 @@ def noisy_losses(z, factor=1.0, keys=20_000):
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_a_loss_has_the_noise_that_is_charged(factor):
     """And half of it would be seen."""
-    _, found = noisy_losses(0.8, factor)
-    spread = np.mean(abs(found - 2.5)) / (3.0 * 0.8)
+    _, actual = noisy_losses(0.8, factor)
+    spread = np.mean(abs(actual - 2.5)) / (3.0 * 0.8)
     assert (abs(spread - 1) < 0.05) == (factor == 1.0)
-    assert abs(np.median(found) - 2.5) < 0.15
+    assert abs(np.median(actual) - 2.5) < 0.15
 
 
 @pytest.mark.slow
@@ -409,8 +409,8 @@ def test_rounds_share_no_noise_of_losses_or_gradients():
     assert np.all(losses.std(0) > 0)
     # the first, second and fourth sum are nodes of their own
     noise = np.concatenate([losses, np.asarray(total)[:, [0, 1, 3]]], 1)
-    found = np.corrcoef(noise.T)[np.triu_indices(noise.shape[1], 1)]
-    assert np.all(abs(found) < 4.5 / math.sqrt(keys))
+    actual = np.corrcoef(noise.T)[np.triu_indices(noise.shape[1], 1)]
+    assert np.all(abs(actual) < 4.5 / math.sqrt(keys))
 
 
 @pytest.mark.slow

@@ -58,8 +58,8 @@ def points(sizes=SIZES, dim=2, seed=0):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     z = rng.normal(size=(len(labels), dim)) / 2 + rng.normal(size=(len(sizes), dim))[labels]
     z *= 0.9 / np.linalg.norm(z, axis=1).max()
-    data, found = problems.by_group(z, labels)
-    assert found == sizes
+    data, actual = problems.by_group(z, labels)
+    assert actual == sizes
     return jnp.asarray(data)
 
 
@@ -217,17 +217,17 @@ def test_the_smallest_group_decides_what_fixed_samples_cost(replacement):
 
 def test_a_run_that_stops_has_spent_its_rounds_of_both():
     hyper = hyper_of(group_sgd, z=(400.0, 20.0), rounds=50)
-    whole = group_sgd.mechanism(hyper)
+    full = group_sgd.mechanism(hyper)
 
     def rounds(k):
         return jmm.epsilon(group_sgd.mechanism(dataclasses.replace(hyper, iterations=k)), 1e-6)
 
     for spent, done in ((2, 1), (3, 2), (20, 10), (21, 11), (100, 50), (150, 50)):
-        assert jmm.epsilon(whole, 1e-6, spent) == rounds(done)
-    assert jmm.epsilon(whole, 1e-6, 0) == 0.0
+        assert jmm.epsilon(full, 1e-6, spent) == rounds(done)
+    assert jmm.epsilon(full, 1e-6, 0) == 0.0
     # one after the other, as many releases would be gradients alone, and none of the dearer losses
-    apart = Sequence(parts=whole.parts)
-    assert jmm.epsilon(apart, 1e-6, 50) == jmm.epsilon(whole.parts[0], 1e-6) < rounds(25) / 2
+    apart = Sequence(parts=full.parts)
+    assert jmm.epsilon(apart, 1e-6, 50) == jmm.epsilon(full.parts[0], 1e-6) < rounds(25) / 2
 
 
 @pytest.mark.parametrize(("share", "full", "laplace"), [
@@ -285,17 +285,17 @@ def test_rounds_are_calibrated_together(algorithm):
 @pytest.mark.slow
 def test_the_statement_says_what_is_released_of_which_groups():
     made = jmm.calibrate(group_sgd, uncalibrated(group_sgd, sampling=Poisson(rate=0.5)), 1.0, 1e-6)
-    said = jmm.statement(group_sgd, made, delta=1e-6)
-    assert said.epsilon == pytest.approx(1.0, rel=1e-3)
-    text = str(said)
+    stated = jmm.statement(group_sgd, made, delta=1e-6)
+    assert stated.epsilon == pytest.approx(1.0, rel=1e-3)
+    text = str(stated)
     for part in ("3 groups of 4 to 9 records", "charged as if always the same one",
                  "Poisson samples of it at rate 0.5", "mean losses in [0, 2]",
                  "Each record's loss is clipped", "Each record's operator is clipped",
                  "Which group a record is in"):
         assert text.count(part) >= 1, part
-    assert said.noise_multiplier == ({"": made.query.noise_multiplier},
-                                     {made.losses.unit: made.losses.noise_multiplier})
-    assert said.clip[0] == {"": 2.0}
+    assert stated.noise_multiplier == ({"": made.query.noise_multiplier},
+                                       {made.losses.unit: made.losses.noise_multiplier})
+    assert stated.clip[0] == {"": 2.0}
     assert "Only" not in text
     index = jmm.statement(active_groups, hyper_of(active_groups, z=(9.0, 9.0)), delta=1e-6)
     assert "index of the largest" in str(index)
@@ -376,19 +376,19 @@ def excess(algorithm, n, runs, rounds=None):
 @pytest.mark.slow
 def test_the_excess_risk_of_weighted_groups_falls_like_one_over_n():
     ns = (125, 400)
-    found = [excess(group_sgd, n, 16) for n in ns]
-    values = [x[0] for x in found]
+    actual = [excess(group_sgd, n, 16) for n in ns]
+    values = [x[0] for x in actual]
     slope = np.log(values[1] / values[0]) / np.log(ns[1] / ns[0])
-    error = np.hypot(*(x[3] / x[0] for x in found)) / np.log(ns[1] / ns[0])
+    error = np.hypot(*(x[3] / x[0] for x in actual)) / np.log(ns[1] / ns[0])
     assert error < 0.15
     assert -1.3 - 2 * error < slope < -1 + 2 * error  # -1 in theory, a little steeper at small n
     assert values[1] < 0.045
-    hyper, n = found[1][2], ns[1]
+    hyper, n = actual[1][2], ns[1]
     bound = (2 * np.sqrt((4 + 10 * (2 * hyper.query.noise_multiplier / n) ** 2)
                          / hyper.iterations) + 2 * np.log(5) / (hyper.iterations *
                                                                 hyper.weight_step) + 2 / n)
     assert values[1] < bound
-    np.testing.assert_allclose(np.mean(found[1][1].v, 0), 0.2, atol=0.03)  # by symmetry
+    np.testing.assert_allclose(np.mean(actual[1][1].v, 0), 0.2, atol=0.03)  # by symmetry
 
 
 @pytest.mark.slow
@@ -443,8 +443,8 @@ def test_absolute_losses_end_at_the_optimum_of_a_linear_programme():
     hyper = hyper_of(group_sgd, sizes=(n,) * p, rounds=8000, clip=1.0, bound=1 + d**0.5)
     hyper = group_sgd.scheduled(hyper, dim=d, diameter=problem.diameter)
     state, _ = RUN(jax.random.key(0), start(d), data, hyper, group_sgd, problem)
-    found = metrics.worst_group_risk(problem, state.average.w, data, (n,) * p)
-    assert best.fun - 1e-9 <= found <= best.fun + 0.02
+    actual = metrics.worst_group_risk(problem, state.average.w, data, (n,) * p)
+    assert best.fun - 1e-9 <= actual <= best.fun + 0.02
 
 
 # --- what the accountant remembers, and what a stopped run has spent ---
@@ -474,6 +474,6 @@ def test_parts_in_turn_with_unequal_counts_are_charged_in_full_once_all_is_spent
 
 
 def test_indices_without_noise_have_no_guarantee_and_say_so():
-    said = jmm.statement(active_groups, hyper_of(active_groups), delta=1e-6)
-    assert str(said).startswith("NO privacy guarantee")
-    assert "NonPrivate" in said.to_json()["event"]
+    stated = jmm.statement(active_groups, hyper_of(active_groups), delta=1e-6)
+    assert str(stated).startswith("NO privacy guarantee")
+    assert "NonPrivate" in stated.to_json()["event"]

@@ -88,8 +88,8 @@ def test_a_round_is_one_release_charged_as_one_of_sgda():
 def test_its_charge_is_that_of_sgda_to_the_last_digit():
     for sampling in (jmm.Full(), jmm.Poisson(rate=0.1)):
         made = dataclasses.replace(query(4.0), sampling=sampling)
-        found = {jmm.epsilon(x.mechanism(x.example(made, 50)), 1e-6) for x in (optimistic, sgda)}
-        assert len(found) == 1
+        actual = {jmm.epsilon(x.mechanism(x.example(made, 50)), 1e-6) for x in (optimistic, sgda)}
+        assert len(actual) == 1
 
 
 @pytest.mark.slow
@@ -178,8 +178,8 @@ def test_the_guarantee_holds_for_runs_from_the_plan():
         game.copied(made.hyper.query), exact=False))
     runs = jax.jit(jax.vmap(lambda key: game.gap(jmm.run(
         key, game.start, game.data, hyper, optimistic, game.problem)[0].average)))
-    found = np.asarray(runs(jax.random.split(KEY, 64)))
-    assert found.mean() + 3 * found.std() / 8 < made.guarantee
+    actual = np.asarray(runs(jax.random.split(KEY, 64)))
+    assert actual.mean() + 3 * actual.std() / 8 < made.guarantee
     assert made.guarantee < float(game.gap(game.start))
 
 

@@ -107,11 +107,11 @@ def test_every_phase_of_the_reference_run_is_certified_again_from_its_records():
 
         reg_w = query.reg_w * 2**t
         value = groups.objective(risks, centre, reg_w=reg_w, reg_lam=query.reg_lam)
-        found = groups.certify(jax.grad(value), BALL.project, jnp.asarray(point),
-                               smooth=mechanism.solutions.solution_smooth(query, reg_w),
-                               modulus=reg_w)
+        actual = groups.certify(jax.grad(value), BALL.project, jnp.asarray(point),
+                                smooth=mechanism.solutions.solution_smooth(query, reg_w),
+                                modulus=reg_w)
         wanted = query.slack * mechanism.solutions.exact_sensitivity(query, reg_w)
-        away = float(found.distance + jnp.linalg.norm(found.point - point))
+        away = float(actual.distance + jnp.linalg.norm(actual.point - point))
         assert away <= 2 * wanted
         centre = jnp.asarray(point)
 

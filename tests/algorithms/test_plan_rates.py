@@ -135,8 +135,8 @@ def gap(planned, n, epsilon):
         return job.gap(state.average)
 
     keys = jax.random.split(jax.random.key(n), RUNS)
-    found = np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(keys))
-    return float(found.mean()), float(job.gap(job.start))
+    actual = np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(keys))
+    return float(actual.mean()), float(job.gap(job.start))
 
 
 @pytest.mark.nightly

@@ -201,11 +201,11 @@ def test_a_poisson_sample_is_only_as_strongly_monotone_as_the_public_terms():
                     - moved(q, other, problem, start, s, diameter=40.0))[0] for s in range(8))
     assert apart <= limit(q)
     assert apart > limit(dataclasses.replace(q, modulus=1.0))  # what every record's would promise
-    whole = "Every record's operator, with the public terms, is"
-    for chosen, said in ((sampling, "The public terms alone are 1-strongly monotone"),
-                         (FixedSize(batch=4), whole)):
+    full = "Every record's operator, with the public terms, is"
+    for chosen, stated in ((sampling, "The public terms alone are 1-strongly monotone"),
+                           (FixedSize(batch=4), full)):
         hyper = hyper_of(query(chosen, n, modulus=1.0, noise_multiplier=9.0))
-        assert any(said in x for x in jmm.statement(proximal, hyper, delta=1e-5).assumed)
+        assert any(stated in x for x in jmm.statement(proximal, hyper, delta=1e-5).assumed)
 
 
 @pytest.mark.slow
@@ -521,11 +521,11 @@ def test_removing_a_record_is_covered_for_poisson_and_refused_for_subsets():
 
 
 def test_the_statement_names_what_the_noise_rests_on():
-    for assumes, said, clipped in (("monotone", "is monotone on the feasible set", False),
-                                   ("lipschitz", "with the public terms, is 1-Lipschitz", True)):
+    for assumes, stated, clipped in (("monotone", "is monotone on the feasible set", False),
+                                     ("lipschitz", "with the public terms, is 1-Lipschitz", True)):
         hyper = hyper_of(query(assumes=assumes, noise_multiplier=9.0), 4)
         made = jmm.statement(proximal, hyper, delta=1e-5)
-        assert any(said in x for x in made.assumed)
+        assert any(stated in x for x in made.assumed)
         assert any("is clipped" in x for x in made.enforced) == clipped
         assert any("certificate" in x for x in made.enforced)
         assert made.effective_noise_multiplier == (9.0,)

@@ -164,9 +164,9 @@ def test_one_round_is_charged_and_the_allowed_releases_are_those_of_all_rounds(a
         jmm.epsilon(made, 1e-6, neighbours="add_or_remove_one")
     with pytest.raises(ValueError, match=r"use plan\("):
         jmm.accounting.calibrate_iterations(algorithm, hyper, 1.0, 1e-6)
-    said = str(jmm.statement(algorithm, hyper, delta=1e-6))
-    assert "A record's row does not depend on what any record contains" in said
-    assert "on each of 3 disjoint parts of the data" in said
+    stated = str(jmm.statement(algorithm, hyper, delta=1e-6))
+    assert "A record's row does not depend on what any record contains" in stated
+    assert "on each of 3 disjoint parts of the data" in stated
     state, _ = RUN(jax.random.key(0), ZERO, DATA, hyper, algorithm, GAME)
     late = step(jax.random.key(0), state, DATA, hyper, algorithm, GAME)
     assert np.all(np.isnan(late.z.w))
@@ -352,10 +352,10 @@ def test_the_near_linear_solver_runs_where_64_bit_types_are_off():
 
 def test_a_resumed_run_with_a_solver_is_known_again_in_another_process():
     hyper = dataclasses.replace(SMOOTH, query=query(solver=solvers.near_linear))
-    told = long_runs._promise(
+    stated = long_runs._promise(
         jax.random.key(0), recursive.mechanism(hyper), hyper, recursive)
-    assert "solver=near_linear," in told["mechanism"]
-    assert " at 0x" not in str(told)
+    assert "solver=near_linear," in stated["mechanism"]
+    assert " at 0x" not in str(stated)
 
 
 # --- noisy descent-ascent ---

@@ -55,9 +55,9 @@ def options(name):
 @every_algorithm
 def test_the_command_line_charges_it_as_it_describes_itself(name, capsys):
     assert main(["epsilon", name, *NOISE, *options(name), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["algorithm"] == name
-    assert 0 < said["epsilon"] < 2
+    stated = json.loads(capsys.readouterr().out)
+    assert stated["algorithm"] == name
+    assert 0 < stated["epsilon"] < 2
 
 
 @every_algorithm

@@ -73,8 +73,8 @@ def test_it_is_the_sum_of_clipped_differences_over_one_sample(sampling):
             x = tuple(a[i] for a in ROWS)
             move = flat(BENT(AHEAD, x)) - flat(BENT(START, x))
             total += move * min(1.0, length / np.linalg.norm(move))
-        found = flat(released(described))
-        np.testing.assert_allclose(found, total / jmm.mechanism.batch_size(described.quotient),
+        actual = flat(released(described))
+        np.testing.assert_allclose(actual, total / jmm.mechanism.batch_size(described.quotient),
                                    rtol=1e-9)
 
 
@@ -130,8 +130,8 @@ def test_points_that_are_equal_close_or_not_finite(dtype):
     for step in (tiny / 8, tiny, 1e-30, 1e-3):
         near = Saddle(zero.w, np.full(D, step, dtype))
         for data in (rows, wild):
-            found = flat(released(difference(0.0), data, near, zero, problem))
-            assert np.linalg.norm(found / step) <= 2.0 * math.sqrt(D) * (1 + 1e-5)
+            actual = flat(released(difference(0.0), data, near, zero, problem))
+            assert np.linalg.norm(actual / step) <= 2.0 * math.sqrt(D) * (1 + 1e-5)
     for far in (np.inf, -np.inf, np.nan):
         away = zero._replace(w=np.array([0, far, 1], dtype))
         for data in (rows, wild):
@@ -257,17 +257,17 @@ def test_other_descriptions_and_points_are_refused():
 @pytest.mark.slow
 def test_it_goes_through_every_driver():
     made = hyper(6, z=(1.0, 2.0))
-    whole = jmm.run(KEY, START, ROWS, made, spider, PROBLEM)[0]
+    full = jmm.run(KEY, START, ROWS, made, spider, PROBLEM)[0]
     keys = jax.random.split(KEY, (2, 1)).at[0, 0].set(KEY)
     states = jmm.sweep(keys, START, ROWS, jmm.stack([made, hyper(6, z=(2.0, 2.0))]), spider,
                        PROBLEM, progress=False)[0]
-    chex.assert_trees_all_close(jax.tree.map(lambda x: x[0, 0], states), whole, rtol=1e-12)
+    chex.assert_trees_all_close(jax.tree.map(lambda x: x[0, 0], states), full, rtol=1e-12)
     how = dict(delta=1e-6, progress=False, every=2)
     done = jmm.fit(KEY, START, ROWS, made, spider, PROBLEM, **how)
-    chex.assert_trees_all_close(done.state, whole, rtol=1e-12)
+    chex.assert_trees_all_close(done.state, full, rtol=1e-12)
     meshed = jmm.fit(KEY, START, ROWS, made, spider, PROBLEM, **how,
                      mesh=jax.make_mesh((1,), ("data",)))
-    chex.assert_trees_all_close(meshed.state, whole, rtol=1e-10)
+    chex.assert_trees_all_close(meshed.state, full, rtol=1e-10)
     with pytest.raises(ValueError, match=r"HostData|host"):
         jmm.fit(KEY, START, jmm.placement.HostData(ROWS), made, spider, PROBLEM, **how)
 

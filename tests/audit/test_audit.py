@@ -160,8 +160,8 @@ def test_pairs_differ_in_one_record_that_is_read(sampling, pair):
 @pytest.mark.slow
 def test_a_player_without_a_clip_norm_takes_no_part():
     hyper = hyper_of(gda, Full(), 2, 4.0, clip=Saddle(None, 2.0))
-    found = audit.audit(jax.random.key(1), gda, hyper, DELTA, runs=20_000)
-    assert 0.5 * found.epsilon_claimed < found.epsilon_lower <= found.epsilon_claimed
+    actual = audit.audit(jax.random.key(1), gda, hyper, DELTA, runs=20_000)
+    assert 0.5 * actual.epsilon_claimed < actual.epsilon_lower <= actual.epsilon_claimed
 
 
 # --- whole audits ---
@@ -173,12 +173,12 @@ def test_a_player_without_a_clip_norm_takes_no_part():
 ], ids=lambda x: getattr(x, "__name__", str(x)))
 def test_most_of_the_claim_is_attained_and_no_more(algorithm, sampling, rounds, epsilon):
     hyper = hyper_of(algorithm, sampling, rounds, epsilon)
-    found = audit.audit(jax.random.key(20240), algorithm, hyper, DELTA, runs=60_000)
-    assert 0.99 * epsilon < found.epsilon_claimed <= epsilon
-    assert not found.violated
-    assert (found.runs, found.trials) == (60_000, 30_000)
-    assert found.signal.attained > 0.95 * found.signal.charged
-    assert found.epsilon_lower >= 0.6 * found.epsilon_claimed
+    actual = audit.audit(jax.random.key(20240), algorithm, hyper, DELTA, runs=60_000)
+    assert 0.99 * epsilon < actual.epsilon_claimed <= epsilon
+    assert not actual.violated
+    assert (actual.runs, actual.trials) == (60_000, 30_000)
+    assert actual.signal.attained > 0.95 * actual.signal.charged
+    assert actual.epsilon_lower >= 0.6 * actual.epsilon_claimed
 
 
 @pytest.mark.slow
@@ -189,8 +189,8 @@ def test_a_round_of_two_releases_that_is_charged_as_one_is_refuted(monkeypatch):
     z = jax.tree.map(lambda x: 2**-0.5 * x, hyper.query.noise_multiplier)
     hyper = dataclasses.replace(hyper, query=dataclasses.replace(hyper.query, noise_multiplier=z))
     monkeypatch.setattr(audit, "epsilon", lambda *_, **__: 4.0)
-    found = audit.audit(jax.random.key(7), module, hyper, DELTA, runs=60_000)
-    assert found.epsilon_lower > 4.0
+    actual = audit.audit(jax.random.key(7), module, hyper, DELTA, runs=60_000)
+    assert actual.epsilon_lower > 4.0
 
 
 @pytest.mark.slow
@@ -200,13 +200,13 @@ def test_a_round_of_two_releases_that_is_charged_as_one_is_refuted(monkeypatch):
     (Poisson(rate=0.25), 3, RO, "random", 0.1),
 ], ids=str)
 def test_what_composes_stays_below_its_claim(sampling, rounds, neighbours, pair, share):
-    found = audit.audit(jax.random.key(5), sgda, noisy(sampling, rounds), DELTA, runs=20_000,
-                        neighbours=neighbours, pair=pair)
-    assert share * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed
-    assert math.isfinite(found.epsilon_claimed)
-    assert not found.signal.violated
+    actual = audit.audit(jax.random.key(5), sgda, noisy(sampling, rounds), DELTA, runs=20_000,
+                         neighbours=neighbours, pair=pair)
+    assert share * actual.epsilon_claimed <= actual.epsilon_lower <= actual.epsilon_claimed
+    assert math.isfinite(actual.epsilon_claimed)
+    assert not actual.signal.violated
     if pair == "worst":
-        assert found.signal.attained > 0.95 * found.signal.charged
+        assert actual.signal.attained > 0.95 * actual.signal.charged
 
 
 @pytest.mark.slow
@@ -225,9 +225,9 @@ def test_the_distance_of_gaussians_is_in_its_bounds_as_often_as_stated():
     rng = np.random.default_rng(5)
     mix, move = rng.normal(size=(4, 4)), rng.normal(size=4)
     true = math.sqrt(move @ np.linalg.solve(mix @ mix.T, move))
-    found = np.array([audit.bounds.gaussian_signal(rng.normal(size=(300, 4)) @ mix.T, move, 0.9)
-                      for _ in range(1000)])
-    middle, low, high = found.T
+    actual = np.array([audit.bounds.gaussian_signal(rng.normal(size=(300, 4)) @ mix.T, move, 0.9)
+                       for _ in range(1000)])
+    middle, low, high = actual.T
     for wrong in (low > true, high < true):
         assert abs(wrong.mean() - 0.1) < 4.5 * math.sqrt(0.09 / 1000)
     assert abs(np.median(middle) / true - 1) < 0.01
@@ -235,9 +235,9 @@ def test_the_distance_of_gaussians_is_in_its_bounds_as_often_as_stated():
 
 def test_the_distance_over_a_laplace_scale_is_in_its_bounds():
     rng = np.random.default_rng(6)
-    found = np.array([audit.bounds.laplace_signal(rng.laplace(scale=2.0, size=(400, 1)),
-                                                   np.array([3.0]), 0.9) for _ in range(1000)])
-    middle, low, high = found.T
+    actual = np.array([audit.bounds.laplace_signal(rng.laplace(scale=2.0, size=(400, 1)),
+                                                    np.array([3.0]), 0.9) for _ in range(1000)])
+    middle, low, high = actual.T
     assert np.mean(low > 1.5) < 0.1 + 0.05  # the median is estimated too
     assert np.mean(high < 1.5) < 0.1 + 0.05
     assert abs(np.median(middle) / 1.5 - 1) < 0.02
@@ -248,8 +248,8 @@ def test_a_number_without_noise_is_an_infinite_signal_and_one_that_tells_nothing
     silent = noise * [1.0, 0.0]
     assert audit.bounds.gaussian_signal(silent, np.array([1.0, 1.0]), 0.99)[1] == math.inf
     plain = audit.bounds.gaussian_signal(noise[:, :1], np.array([1.0]), 0.99)
-    found = audit.bounds.gaussian_signal(silent, np.array([1.0, 0.0]), 0.99)
-    np.testing.assert_allclose(found, plain, rtol=1e-9)
+    actual = audit.bounds.gaussian_signal(silent, np.array([1.0, 0.0]), 0.99)
+    np.testing.assert_allclose(actual, plain, rtol=1e-9)
     with pytest.raises(ValueError, match="runs must be at least"):
         audit.bounds.gaussian_signal(noise[:15], np.array([1.0, 1.0]), 0.99)
 
@@ -288,17 +288,17 @@ def test_a_fifth_less_than_a_record_costs_is_seen(name, sampling, rounds):
     module = benchmark.modules()[name]
     hyper = benchmark.hyper_of(module, benchmark.Case(sampling, rounds))
     hyper = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5))
-    found = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)), audit.PLAIN,
-                         observe=audit.all_releases)
-    assert not found.violated
-    assert found.low <= found.attained <= found.high
-    assert found.attained > 0.95 * found.charged
+    actual = audit.signal(KEY, module, hyper, *reversed(benchmark.at(module, hyper)), audit.PLAIN,
+                          observe=audit.all_releases)
+    assert not actual.violated
+    assert actual.low <= actual.attained <= actual.high
+    assert actual.attained > 0.95 * actual.charged
     quieter = dataclasses.replace(hyper, query=with_noise(hyper.query, 1.5 / 0.8))
     less = audit.charged_signal(module.mechanism(quieter))
-    assert less == pytest.approx(0.8 * found.charged, rel=1e-3)
-    assert dataclasses.replace(found, charged=less).violated
-    assert dataclasses.replace(found, read=1.1 * found.read_charged).violated
-    assert dataclasses.replace(found, shared=0.01).violated
+    assert less == pytest.approx(0.8 * actual.charged, rel=1e-3)
+    assert dataclasses.replace(actual, charged=less).violated
+    assert dataclasses.replace(actual, read=1.1 * actual.read_charged).violated
+    assert dataclasses.replace(actual, shared=0.01).violated
 
 
 @pytest.mark.slow
@@ -368,9 +368,9 @@ def test_data_that_reach_a_state_without_a_release_are_seen_by_the_bound():
 
     hyper, mine = own(z=8.0)
     leaky = types.SimpleNamespace(init=sgda.init, mechanism=sgda.mechanism, update=update)
-    found = audit.audit(KEY, leaky, hyper, DELTA, runs=2000, **mine)
-    assert not found.signal.violated  # what was released is as described
-    assert found.epsilon_lower > found.epsilon_claimed
+    actual = audit.audit(KEY, leaky, hyper, DELTA, runs=2000, **mine)
+    assert not actual.signal.violated  # what was released is as described
+    assert actual.epsilon_lower > actual.epsilon_claimed
 
 
 def test_an_update_without_a_release_has_no_noise_to_look_at():
@@ -410,11 +410,11 @@ OWN = jmm.Problem(jmm.saddle_operator(logistic),
 @pytest.mark.parametrize("sampling", [Full(), Poisson(rate=0.5)], ids=str)
 def test_a_problem_and_a_pair_of_ones_own_are_attacked(sampling):
     hyper, mine = own(sampling=sampling)
-    found = audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine)
-    assert found.pair == "own"
-    assert not found.violated
-    assert found.epsilon_lower > 0.2 * found.epsilon_claimed
-    assert found.signal.attained > 0.6 * found.signal.charged
+    actual = audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine)
+    assert actual.pair == "own"
+    assert not actual.violated
+    assert actual.epsilon_lower > 0.2 * actual.epsilon_claimed
+    assert actual.signal.attained > 0.6 * actual.signal.charged
     if sampling == Full():
         with mutant_plants.replace("integer noise", mutant_plants.quieter(0.5))():
             assert audit.audit(KEY, sgda, hyper, DELTA, runs=6000, **mine).violated
@@ -424,25 +424,25 @@ def test_a_problem_and_a_pair_of_ones_own_are_attacked(sampling):
 def test_extragradient_trees_and_groups_are_attacked_with_ones_own_pair_too():
     hyper, mine = own()
     more = jmm.extragradient.Hyper(query=hyper.query, iterations=2, step=hyper.step)
-    found = audit.audit(KEY, jmm.extragradient, more, DELTA, runs=2000, **mine)
-    assert not found.violated
-    assert found.signal.charged == pytest.approx(2 * math.sqrt(2) * math.hypot(1, 1), rel=2e-3)
+    actual = audit.audit(KEY, jmm.extragradient, more, DELTA, runs=2000, **mine)
+    assert not actual.violated
+    assert actual.signal.charged == pytest.approx(2 * math.sqrt(2) * math.hypot(1, 1), rel=2e-3)
     attack = stream_attack.tree(3)
     pair = tuple(np.asarray(attack.data[i]) for i in range(2))
     start = Saddle(jnp.zeros(1, jnp.float32), ())
     hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 1.0))
-    found = audit.audit(KEY, jmm.ftrl, hyper, DELTA, runs=2000, problem=stream_attack.GRADIENTS,
-                        z=start, pair=pair)
-    assert not found.violated
-    assert found.signal.attained > 0.9 * found.signal.charged
+    actual = audit.audit(KEY, jmm.ftrl, hyper, DELTA, runs=2000, problem=stream_attack.GRADIENTS,
+                         z=start, pair=pair)
+    assert not actual.violated
+    assert actual.signal.attained > 0.9 * actual.signal.charged
     attack = stream_attack.one_pass("gradient", 2)
     pair = tuple(jax.tree.map(lambda x, i=i: np.asarray(x[i]), attack.data) for i in range(2))
     hyper = dataclasses.replace(attack.hyper, query=with_noise(attack.hyper.query, 1.0))
-    found = audit.audit(KEY, jmm.group_oco, hyper, DELTA, runs=2000,
-                        problem=stream_attack.READ_ONCE, z=start, pair=pair)
-    assert not found.violated
-    assert found.signal is None
-    assert found.epsilon_lower > 0
+    actual = audit.audit(KEY, jmm.group_oco, hyper, DELTA, runs=2000,
+                         problem=stream_attack.READ_ONCE, z=start, pair=pair)
+    assert not actual.violated
+    assert actual.signal is None
+    assert actual.epsilon_lower > 0
 
 
 def test_pairs_that_make_no_sense_are_refused():
@@ -496,9 +496,9 @@ def test_one_noise_for_all_losses_of_a_stream_is_refuted():
     attack = stream_attack.one_pass("loss")
     hyper = jmm.calibrate(attack.algorithm, attack.hyper, 4.0, DELTA)
     with mutant_plants.replace("single loss", mutant_plants.loss_of_round_0)():
-        found = stream_attack.audit(KEY, attack, hyper, DELTA, runs=5000)
-    assert found.epsilon_lower > 4.0
-    assert found.signal.shared > 0.5
+        actual = stream_attack.audit(KEY, attack, hyper, DELTA, runs=5000)
+    assert actual.epsilon_lower > 4.0
+    assert actual.signal.shared > 0.5
 
 
 # --- many numbers, many records ---
@@ -516,10 +516,10 @@ def test_a_grid_of_small_radii_is_seen_by_whoever_knows_the_sum():
     fine = rng.uniform(size=(100, 20_000))
     rough = noise(np.clip(np.round(fine * 2**24), 1, 2**24 - 1) / 2**24)
     for shown, grid in ((rough, True), (rough + 0.001, False), (noise(fine), False)):
-        found = audit.coarse(shown, 24)
-        assert (found["radii on 2^-24"].mean() > 0.8) == grid
-        assert (found["all radii on 2^-24"].mean() > 0.8) == grid
-        assert found["multiples of 2^-8"].mean() < 0.01
+        actual = audit.coarse(shown, 24)
+        assert (actual["radii on 2^-24"].mean() > 0.8) == grid
+        assert (actual["all radii on 2^-24"].mean() > 0.8) == grid
+        assert actual["multiples of 2^-8"].mean() < 0.01
     assert audit.coarse(np.round(rough * 256) / 256, 24)["multiples of 2^-8"].min() == 1
     half = rough.astype(np.float16).astype(float)
     assert audit.coarse(half, 24)["11 digits"].min() > 0.9
@@ -548,17 +548,17 @@ def test_grids_are_looked_for_in_units_of_the_noise_as_it_is():
 @pytest.mark.parametrize(("dim", "dtype"), [(1, jnp.float32), (5000, jnp.float32),
                                             (500, jnp.float64)], ids=str)
 def test_no_grid_in_the_noise_tells_neighbours_apart(dim, dtype):
-    found = wide_attack.grids(KEY, dim, dtype)
-    assert found.epsilon_lower <= found.epsilon_claimed
-    assert not found.signal.violated
-    assert found.signal.high > 0.85 * found.signal.charged  # records of length 0.9, few runs
+    actual = wide_attack.grids(KEY, dim, dtype)
+    assert actual.epsilon_lower <= actual.epsilon_claimed
+    assert not actual.signal.violated
+    assert actual.signal.high > 0.85 * actual.signal.charged  # records of length 0.9, few runs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [10, 18])
 def test_one_record_of_many_moves_the_sum_by_no_more_than_is_charged(power):
-    found = wide_attack.moved(2**power, 1.1)
-    assert 1.999 < found.value <= found.limit < 2.02
+    actual = wide_attack.moved(2**power, 1.1)
+    assert 1.999 < actual.value <= actual.limit < 2.02
 
 
 @pytest.mark.parametrize(("values", "message"), [
@@ -599,9 +599,9 @@ def test_what_repeats_no_query_is_attacked_and_half_the_noise_is_caught(number):
 
     def attained(factor):
         run = dataclasses.replace(hyper, query=hyper.query.with_noise(factor))
-        found = stream_attack.audit(jax.random.key(7), attack, run, DELTA, runs=5000)
-        assert not found.violated  # what is claimed of less noise is more
-        return found.epsilon_lower
+        actual = stream_attack.audit(jax.random.key(7), attack, run, DELTA, runs=5000)
+        assert not actual.violated  # what is claimed of less noise is more
+        return actual.epsilon_lower
 
     assert 0.45 * 4.0 <= attained(1.0) <= 4.0 < attained(0.5)
 
@@ -638,12 +638,12 @@ def test_an_algorithm_that_no_attack_knows_is_named(monkeypatch):
 @pytest.mark.parametrize("name", ["sgda", "recursive_sgda"])
 def test_the_quick_benchmark_passes_on_sound_code(name, monkeypatch, capsys):
     """Two algorithms of `--quick --only claims`; every night runs all of them."""
-    found = {name: benchmark.modules()[name]}
-    monkeypatch.setattr(benchmark, "modules", lambda: found)
+    actual = {name: benchmark.modules()[name]}
+    monkeypatch.setattr(benchmark, "modules", lambda: actual)
     monkeypatch.setattr(benchmark, "STREAMS", lambda: [])
     assert benchmark.main(["--quick", "--only", "claims"]) == 0
     cases = [case for case in benchmark.CASES
-             if case.quick and benchmark.hyper_of(found[name], case) is not None]
+             if case.quick and benchmark.hyper_of(actual[name], case) is not None]
     assert capsys.readouterr().out.count("replace_one") == len(cases)
 
 

@@ -373,12 +373,12 @@ def test_a_command_killed_anywhere_ends_with_the_same_numbers(tmp_path, monkeypa
 
     def copy():
         with monkeypatch.context() as still:
-            for name, sound in whole.items():
+            for name, sound in full.items():
                 still.setattr(os, name, sound)
             if folder.exists():
                 shutil.copytree(folder, tmp_path / f"killed {next(copies)}")
 
-    whole = {name: getattr(os, name) for name in OPERATIONS}
+    full = {name: getattr(os, name) for name in OPERATIONS}
     with monkeypatch.context() as patched:
         watch(patched, folder, copy)
         assert main.main(command(folder)) == 0
@@ -508,10 +508,10 @@ def test_two_processes_that_begin_together_make_one_key_and_one_release(tmp_path
             for one, gap in zip(here, (0.0, 0.3 * k / (PAIRS - 1)), strict=True):
                 one.stdin.write(json.dumps([str(folder), begin + gap]) + "\n")
                 one.stdin.flush()
-            found = [json.loads(one.stdout.readline()) for one in here]
-            (refused,) = [x for x in found if isinstance(x, str)]
-            ((key, made),) = [x for x in found if not isinstance(x, str)]
-            holder = here[found.index([key, made])].pid
+            actual = [json.loads(one.stdout.readline()) for one in here]
+            (refused,) = [x for x in actual if isinstance(x, str)]
+            ((key, made),) = [x for x in actual if not isinstance(x, str)]
+            holder = here[actual.index([key, made])].pid
             assert f"locked by another process, number {holder}" in refused
             assert json.loads((folder / "key").read_text())[1:] == key
             assert json.loads((folder / "moments").read_text()) == made

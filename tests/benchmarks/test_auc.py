@@ -256,11 +256,11 @@ def test_settings_cover_every_data_set():
     for name in (*auc.data.NAMES, "csv"):
         for scorer in ("linear", "mlp"):
             for epsilon in (1e-3, 1.0, 1e5, math.inf):
-                found = settings.choose(name, scorer, epsilon)
-                assert found.iterations >= 1
-                assert found.step > 0
-                assert 0 <= found.skip < 1
-                assert 0 <= found.momentum < 1
+                actual = settings.choose(name, scorer, epsilon)
+                assert actual.iterations >= 1
+                assert actual.step > 0
+                assert 0 <= actual.skip < 1
+                assert 0 <= actual.momentum < 1
             assert settings.choose(name, scorer, 1.0).clip < math.inf
 
 

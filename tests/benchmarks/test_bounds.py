@@ -33,20 +33,20 @@ def descent(data, rounds, coupling, offset, noise):
 def test_coupled_runs_of_descent_ascent_keep_both_bounds(coupling):
     """G = ((3 + 2 c)^2 + (3 + 2 c)^2)^(1/2) on balls of radius 2, records of norm 1 at most."""
     n, rounds, size = 20, 60, math.hypot(3 + 2 * coupling, 3 + 2 * coupling)
-    smooth, found = math.hypot(1.0, coupling), []
+    smooth, actual = math.hypot(1.0, coupling), []
     offset = max(0.0, (smooth**2 / 2) - 1)
     for _ in range(20):
         data = np.array([[in_ball(x) for x in row] for row in RNG.normal(size=(n, 2, 3))])
         other = data.copy()
         other[0] = -data[0]
         noise = 0.3 * RNG.normal(size=(rounds, 2, 3))
-        found.append(np.linalg.norm(descent(data, rounds, coupling, offset, noise)
-                                    - descent(other, rounds, coupling, offset, noise)))
+        actual.append(np.linalg.norm(descent(data, rounds, coupling, offset, noise)
+                                     - descent(other, rounds, coupling, offset, noise)))
     known = dict(population=n, modulus=1.0, bound=size, rounds=rounds, offset=offset)
     tight, loose = bounds.gda_stability(smooth=smooth, **known), bounds.gda_stability(**known)
-    assert 0 < max(found) <= tight <= loose
+    assert 0 < max(actual) <= tight <= loose
     if coupling == 0:
-        assert max(found) > 0.1 * tight
+        assert max(actual) > 0.1 * tight
     more = bounds.gda_stability(smooth=smooth, **known | {"population": 10 * n})
     assert more == pytest.approx(tight / 10)
 
@@ -110,8 +110,8 @@ def test_proximal_points_of_linear_operators_attain_their_bound(modulus):
 @pytest.mark.parametrize("modulus", [1e-18, 1e-14, 1e-10, 1e-6])
 def test_a_hardly_strong_operator_is_as_stable_as_a_monotone_one(modulus):
     known = dict(population=10, bound=1.0, prox=1.0, rounds=20, batch=10)
-    whole = bounds.proximal_stability(**known)
-    assert bounds.proximal_stability(**known, modulus=modulus) == pytest.approx(whole, rel=1e-4)
+    full = bounds.proximal_stability(**known)
+    assert bounds.proximal_stability(**known, modulus=modulus) == pytest.approx(full, rel=1e-4)
 
 
 def test_steps_that_a_bound_is_not_for_are_refused():

@@ -99,12 +99,12 @@ def test_noise_has_a_row_for_each_epsilon_and_kind(monkeypatch):
 
 def test_the_noise_that_is_better_depends_on_epsilon():
     rows = json.loads(RESULT.read_text(encoding="utf-8"))["rows"]
-    found = {(r["target_epsilon"], r["algorithm"].split(", ", 2)[2]): r for r in rows
-             if r["algorithm"].endswith("oracle")}
-    assert len(found) == 6
+    actual = {(r["target_epsilon"], r["algorithm"].split(", ", 2)[2]): r for r in rows
+              if r["algorithm"].endswith("oracle")}
+    assert len(actual) == 6
 
     def ahead(epsilon, kind, other):  # by two standard errors
-        a, b = (found[epsilon, f"{k}, oracle"] for k in (kind, other))
+        a, b = (actual[epsilon, f"{k}, oracle"] for k in (kind, other))
         return a["value"] - b["value"] > 2 * np.hypot(a["error"], b["error"])
 
     assert ahead(1.0, "Poisson", "disjoint, 32 bands")

@@ -188,11 +188,11 @@ def test_features_of_a_record_do_not_depend_on_other_records(name):
     transform, make = TRANSFORMS[name]
     table = make()
     take = table.iloc.__getitem__ if isinstance(table, pd.DataFrame) else table.__getitem__
-    whole = transform(table)
-    assert whole.dtype == np.float32
+    full = transform(table)
+    assert full.dtype == np.float32
     subset = np.random.default_rng(0).permutation(300)[:40]
-    np.testing.assert_array_equal(transform(take(subset)), whole[subset])
-    np.testing.assert_array_equal(transform(take([17])), whole[[17]])
+    np.testing.assert_array_equal(transform(take(subset)), full[subset])
+    np.testing.assert_array_equal(transform(take([17])), full[[17]])
 
 
 @pytest.mark.parametrize("name", ["ijcnn1", "adult", "mnist"])
@@ -274,9 +274,9 @@ def test_features_that_read_other_rows_say_so(folder):
 
 def test_validation_rows_come_from_the_training_file(folder, monkeypatch):
     monkeypatch.setattr(set_images, "_HELD_OUT", 10)
-    whole = data.load("mnist", data_dir=folder)
+    full = data.load("mnist", data_dir=folder)
     held = data.load("mnist", data_dir=folder, split="validation")
-    assert all_rows(held) == rows_of(whole.x_train, whole.y_train)
+    assert all_rows(held) == rows_of(full.x_train, full.y_train)
     assert held.x_test.shape == (10, 196)
 
 
@@ -329,8 +329,8 @@ def test_load_from_a_folder(folder, name, split, n_train, n_test, d, prior):
 def test_ijcnn1_splits(folder):
     held_out, file = (data.load("ijcnn1", data_dir=folder, split=s) for s in ("random", "file"))
     x, y = ijcnn1_rows(100)
-    whole = rows_of(features.weighted(x.astype(np.float32)), y > 0)
-    assert all_rows(held_out) == whole
+    full = rows_of(features.weighted(x.astype(np.float32)), y > 0)
+    assert all_rows(held_out) == full
     np.testing.assert_array_equal(held_out.x_train, file.x_train)
     x, y = ijcnn1_rows(50, seed=1)
     np.testing.assert_allclose(file.x_test, features.weighted(x), atol=1e-6)
@@ -379,10 +379,10 @@ def test_wrong_checksum_is_refused(folder):
     path = folder / "mnist" / "train-images-idx3-ubyte.gz"
     expected = FILES["mnist"].checksums["train-images-idx3"]
     path.write_bytes(path.read_bytes() + b"x")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    actual = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match="wrong SHA-256") as error:
         data.load("mnist", data_dir=folder)
-    for part in (str(path), expected, found):
+    for part in (str(path), expected, actual):
         assert part in str(error.value)
 
 

@@ -16,12 +16,12 @@ from jaxminimax.mechanism.repeat import OneRelease
 def test_random_and_hostile_cases_are_answered_soundly_or_refused(tmp_path, capsys):
     path = tmp_path / "fuzz.json"
     assert fuzz.main(["--cases", "40", "--seed", "11", "--json", str(path)]) == 0
-    found = json.loads(path.read_text())
-    assert found["findings"] == []
-    assert sum(found["outcomes"].values()) == found["cases"] == 40
-    assert set(found["outcomes"]) <= {"answered", "refused", "nothing", "infinite"}
-    assert found["outcomes"]["answered"] > 5
-    assert found["outcomes"]["refused"] > 5
+    actual = json.loads(path.read_text())
+    assert actual["findings"] == []
+    assert sum(actual["outcomes"].values()) == actual["cases"] == 40
+    assert set(actual["outcomes"]) <= {"answered", "refused", "nothing", "infinite"}
+    assert actual["outcomes"]["answered"] > 5
+    assert actual["outcomes"]["refused"] > 5
     assert "refused" in capsys.readouterr().out
 
 

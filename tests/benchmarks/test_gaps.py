@@ -158,6 +158,6 @@ def test_a_crossing_is_where_the_last_loss_ends():
     ours = rows("recursive", {1: 5.0, 2: 3.0, 4: 1.0, 8: 0.5})
     for other, expected in (({1: 4.0, 2: 4.0, 4: 0.9, 8: 0.6}, 8), ({1: 6, 2: 6, 4: 6, 8: 6}, 1),
                             ({1: 0.1, 2: 0.1, 4: 0.1, 8: 0.1}, None)):
-        found = {r["algorithm"]: r["recursive_wins_from"] for r in gaps.crossings(
+        actual = {r["algorithm"]: r["recursive_wins_from"] for r in gaps.crossings(
             ours + rows("sgda, one pass", other))}
-        assert found["sgda, one pass"] == expected
+        assert actual["sgda, one pass"] == expected

@@ -75,10 +75,10 @@ def test_the_command_names_what_it_lacks(monkeypatch, capsys):
         raise ImportError(name=name)
 
     monkeypatch.setattr(notebooks.importlib, "import_module", absent)
-    for given, said in ((["09"], "the notebooks are 01_first"), ([], "pip install 'jaxminimax[")):
+    for given, stated in ((["09"], "the notebooks are 01_first"), ([], "pip install 'jaxminimax[")):
         with pytest.raises(SystemExit):
             notebooks.main(given)
-        assert said in capsys.readouterr().err
+        assert stated in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda p: p.stem)

@@ -55,11 +55,11 @@ def test_the_moments_have_the_noise_that_is_charged():
     moments, _ = published_auc.plan(published_auc.Whitened(clip=1.0, step=0.1, iterations=3), n, 2,
                                     0.1, 1.0, 1e-3)
     keys = jax.random.split(jax.random.key(0), 600)
-    found = jax.jit(jax.vmap(
+    actual = jax.jit(jax.vmap(
         lambda k: jmm.release(k, moments, jnp.int32(0), problem, zero, x).w))(keys)
     true, std = problem.operator(None, x[0]).w, moments.query.noise_multiplier.w / n
-    assert np.asarray(found).std(0) == pytest.approx(np.full(6, std), rel=0.15)
-    assert np.asarray(found).mean(0) == pytest.approx(np.asarray(true), abs=5 * std / 600**0.5)
+    assert np.asarray(actual).std(0) == pytest.approx(np.full(6, std), rel=0.15)
+    assert np.asarray(actual).mean(0) == pytest.approx(np.asarray(true), abs=5 * std / 600**0.5)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 10.0])
@@ -115,8 +115,8 @@ def test_norms_of_records_are_those_of_their_gradients():
         g = jax.grad(published_truth._loss)(w, alpha, row[None], label[None], 0.1)
         return jnp.sqrt(sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(g)))
 
-    found = published_truth.record_norms(w, alpha, x, y, 0.1)
-    assert np.asarray(found) == pytest.approx(np.asarray(jax.vmap(norm)(x, y)), rel=1e-4)
+    actual = published_truth.record_norms(w, alpha, x, y, 0.1)
+    assert np.asarray(actual) == pytest.approx(np.asarray(jax.vmap(norm)(x, y)), rel=1e-4)
 
 
 def test_rows_have_the_fields_in_order_and_bounds_in_order():
@@ -143,12 +143,12 @@ def test_rows_of_the_fair_benchmark_are_read(tmp_path):
     free, out_of_reach = {**row, "epsilon": None}, {**row, "ours": None}
     file.write_text(json.dumps({"rows": [], "published": [
         row, free, out_of_reach, {**row, "published": None}]}))
-    found = published_report.of_fermi(file)
-    assert [published_report.verdict(r) for r in found] == ["level", "level", "behind"]
-    assert found[0]["true_epsilon_low"] > 0.5
-    assert found[1]["true_epsilon_low"] is None
-    assert found[1]["epsilon"] == 0.5
-    assert "not reached" in published_report.tables(found)
+    actual = published_report.of_fermi(file)
+    assert [published_report.verdict(r) for r in actual] == ["level", "level", "behind"]
+    assert actual[0]["true_epsilon_low"] > 0.5
+    assert actual[1]["true_epsilon_low"] is None
+    assert actual[1]["epsilon"] == 0.5
+    assert "not reached" in published_report.tables(actual)
 
 
 @pytest.mark.parametrize(("given", "told"), [
@@ -199,8 +199,8 @@ def test_the_table_is_made_kept_and_gone_on_with(folder, tmp_path, monkeypatch, 
     assert row["true_epsilon_low"] <= row["true_epsilon_high"]
     assert row["seeds"] == 1
     assert out["reruns"][0]["gradient"] > 0
-    (said,) = out["statements"]
-    assert round(said["epsilon"], 6) <= 1.0
+    (stated,) = out["statements"]
+    assert round(stated["epsilon"], 6) <= 1.0
     assert "Re-runs" in text.read_text()
     assert picture.read_bytes()[:4] == b"\x89PNG"
 

@@ -130,12 +130,12 @@ def test_the_slope_of_a_power_law_is_its_exponent_and_the_interval_covers():
     ns, inside = [100, 200, 400, 800], 0
     for _ in range(60):
         gaps = [n**-0.5 * rng.gamma(4.0, 0.25, size=48) for n in ns]
-        found, low, high = rates.slope(ns, gaps)
-        assert low < found < high
+        actual, low, high = rates.slope(ns, gaps)
+        assert low < actual < high
         inside += low <= -0.5 <= high
     assert inside >= 50
-    found, low, high = rates.slope(ns, [np.full(5, 3.0 / n) for n in ns])
-    assert (found, low, high) == pytest.approx((-1.0, -1.0, -1.0))
+    actual, low, high = rates.slope(ns, [np.full(5, 3.0 / n) for n in ns])
+    assert (actual, low, high) == pytest.approx((-1.0, -1.0, -1.0))
 
 
 @pytest.mark.nightly

@@ -49,7 +49,7 @@ def one_player(z, n, batch_times):
 def test_what_the_pair_attains_is_its_divergence_and_below_the_bound():
     z, n, delta = 0.9, 500, 1e-4
     mechanism = one_player(z, n, 1)
-    found = papers_protocol.attained(mechanism, delta)
+    actual = papers_protocol.attained(mechanism, delta)
     x = np.linspace(-8, 25, 400_001) * z
     weight = stats.binom.pmf(np.arange(10), 64, 1 / n)
     far = sum(w * stats.norm.pdf(x, 2 * j, z) for j, w in enumerate(weight))
@@ -59,7 +59,7 @@ def test_what_the_pair_attains_is_its_divergence_and_below_the_bound():
         return max(np.sum(np.maximum(a - math.exp(epsilon) * b, 0))
                    for a, b in ((far, near), (near, far))) * (x[1] - x[0])
 
-    assert divergence(found) == pytest.approx(delta, rel=0.02)
+    assert divergence(actual) == pytest.approx(delta, rel=0.02)
     for times in (1, 200):
         mechanism = one_player(4.0, 5_000, times)
         low, high = papers_protocol.attained(mechanism, delta), jmm.epsilon(mechanism, delta)
@@ -146,8 +146,8 @@ def test_claims_of_the_figures_are_decided_by_standard_errors(difference, seeds,
                     auc_mean=auc, auc_std=0.4, seeds=seeds)
 
     rows = [point(64, 96.0), point(256, 96.0 + difference), point(1024, 99.0)]
-    (found,) = table2_verdicts.claims(rows)
-    assert table2_verdicts.verdict(found) == said
+    (actual,) = table2_verdicts.claims(rows)
+    assert table2_verdicts.verdict(actual) == said
 
 
 def test_both_splits_of_the_noise_spend_the_same_budget():
@@ -263,12 +263,12 @@ def test_the_figures_are_made_kept_and_gone_on_with(folder, tmp_path, monkeypatc
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 def test_candidates_of_a_search_gather_equal_noise(epsilon):
     n, delta = 40_000, 1e-6
-    found = table2_tuned.candidates(n, 0.1, epsilon, delta)
+    actual = table2_tuned.candidates(n, 0.1, epsilon, delta)
     once = Repeat(query=Query(clip=Saddle(1.0, None), population=n), times=1)
     z = jmm.accounting.calibrate_noise(once, epsilon, delta).query.noise_multiplier.w
-    gathered = [s.iterations * s.step * s.clip * z / n for s in found]
+    gathered = [s.iterations * s.step * s.clip * z / n for s in actual]
     assert gathered == pytest.approx([gathered[0]] * 3)
-    time = found[1].iterations * found[1].step
-    assert found[1].clip == 20.0
+    time = actual[1].iterations * actual[1].step
+    assert actual[1].clip == 20.0
     assert max(gathered[1] / 0.05, time / 25.0) == pytest.approx(1.0, rel=1e-3)
     assert min(gathered[1] / 0.05, time / 25.0) <= 1.001

@@ -8,10 +8,10 @@ from benchmarks.privacy.attacks import table as table_attack
 
 @pytest.mark.slow
 def test_no_release_moves_further_than_is_charged_for(tmp_path):
-    found = table_attack.worst(200, tmp_path)
-    assert len(found) == 5, found
-    assert max(found.values()) <= 1 + 1e-6, found
-    assert min(found.values()) > 0.5, found  # or the search would have found nothing
+    actual = table_attack.worst(200, tmp_path)
+    assert len(actual) == 5, actual
+    assert max(actual.values()) <= 1 + 1e-6, actual
+    assert min(actual.values()) > 0.5, actual  # or the search would have found nothing
 
 
 @pytest.mark.parametrize("names", table_attack.NAMES)

@@ -150,10 +150,10 @@ def test_a_run_writes_rows_and_says_who_is_missing(tmp_path, monkeypatch, capsys
         assert (r["rounds"], r["workload"], r["batch"]) == (2, "linear 22", 8)
         assert min(r["steps_per_second"], r["ratio"], r["fraction_of_limit"]) > 0
     assert record["rows"][0]["ratio"] == 1
-    said = capsys.readouterr().out
+    stated = capsys.readouterr().out
     for line in ("torch: skipped: JAXMINIMAX_PEER_TORCH is not set",
                  "privacy: skipped: JAXMINIMAX_PEER_JAX_PRIVACY="):
-        assert line in said
+        assert line in stated
         assert any(s.startswith(line) for s in record["skipped"])
     for name in ("made.png", "made_ratios.png", "made_growth.png"):
         assert (tmp_path / name).stat().st_size > 1000
@@ -220,10 +220,10 @@ def test_targets_are_read_off_the_rows():
         return {"workload": "mlp", "batch": batch, "peer": peer, "ratio": ratio,
                 "peak_bytes": peak}
 
-    found = throughput_report.targets([
+    actual = throughput_report.targets([
         row("ours", 1.0), row("Opacus ghost", 2.5), row("Opacus ghost", 4.0, 256),
         row("ours", 1.0, 4096, 14), row("not private, scan", 0.5, 4096, 10)])
-    by = {t["target"]: t["reached"] for t in found}
+    by = {t["target"]: t["reached"] for t in actual}
     assert by == {"mlp, batch 64, 256: at least 1 x Opacus ghost": True,
                   "mlp, batch 64, 256: at least 3 x Opacus ghost": False,
                   "mlp, batch 4096: peak memory below 1.5 x the step without privacy": True}
@@ -255,9 +255,9 @@ def test_only_what_the_file_lacks_is_measured():
         (Case("rnn", 64), ["ours", *left])]
     record = {"rows": rows, "not_run": [{**rows[0], "peer": p} for p in left]}
     assert list(throughput_saved.cells(args, record, {})) == []
-    said = throughput_saved.unmeasured({"rows": rows, "not_run": []}, (64, 256))
-    assert f"rnn, batch 64: not measured yet: {'; '.join(left)}" in said
-    assert "rnn, batch 256: not measured yet: all peers" in said
+    stated = throughput_saved.unmeasured({"rows": rows, "not_run": []}, (64, 256))
+    assert f"rnn, batch 64: not measured yet: {'; '.join(left)}" in stated
+    assert "rnn, batch 256: not measured yet: all peers" in stated
     args.again = True
     [(_, names)] = throughput_saved.cells(args, record, {"torch": "", "privacy": ""})
     assert names == [p for p in ("ours", *left) if throughput_report.PEERS[p] == "here"]
@@ -276,8 +276,8 @@ def test_an_unrolled_model_is_the_same_one(model):
     (0.5, 0.5, 0.5), (0.0, 0.01, 1.0, 0.99), (0.3, 0.1, 0.2), tuple(np.zeros(40)), (-1.0, 2.0)])
 def test_labels_keep_their_order_and_their_distance(wanted):
     gap = 0.1
-    found = throughput_plot.spread(wanted, gap)
+    actual = throughput_plot.spread(wanted, gap)
     order = np.argsort(wanted, kind="stable")
-    apart = np.diff(np.asarray(found)[order])
+    apart = np.diff(np.asarray(actual)[order])
     assert np.all(apart > min(gap, 1 / (len(wanted) - 1)) - 1e-9)
-    assert -1e-9 <= min(found) <= max(found) <= 1 + 1e-9
+    assert -1e-9 <= min(actual) <= max(actual) <= 1 + 1e-9

@@ -31,11 +31,11 @@ def test_equal_means_are_level_as_often_as_is_said(seeds):
 
 def test_the_narrowest_published_cell_is_level():
     stored = json.loads((published_report.RESULTS / "published.json").read_text(encoding="utf-8"))
-    found = {(row["data"], row["epsilon"]): row for row in stored["rows"]
-             if row["paper"].startswith("PrivateDiff")}
+    actual = {(row["data"], row["epsilon"]): row for row in stored["rows"]
+              if row["paper"].startswith("PrivateDiff")}
     cell = published_claims.CELLS[0]
-    assert published_report.verdict(found.pop((cell.title, cell.epsilon))) == "level"
-    assert {published_report.verdict(row) for row in found.values()} == {"ahead"}
+    assert published_report.verdict(actual.pop((cell.title, cell.epsilon))) == "level"
+    assert {published_report.verdict(row) for row in actual.values()} == {"ahead"}
     first = {"ours": 0.94562, "ours_se": 0.00105, "seeds": 5, "published": 0.9442, "metric": "AUC"}
     assert published_report.verdict(first) == "level"
     line = result_tables.counts(stored).splitlines()[2]
@@ -78,10 +78,10 @@ def test_seeds_are_added_to_a_cell(monkeypatch):
     cell = published_claims.CELLS[0]
     args = published.parser().parse_args(["--first-seed", "3", "--seeds", "4"])
     old = {"seeds": [0, 1, 4], "auc": [0.0, 0.001, 0.004], "seconds": 2.0}
-    found = published.run(args, cell, old)
+    actual = published.run(args, cell, old)
     assert asked == [[3, 5, 6]]
-    assert found["seeds"] == [0, 1, 4, 3, 5, 6]
-    assert found["auc"] == [seed / 1000 for seed in found["seeds"]]
-    assert found["seconds"] == 3.0
+    assert actual["seeds"] == [0, 1, 4, 3, 5, 6]
+    assert actual["auc"] == [seed / 1000 for seed in actual["seeds"]]
+    assert actual["seconds"] == 3.0
     args = published.parser().parse_args(["--cell", "imbalanced Fashion-MNIST 0.5"])
     assert published.cells(args) == [cell]

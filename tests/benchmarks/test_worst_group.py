@@ -25,17 +25,17 @@ def test_groups_are_read_off_columns_and_labels():
 
 def test_small_groups_are_merged_or_dropped_and_named():
     number, names = np.repeat(np.arange(4), [9, 2, 30, 4]), tuple("abcd")
-    new, kept, said = group_tables.large_enough(number, names, 6, "merge")
+    new, kept, stated = group_tables.large_enough(number, names, 6, "merge")
     assert kept == ("a", "c", "others")
     np.testing.assert_array_equal(new, [0, 2, 1, 2])
-    assert said == "Below 6 records, merged: b (2), d (4)."
-    new, kept, said = group_tables.large_enough(number, names, 6, "drop")
+    assert stated == "Below 6 records, merged: b (2), d (4)."
+    new, kept, stated = group_tables.large_enough(number, names, 6, "drop")
     assert kept == ("a", "c")
     np.testing.assert_array_equal(new, [0, -1, 1, -1])
-    assert "dropped: b (2), d (4)" in said
-    new, kept, said = group_tables.large_enough(number, names, 8, "merge")  # too few together
+    assert "dropped: b (2), d (4)" in stated
+    new, kept, stated = group_tables.large_enough(number, names, 8, "merge")  # too few together
     assert kept == ("a", "c")
-    assert "dropped" in said
+    assert "dropped" in stated
     assert group_tables.large_enough(number, names, 1, "merge")[2] == ""
     with pytest.raises(ValueError, match="ask for fewer"):
         group_tables.large_enough(number, names, 100, "drop")
@@ -47,11 +47,11 @@ def randhie():
 
 
 def test_every_split_holds_out_a_fifth_of_every_group(randhie):
-    whole = np.bincount(randhie.rows.group)
+    full = np.bincount(randhie.rows.group)
     for seed in range(2):
         train, held = randhie.split(seed)
         np.testing.assert_array_equal(np.bincount(train.group), randhie.sizes)
-        np.testing.assert_array_equal(np.bincount(held.group), whole // 5)
+        np.testing.assert_array_equal(np.bincount(held.group), full // 5)
         assert len(train.y) + len(held.y) == len(randhie.rows.y)
     first, second = (randhie.split(seed)[1].x for seed in (0, 1))
     assert not np.array_equal(first, second)
@@ -108,9 +108,9 @@ def test_rows_have_every_group_of_every_method_and_the_references(results):
         assert r["worst_group_accuracy"] <= min(g["accuracy"] for g in r["groups"].values()) + 1e-9
         assert r["worst_group_accuracy"] < r["average_accuracy"]
     for r in rows[2:]:
-        said = r["statement"]
-        assert 0.999 * r["epsilon"] <= said["epsilon"] <= r["epsilon"]
-        assert "public" in " ".join(said["assumed"])
+        stated = r["statement"]
+        assert 0.999 * r["epsilon"] <= stated["epsilon"] <= r["epsilon"]
+        assert "public" in " ".join(stated["assumed"])
     table = group_figures.markdown(rows)
     smallest = min(g["n"] for g in rows[0]["groups"].values())
     assert f"cattaneo, race and label (4; {smallest})" in table

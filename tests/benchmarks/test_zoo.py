@@ -102,12 +102,12 @@ def test_runs_agree_with_simulations_made_elsewhere(method):
     game = zoo_games.bilinear()
     chosen = zoo.lanes(game, epsilons=(1.0,), releases=(30, 100), averages=("uniform",),
                        multiples=(1.0,))
-    found = zoo.gaps(game, method, chosen, 48, exact=True)
-    error = math.sqrt(2 / 48) * found.std(1, ddof=1)
+    actual = zoo.gaps(game, method, chosen, 48, exact=True)
+    error = math.sqrt(2 / 48) * actual.std(1, ddof=1)
     other = np.array(zoo_games.ELSEWHERE[game.name, 1.0, method][:2])
-    assert np.all(abs(found.mean(1) - other) < 3 * error + 0.0005)  # they are printed to .001
+    assert np.all(abs(actual.mean(1) - other) < 3 * error + 0.0005)  # they are printed to .001
     if method == "optimistic":
-        assert np.all(found.mean(1) < 0.09)
+        assert np.all(actual.mean(1) < 0.09)
 
 
 def measured():

@@ -117,8 +117,8 @@ def test_runs_of_different_lengths_are_each_their_own(uneven, at_once):
                 jax.tree.map(lambda x, k=length: x[k:], here[1]),
                 jax.tree.map(lambda x, k=length: jnp.repeat(x[k - 1:k], 10 - k, axis=0), here[1]))
             assert int(here[0].spent) == length
-            told = jmm.statement(jmm.sgda, hypers[i], here[0], delta=1e-5)
-            assert (told.spent, told.allowed) == (length, length)
+            stated = jmm.statement(jmm.sgda, hypers[i], here[0], delta=1e-5)
+            assert (stated.spent, stated.allowed) == (length, length)
 
 
 @pytest.mark.slow
@@ -216,16 +216,16 @@ def test_a_run_that_stops_is_gone_on_with_bit_for_bit(tmp_path):
         if state.spent == 24:
             raise KeyboardInterrupt
 
-    whole = go(tmp_path / "whole")
+    full = go(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path / "broken", crash)
     seen = []
     resumed = go(tmp_path / "broken", lambda s: seen.append(int(s.spent)))
     assert seen == [32, 40]  # it went on, and did not start over
-    chex.assert_trees_all_equal(resumed.state, whole.state)
+    chex.assert_trees_all_equal(resumed.state, full.state)
     again = go(tmp_path / "broken")  # nothing is left to do, and nothing is spent twice
-    chex.assert_trees_all_equal(again.state, whole.state)
-    assert again.statement == whole.statement
+    chex.assert_trees_all_equal(again.state, full.state)
+    assert again.statement == full.statement
 
 
 SCRIPT = textwrap.dedent("""

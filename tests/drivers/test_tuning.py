@@ -70,11 +70,11 @@ def test_an_upper_end_keeps_the_mean_and_costs_more(most):
 @pytest.mark.parametrize("runs", [RUNS(expected=4.0, eta=0.5, most=12), RUNS(expected=3.0)])
 def test_numbers_of_runs_are_drawn_from_the_law(runs, key):
     draw = jax.jit(jax.vmap(tuning.number_of_runs, (0, None)))
-    found = np.asarray(draw(jax.random.split(key, 20_000), tuning.cumulative(runs)))
-    assert found.min() == 1
-    assert found.max() <= len(runs.weights)
+    actual = np.asarray(draw(jax.random.split(key, 20_000), tuning.cumulative(runs)))
+    assert actual.min() == 1
+    assert actual.max() <= len(runs.weights)
     p = law(runs)[:10]
-    counts = np.asarray([np.sum(found == k) for k in range(1, 11)])
+    counts = np.asarray([np.sum(actual == k) for k in range(1, 11)])
     left = 1 - p.sum() + 1e-12
     observed, expected = [*counts, 20_000 - counts.sum()], 20_000 * np.append(p, left)
     assert stats.chisquare(observed, expected * 20_000 / expected.sum()).pvalue > 1e-4
@@ -171,8 +171,8 @@ def test_no_game_costs_more_than_the_theorem_says(runs):
     (0.25, RUNS(expected=10.0)), (0.25, RUNS(expected=10.0, eta=1.0)), (1.0, RUNS(expected=10.0)),
     (0.25, RUNS(expected=10.0, most=100))], ids=str)
 def test_an_attack_comes_within_six_per_cent(mu, runs, real_noise):
-    said = jmm.accounting.tuned_epsilon(tuning_attack.run_of(mu), 1e-6, runs)
-    assert 1.0 < said / tuning_attack.attained(mu, 1e-6, runs) < 1.06
+    stated = jmm.accounting.tuned_epsilon(tuning_attack.run_of(mu), 1e-6, runs)
+    assert 1.0 < stated / tuning_attack.attained(mu, 1e-6, runs) < 1.06
 
 
 # --- numbers ---
@@ -182,8 +182,8 @@ def test_an_attack_comes_within_six_per_cent(mu, runs, real_noise):
     (10.0, 1.4407, 1.798), (30.0, 1.6045, 1.965), (100.0, 1.7651, 2.116)])
 def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, real_noise):
     runs = RUNS(expected=expected)
-    found = jmm.accounting.tuned_epsilon(main_run(), 1e-6, runs)
-    assert total * (1 - 1e-4) < found < 1.01 * total
+    actual = jmm.accounting.tuned_epsilon(main_run(), 1e-6, runs)
+    assert total * (1 - 1e-4) < actual < 1.01 * total
     # the Renyi theorem of Papernot and Steinke, on the Gaussian that is nearest
     accountant = rdp.RdpAccountant(
         [*np.arange(1.5, 12, 0.25), *range(12, 200)],
@@ -191,7 +191,7 @@ def test_the_main_run_costs_what_was_computed_elsewhere(expected, total, renyi, 
     accountant.compose(dp_event.RepeatAndSelectDpEvent(
         dp_accounting.GaussianDpEvent(1 / GAUSSIAN), mean=expected, shape=0.0))
     assert accountant.get_epsilon(1e-6) == pytest.approx(renyi, rel=5e-3)
-    assert found < 0.85 * accountant.get_epsilon(1e-6)
+    assert actual < 0.85 * accountant.get_epsilon(1e-6)
 
 
 def test_a_search_of_ten_costs_39_per_cent_of_noise(real_noise):
@@ -208,8 +208,8 @@ def test_epsilon_and_delta_are_of_one_curve():
         assert jmm.accounting.tuned_delta(mechanism, at * (1 + 1e-6),
                                           runs) == pytest.approx(delta, rel=1e-3)
     assert jmm.accounting.tuned_delta(mechanism, 1e-3, runs) <= 1.0
-    found = [jmm.accounting.tuned_delta(mechanism, e, runs) for e in (0.01, 0.5, 1.0, 2.0, 5.0)]
-    assert found == sorted(found, reverse=True)
+    actual = [jmm.accounting.tuned_delta(mechanism, e, runs) for e in (0.01, 0.5, 1.0, 2.0, 5.0)]
+    assert actual == sorted(actual, reverse=True)
     dearer = [mechanism, tuning_attack.run_of(0.4)]
     assert jmm.accounting.tuned_epsilon(dearer, 1e-6,
                                         runs) == jmm.accounting.tuned_epsilon(dearer[1], 1e-6, runs)
@@ -326,9 +326,9 @@ def test_the_winner_is_the_best_of_the_runs_that_count(key):
         drawn = random_words(fold_in(own, 0), (2,))[0] % 3
         hyper = jax.tree.map(lambda x: x[drawn], made)
         state, _ = jmm.run(fold_in(own, 1), START, ROWS, hyper, jmm.sgda, PROBLEM)
-        found = jmm.release(fold_in(own, 2), scored, jnp.int32(0), problem,
-                            Saddle(jnp.zeros((), jnp.float32), state.z), ROWS)
-        return state.z.w, found.w, drawn
+        actual = jmm.release(fold_in(own, 2), scored, jnp.int32(0), problem,
+                             Saddle(jnp.zeros((), jnp.float32), state.z), ROWS)
+        return state.z.w, actual.w, drawn
 
     every = jax.jit(lambda keys: jax.lax.map(lambda key: jax.lax.map(
         functools.partial(one, key), jnp.arange(1, 13)), keys))(keys)
@@ -366,11 +366,11 @@ def test_hidden_time_tells_neither_the_number_of_runs_nor_their_candidates(key):
     of_lengths = jmm.stack([settings(k, noise=Saddle(2.0, None), exact=False) for k in (4, 4, 4)])
     of_lengths = dataclasses.replace(of_lengths, iterations=(1, 3, 2))
     keys = jax.random.split(key, 20)
-    found = {hide: searches(of_point, 1, hide)(keys, ROWS, ROWS, of_lengths, scored, table)
-             for hide in (False, True)}
+    actual = {hide: searches(of_point, 1, hide)(keys, ROWS, ROWS, of_lengths, scored, table)
+              for hide in (False, True)}
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
-                 *found.values())
-    assert set(found[True][0].spent.tolist()) == {1, 2, 3}
+                 *actual.values())
+    assert set(actual[True][0].spent.tolist()) == {1, 2, 3}
     plain, same, differ = (loops(jax.make_jaxpr(searches(of_point, 1, hide))(
         keys, ROWS, ROWS, hypers, scored, table).jaxpr)
         for hide, hypers in ((False, made), (True, made), (True, of_lengths)))
@@ -415,9 +415,9 @@ def winners(score, hyper, scored, rows, seed, high=1.0):
     out = []
     for i, data in enumerate((ROWS, OTHER)):
         keys = jax.random.split(jax.random.key(100 * seed + i), SEEDS)
-        state, found, _ = program(keys, data, data if rows is None else rows, jmm.stack([hyper]),
-                                  scored, tuning.cumulative(FEW))
-        out.append((np.asarray(state.z.w), np.asarray(found)))
+        state, actual, _ = program(keys, data, data if rows is None else rows, jmm.stack([hyper]),
+                                   scored, tuning.cumulative(FEW))
+        out.append((np.asarray(state.z.w), np.asarray(actual)))
     return out
 
 
@@ -489,41 +489,41 @@ def test_a_search_on_persons_is_stated_for_persons():
     problem = jmm.problems.per_person(
         jmm.Problem(jmm.saddle_operator(lambda w, v, x: 0.5 * (w - x) ** 2)))
     hyper = settings(50, jmm.Full(), 2, 0.1)
-    found = jmm.tune(jax.random.key(4), START, persons, [hyper], jmm.sgda, problem,
-                     score=lambda w, person: 0.0 * person.present[0], score_range=(-1.0, 1.0),
-                     epsilon=2.0, delta=1e-4, point=last, expected=1.5)
-    assert found.statement.unit == "one person"
+    actual = jmm.tune(jax.random.key(4), START, persons, [hyper], jmm.sgda, problem,
+                      score=lambda w, person: 0.0 * person.present[0], score_range=(-1.0, 1.0),
+                      epsilon=2.0, delta=1e-4, point=last, expected=1.5)
+    assert actual.statement.unit == "one person"
 
 
 @pytest.mark.slow
 def test_a_search_from_end_to_end():
-    found = tuned(expected=6.0, unit="one visit")
-    assert found.candidate in (1, 2)  # steps of 0.001 lead nowhere
-    assert abs(float(found.state.z.w) - 0.4) < 0.2
-    assert float(found.score) == pytest.approx(
-        float(jnp.mean(-jnp.abs(found.state.z.w - DATA))), abs=0.1)
-    assert int(found.state.spent) == found.hyper.iterations == (30, 30, 20)[found.candidate]
-    said = found.statement
-    assert 1.97 < said.epsilon <= 2.0
-    assert said.epsilon_of_one_run < 1.6
-    assert json.loads(json.dumps(said.to_json()))["candidates"] == 3
-    words = str(said)
+    actual = tuned(expected=6.0, unit="one visit")
+    assert actual.candidate in (1, 2)  # steps of 0.001 lead nowhere
+    assert abs(float(actual.state.z.w) - 0.4) < 0.2
+    assert float(actual.score) == pytest.approx(
+        float(jnp.mean(-jnp.abs(actual.state.z.w - DATA))), abs=0.1)
+    assert int(actual.state.spent) == actual.hyper.iterations == (30, 30, 20)[actual.candidate]
+    stated = actual.statement
+    assert 1.97 < stated.epsilon <= 2.0
+    assert stated.epsilon_of_one_run < 1.6
+    assert json.loads(json.dumps(stated.to_json()))["candidates"] == 3
+    words = str(stated)
     for sentence in ("(2, 0.0001)-differential privacy for one visit", "truncated negative binom",
                      "How long the search took is not published", "clipped to [-1, 0]"):
-        assert sentence in words or sentence.replace("(2", f"({said.epsilon:.4g}") in words
+        assert sentence in words or sentence.replace("(2", f"({stated.epsilon:.4g}") in words
     with pytest.raises(ValueError, match="A mechanism is a Repeat"):
-        jmm.epsilon(jmm.Sequence(parts=(found,)), 1e-4)
+        jmm.epsilon(jmm.Sequence(parts=(actual,)), 1e-4)
 
 
 def test_held_out_records_and_hidden_time_are_told():
-    found = tuned(held_out=DATA[:100] + 0.0, hide_time=True, expected=3.0, eta=1.0,
-                  candidates=[settings(POPULATION, step=0.5)])
-    said = found.statement
-    assert said.padded
-    assert said.most_runs <= 18
-    assert not any("How long the search" in x for x in said.assumed)
-    assert any("time of the search does not tell" in x for x in said.enforced)
-    assert any("among those that the score reads" in x for x in said.assumed)
+    actual = tuned(held_out=DATA[:100] + 0.0, hide_time=True, expected=3.0, eta=1.0,
+                   candidates=[settings(POPULATION, step=0.5)])
+    stated = actual.statement
+    assert stated.padded
+    assert stated.most_runs <= 18
+    assert not any("How long the search" in x for x in stated.assumed)
+    assert any("time of the search does not tell" in x for x in stated.enforced)
+    assert any("among those that the score reads" in x for x in stated.assumed)
 
 
 class Unread(jax.ShapeDtypeStruct):

@@ -72,19 +72,19 @@ def test_slices_add_up_to_the_whole(model):
     z, x = drawn(model)
     mask = np.arange(len(x)) % 5 != 1
     x[[7, -1]] = np.nan
-    whole = jax.jit(clipped_sum(saddle_operator(model), Saddle(0.5, 2.0), strategy="ghost"))
+    full = jax.jit(clipped_sum(saddle_operator(model), Saddle(0.5, 2.0), strategy="ghost"))
     sliced = jax.jit(in_slices(model, z, x, 16, strategy="ghost"))
     for some in (mask, np.arange(len(x)) == 44, np.arange(len(x)) == 40, np.zeros(len(x), bool)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-11),
-                     sliced(z, x, some), whole(z, x, some))
+                     sliced(z, x, some), full(z, x, some))
 
 
 def on_grid(total, z, x):
     """The sum on a grid of 2^-18, in units of 1."""
     dither = jax.tree.map(lambda a: jnp.full(a.shape, 77, jnp.uint8), z)
     grid = Grid(jax.tree.map(lambda _: jnp.float32(2.0**18), Saddle(0, 0)), dither, False)
-    found = total.sums(z, x, None, summation.Rounding(grid, jnp.array(False), jnp.array(True)))
-    return jax.tree.map(lambda a: sum(parts(a, jnp.float64)) / 2.0**18, found.integers,
+    actual = total.sums(z, x, None, summation.Rounding(grid, jnp.array(False), jnp.array(True)))
+    return jax.tree.map(lambda a: sum(parts(a, jnp.float64)) / 2.0**18, actual.integers,
                         is_leaf=lambda a: hasattr(a, "low"))
 
 
@@ -145,20 +145,20 @@ def test_few_rows_are_held_at_once_and_many_as_fit_a_cache():
         return jnp.tanh(x @ w) * v
 
     z = Saddle(S((20,), jnp.float32), S((), jnp.float32))
-    said = [clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0)).explain(
+    stated = [clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0)).explain(
         z, S((n, 20), jnp.float32)).splitlines()[-1] for n in (4096, 200_000)]
-    assert said[0].startswith("all rows at once of 4,096")
-    assert said[1].startswith("slices of ")
+    assert stated[0].startswith("all rows at once of 4,096")
+    assert stated[1].startswith("slices of ")
 
 
 def test_whole_gradients_are_held_in_slices_earlier_than_factors_and_in_whole_blocks():
-    whole, factors = (budget.Need(800, 500, whole=k) for k in (True, False))
+    full, factors = (budget.Need(800, 500, full=k) for k in (True, False))
     assert factors.rows(20_000, 2**30) == 20_000
-    assert whole.rows(20_000, 2**30) <= 2**20 // 800
-    assert whole.rows(20_000, 2**30) % BLOCK == 0
-    assert whole.rows(5_000, 2**30) == 5_000
+    assert full.rows(20_000, 2**30) <= 2**20 // 800
+    assert full.rows(20_000, 2**30) % BLOCK == 0
+    assert full.rows(5_000, 2**30) == 5_000
     for record, sums, size in ((800_000, 500, 20), (160_000, 480_000, 100)):
-        large = budget.Need(record, sums, whole=True)
+        large = budget.Need(record, sums, full=True)
         assert large.rows(size, 2**30) == size  # slices would cut blocks
 
 
@@ -172,10 +172,10 @@ def test_slices_are_of_equal_length(size, most, rows):
 @pytest.mark.parametrize("how", ["auto", "ghost"])
 def test_what_does_not_fit_is_refused_before_anything_is_compiled(how):
     z, x = drawn(network)
-    told = with_strategy(saddle_operator(network), how, memory=10_000)
+    stated = with_strategy(saddle_operator(network), how, memory=10_000)
     with pytest.raises(ValueError, match=r"needs about [\d,]+ bytes with one example.*10,000.*"
                                          r"memory="):
-        clipped_sum(told, Saddle(1.0, 1.0)).explain(z, x)
+        clipped_sum(stated, Saddle(1.0, 1.0)).explain(z, x)
 
 
 @pytest.mark.parametrize(("how", "words"), [

@@ -526,11 +526,11 @@ def test_no_convolution_meets_two_examples(strategy):
     """What is of another group may be multiplied by 0; a record's range of floats is its own."""
     total = clipped_sum(saddle_operator(convolve), Saddle(1.0, None), strategy=strategy)
     z, x = Saddle(jnp.ones((4, 2, 3, 3)), jnp.zeros(())), jnp.ones((6, 2, 6, 6))
-    found = [(one.params["feature_group_count"], one.params["batch_group_count"])
-             for one in programs.equations(jax.make_jaxpr(total)(z, x))
-             if one.primitive.name == "conv_general_dilated"]
-    assert found
-    assert set(found) == {(1, 1)}
+    actual = [(one.params["feature_group_count"], one.params["batch_group_count"])
+              for one in programs.equations(jax.make_jaxpr(total)(z, x))
+              if one.primitive.name == "conv_general_dilated"]
+    assert actual
+    assert set(actual) == {(1, 1)}
 
 
 @strategies
@@ -556,8 +556,8 @@ def test_numbers_of_a_run_that_an_operator_closes_over_are_mapped_like_others(st
         operator = saddle_operator(lambda w, v, x: factor * convolve(w, v, x))
         return clipped_sum(operator, Saddle(0.1, None), strategy=strategy)(z, x).w
 
-    found = jax.jit(jax.vmap(jax.vmap(one)))(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
-    np.testing.assert_allclose(found[1, 0], jax.jit(one)(3.0), rtol=1e-12)
+    actual = jax.jit(jax.vmap(jax.vmap(one)))(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_allclose(actual[1, 0], jax.jit(one)(3.0), rtol=1e-12)
 
 
 @pytest.mark.slow
@@ -643,11 +643,11 @@ def test_examples_without_one_leading_axis_are_refused(examples):
 def test_an_operator_brings_its_strategy_and_an_argument_comes_before_it(own):
     x = Saddle(np.ones((7, 2), np.float32), np.ones((7, 3), np.float32))
     z = Saddle(np.zeros(2, np.float32), np.zeros(3, np.float32))
-    told = with_strategy(with_strategy(own, "vmap"), "microbatch", 3)
-    total = clipped_sum(told, Saddle(1.0, 1.0))
+    stated = with_strategy(with_strategy(own, "vmap"), "microbatch", 3)
+    total = clipped_sum(stated, Saddle(1.0, 1.0))
     assert total.explain(z, x) == "strategy microbatch"
     assert (total.strategy, total.microbatch) == ("microbatch", 3)
-    assert clipped_sum(told, Saddle(1.0, 1.0), strategy="vmap").strategy == "vmap"
+    assert clipped_sum(stated, Saddle(1.0, 1.0), strategy="vmap").strategy == "vmap"
     plain = clipped_sum(own, Saddle(1.0, 1.0))
     assert (plain.strategy, plain.microbatch) == ("auto", 32)
     for a, b in zip(total(z, x), plain(z, x), strict=True):

@@ -57,9 +57,9 @@ def test_random_models_are_clipped_as_by_whole_gradients(seed):
     `main` runs hundreds.
     """
     model = random_models.draw(seed, np.float32 if seed % 3 == 2 else np.float64)
-    found = random_models.examine(model)
-    assert found.difference <= random_models.CLOSE
-    assert found.longest <= 1 + 1e-6
+    actual = random_models.examine(model)
+    assert actual.difference <= random_models.CLOSE
+    assert actual.longest <= 1 + 1e-6
 
 
 # --- what is a use ---
@@ -91,8 +91,8 @@ def both(w, v, x):
 def test_parts_of_a_parameter_are_apart_or_are_put_together(loss, kind, parts, words):
     """w[0:2] and w[1:3] as two parts would give 2.00 for a norm of 2.45."""
     z, x = Saddle({"m": jnp.ones((3, 20, 20))}, ()), np.ones((SIZE, 20))
-    (found,) = kinds(loss, z, x).values()
-    assert (found.kind, len(found.parts), str(found)) == (
+    (actual,) = kinds(loss, z, x).values()
+    assert (actual.kind, len(actual.parts), str(actual)) == (
         kind, parts, f"per-example gradient, {words}" if kind == "function" else words)
     total = clipped_sum(saddle_operator(loss), Saddle(1.0, None), strategy="ghost")
     alone = jax.jit(total)(z, x[:1]).w["m"]
@@ -116,8 +116,8 @@ def test_steps_without_results_and_slices_without_entries_add_nothing():
         return jnp.sum(jnp.tanh(x @ w["m"])) + sum(map(jnp.sum, nothing))
 
     z, x = Saddle({"cut": jnp.ones((8, 8)), "m": jnp.ones((8, 8))}, ()), np.ones((SIZE, 8))
-    found = kinds(loss, z, x)
-    assert [t.kind for t in found.values()] == ["unused", "rank one"]
+    actual = kinds(loss, z, x)
+    assert [t.kind for t in actual.values()] == ["unused", "rank one"]
     assert distance(loss, z, x) < 1e-12
 
 
@@ -135,9 +135,9 @@ def test_matrices_picked_by_number_are_rows_or_fall_back():
     for loss, kind, words in (
             (expert, "rows", "the row that is looked up"),
             (counted, "vmap", "vmap because 3 lookups of 3 matrices picked by number")):
-        (found,) = kinds(loss, z, x).values()
-        assert found.kind == kind
-        assert str(found).endswith(words)
+        (actual,) = kinds(loss, z, x).values()
+        assert actual.kind == kind
+        assert str(actual).endswith(words)
         assert distance(loss, z, x) < 1e-12
 
 
@@ -176,11 +176,11 @@ def test_low_rank_updates_need_no_matrix_and_frozen_weights_nothing(written, sta
                 "b": jnp.asarray(draw.normal(size=(3, RANK, 24)))}, jnp.asarray(FROZEN))
     x = draw.normal(size=(SIZE, 4, 24))
     plan = planning.plan(loss, z, x[0], Saddle(True, True))
-    found = dict(zip(plan.names, plan.treatments, strict=True))
-    assert found["v"].numbers == 0
-    assert str(found["v"]) == "not used or not differentiated, so its gradient is 0"
-    assert all(0 < t.numbers <= 3 * 24 * RANK for name, t in found.items() if name != "v")
-    assert "vmap" not in {t.kind for t in found.values()}
+    actual = dict(zip(plan.names, plan.treatments, strict=True))
+    assert actual["v"].numbers == 0
+    assert str(actual["v"]) == "not used or not differentiated, so its gradient is 0"
+    assert all(0 < t.numbers <= 3 * 24 * RANK for name, t in actual.items() if name != "v")
+    assert "vmap" not in {t.kind for t in actual.values()}
     made = programs.equations(jax.make_jaxpr(jax.vmap(plan.of_one, (None, 0)))(z, x))
     assert not [y for e in made for y in e.outvars if y.aval.shape[-3:] == (SIZE, 24, 24)]
     assert distance(loss, z, x) < 1e-12
@@ -199,8 +199,8 @@ def test_terms_of_a_sum_and_factors_of_a_product_are_followed_by_themselves():
     z = Saddle({name: jnp.asarray(draw.normal(size=(24, 24)) / 5) for name in "abm"},
                jnp.asarray(draw.normal(size=(24, 24))))
     x = draw.normal(size=(SIZE, 24))
-    found = {name: t.kind for name, t in kinds(loss, z, x).items()}
-    assert found["w['a']"] == found["w['b']"] == "rank one"
+    actual = {name: t.kind for name, t in kinds(loss, z, x).items()}
+    assert actual["w['a']"] == actual["w['b']"] == "rank one"
     assert distance(loss, z, x) < 1e-12
 
 
@@ -250,15 +250,15 @@ def test_functions_of_parameters_are_followed_to_the_parameters(h, use):
     z = Saddle({"m": jnp.asarray(draw.normal(size=(16, 16))),
                 "g": jnp.asarray(draw.normal(size=16))}, jnp.float64(0.7))
     x = draw.normal(size=(SIZE, 3, 16)) * np.array([1e-30, 1, 1e4, np.nan])[:, None, None]
-    found = kinds(loss, z, x)
+    actual = kinds(loss, z, x)
     plan = planning.plan(loss, z, x[0], Saddle(True, True))
     held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.of_one, z, x[0])))
-    assert held == sum(t.numbers for t in found.values())
-    assert found["w['m']"].kind == "function"
-    assert found["w['m']"].numbers == 256
-    assert str(found["w['m']"]) == "per-example gradient, by way of a function of it"
+    assert held == sum(t.numbers for t in actual.values())
+    assert actual["w['m']"].kind == "function"
+    assert actual["w['m']"].numbers == 256
+    assert str(actual["w['m']"]) == "per-example gradient, by way of a function of it"
     if h is of_unit_columns:
-        assert found["w['g']"].kind == "function"
+        assert actual["w['g']"].kind == "function"
     assert distance(loss, z, x) < 1e-12
     total = jax.jit(clipped_sum(saddle_operator(loss), Saddle(0.5, None), strategy="ghost"))
     assert jnp.all(jnp.isfinite(total(z, x).w["m"]))
@@ -354,8 +354,8 @@ def test_models_as_their_authors_write_them(author):
     z = Saddle(jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), params), ())
     x = rng().normal(size=(SIZE, 3, 16)).astype(np.float32)
     vectors = ("bias", "scale", "positions", ".b", "['b']", "offset")
-    for name, found in kinds(loss, z, x).items():
-        assert (found.kind == "vmap") == any(word in name for word in vectors), (name, str(found))
+    for name, actual in kinds(loss, z, x).items():
+        assert (actual.kind == "vmap") == any(word in name for word in vectors), (name, str(actual))
     assert distance(loss, z, x) < 1e-4
 
 
@@ -381,8 +381,8 @@ def test_sums_on_the_grid_are_those_in_floating_point(count, rows):
     loss = grouped if rows == 2 else lambda w, v, x: jnp.sum(x @ w["m"][0]) + jnp.sum(
         jax.lax.scan(lambda h, m: (h + jnp.pad(h @ m, ((0, 0), (0, 4))), None), x, v["heads"])[0])
     how = clipped_sum(saddle_operator(loss), Saddle(1.0, 1.0), strategy="ghost")
-    found = how.sums(z, x, None, Rounding(grid, jnp.array(True), jnp.array(True)))
-    for unit, integers, floats in zip(scale, found.integers, found.floats, strict=True):
+    actual = how.sums(z, x, None, Rounding(grid, jnp.array(True), jnp.array(True)))
+    for unit, integers, floats in zip(scale, actual.integers, actual.floats, strict=True):
         for a, b in zip(jax.tree.leaves(integers, is_leaf=is_words), jax.tree.leaves(floats),
                         strict=True):
             off = np.asarray(a.low, np.float64) - float(unit) * np.asarray(b, np.float64)

@@ -64,24 +64,24 @@ def test_what_is_kept_is_said():
     z = Saddle(jnp.zeros((TABLE, WIDTH)), jnp.zeros(()))
     one = jax.tree.map(lambda a: a[0], records(np.random.default_rng(0)))
     plan = planning.plan(chosen, z, one, Saddle(True, False))
-    found = plan.treatments[0]
+    actual = plan.treatments[0]
     held = sum(a.size for a in jax.tree.leaves(jax.eval_shape(plan.of_one, z, one)))
-    assert held == found.numbers - 2 * (ROWS + LOOKUPS) ** 2  # and the Gram products
-    assert str(found) == "Gram products of 2 rows and of 3 that are looked up"
+    assert held == actual.numbers - 2 * (ROWS + LOOKUPS) ** 2  # and the Gram products
+    assert str(actual) == "Gram products of 2 rows and of 3 that are looked up"
     kept = ROWS * (TABLE + WIDTH) + LOOKUPS * (1 + WIDTH) + 2 * (ROWS + LOOKUPS) ** 2
-    assert (found.kind, found.numbers, found.bytes) == ("tied", kept, 8 * kept)
+    assert (actual.kind, actual.numbers, actual.bytes) == ("tied", kept, 8 * kept)
 
     def often(w, v, r):
         return chosen(w, v, r) + jnp.sum(jnp.tanh(r.c @ w.T))
 
-    found = planning.plan(often, z, one, Saddle(True, False)).treatments[0]
-    assert (found.kind, found.numbers) == ("matrix", TABLE * WIDTH)
+    actual = planning.plan(often, z, one, Saddle(True, False)).treatments[0]
+    assert (actual.kind, actual.numbers) == ("matrix", TABLE * WIDTH)
 
     def cut(w, v, r):
         return jnp.sum((r.x[:, :7] @ w[:7]) * r.d) + jnp.sum(w[r.ids] * r.c)
 
-    found = planning.plan(cut, z, one, Saddle(True, False)).treatments[0]
-    assert str(found) == "per-example gradient, by way of a function of it"
+    actual = planning.plan(cut, z, one, Saddle(True, False)).treatments[0]
+    assert str(actual) == "per-example gradient, by way of a function of it"
 
 
 @pytest.mark.slow
@@ -159,8 +159,8 @@ def test_records_that_are_not_finite_leave_no_trace():
             bad = getattr(r, name).copy()
             bad[2, -1, -1] = value
             for some in (mask, np.ones(6, bool)):
-                found = summed("ghost", 0.7, r._replace(**{name: bad}), some)
-                np.testing.assert_allclose(found, clean, rtol=0, atol=1e-13)
+                actual = summed("ghost", 0.7, r._replace(**{name: bad}), some)
+                np.testing.assert_allclose(actual, clean, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -194,12 +194,12 @@ def test_sums_on_the_grid_are_those_in_floating_point(count):
     grid = Grid(scale, jax.tree.map(lambda a: jnp.asarray(draw.integers(
         0, 256, a.shape), jnp.uint8), z), False)
     how = clipped_sum(saddle_operator(chosen), Saddle(1.0, 1.0), strategy="ghost")
-    found = jax.jit(lambda z, r: how.sums(z, r, None, Rounding(
+    actual = jax.jit(lambda z, r: how.sums(z, r, None, Rounding(
         grid, jnp.array(True), jnp.array(True))))(z, r)
     g = gradients(r)
     exact = (g / np.maximum(1, np.linalg.norm(g, axis=(1, 2), keepdims=True))).sum(0)
-    np.testing.assert_allclose(found.floats.w, exact, rtol=0, atol=1e-4)
-    off = np.asarray(found.integers.w.low, np.float64) - 2.0**14 * exact
+    np.testing.assert_allclose(actual.floats.w, exact, rtol=0, atol=1e-4)
+    off = np.asarray(actual.integers.w.low, np.float64) - 2.0**14 * exact
     assert np.max(np.abs(off)) <= 1.05 * -(-count // BLOCK) + 2.0**14 * 1e-5 * count
 
 
@@ -219,8 +219,8 @@ def test_lookups_of_a_block_add_up_to_the_same_bits_in_any_order():
         return factors.outer_blocks(x, d, low_bits, (jnp.float32(2.0**17),), jnp.add, BLOCK,
                                      rows, c)
 
-    found = block(rows, c)
-    assert len(np.unique(found)) > 6
+    actual = block(rows, c)
+    assert len(np.unique(actual)) > 6
     for _ in range(5):
         order = rng.permutation(BLOCK)
-        np.testing.assert_array_equal(block(rows[order], c[order]), found)
+        np.testing.assert_array_equal(block(rows[order], c[order]), actual)

@@ -39,13 +39,13 @@ def leaf(size, wide, scale=1.0, dither=0):
 def test_blocks_add_up_exactly(count, wide):
     most = 2**30 if wide else 2**30 // count
     x = np.random.default_rng(count).integers(-most, most, (count, 3)).astype(np.int32)
-    found = integer_sums._added(jnp.asarray(x), wide)
-    np.testing.assert_array_equal(whole(found), np.sum(x.astype(object), 0))
+    actual = integer_sums._added(jnp.asarray(x), wide)
+    np.testing.assert_array_equal(whole(actual), np.sum(x.astype(object), 0))
     if wide:  # of one form
-        assert 0 <= np.min(found.low) <= np.max(found.low) < 2**20
-    twice = integer_sums.plus(found, found)
-    np.testing.assert_array_equal(whole(twice), 2 * whole(found))
-    np.testing.assert_array_equal(whole(integer_sums.minus(found)), -whole(found))
+        assert 0 <= np.min(actual.low) <= np.max(actual.low) < 2**20
+    twice = integer_sums.plus(actual, actual)
+    np.testing.assert_array_equal(whole(twice), 2 * whole(actual))
+    np.testing.assert_array_equal(whole(integer_sums.minus(actual)), -whole(actual))
 
 
 def test_what_is_read_depends_on_the_integer_alone():
@@ -151,8 +151,8 @@ def test_rounding_is_charged_by_its_formula(sampling, w, v):
     z = w if v is None else 1 / math.hypot(1 / w, 1 / v)
     exact = mutant_subtle.charge_in_50_digits(z, w if v is None else min(w, v), 10**5,
                                               absent=sampling != jmm.Full())
-    found = jmm.Repeat(query=query, times=3).effective_noise_multiplier("replace_one")
-    assert found == pytest.approx(float(exact), rel=1e-12)
+    actual = jmm.Repeat(query=query, times=3).effective_noise_multiplier("replace_one")
+    assert actual == pytest.approx(float(exact), rel=1e-12)
     assert not mutant_subtle.rounding_charged().fires
 
 
@@ -194,8 +194,8 @@ def test_failures_of_the_dither_are_counted_once_a_pair_of_sums():
     def failures(sampling):
         query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None),
                           sampling=sampling, population=100)
-        found = jmm.Repeat(query=query, times=7).sampler_cost().failure
-        return found / grid.DITHER_FAILURE
+        actual = jmm.Repeat(query=query, times=7).sampler_cost().failure
+        return actual / grid.DITHER_FAILURE
 
     assert failures(jmm.Full()) == pytest.approx(7)
     assert failures(jmm.FixedSize(batch=5)) == pytest.approx(14)
@@ -254,9 +254,9 @@ def test_integers_are_the_sum(strategy):
     n, rng = 700, np.random.default_rng(3)
     x = rng.normal(size=(n, 3)).astype(np.float32) * 0.2
     for wide in (False, True):
-        found = whole(_moved(strategy, 100, wide, x, np.float32(1.0), jnp.full(3, 128, jnp.uint8)))
+        actual = whole(_moved(strategy, 100, wide, x, np.float32(1.0), jnp.full(3, 128, jnp.uint8)))
         plain = (x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))).sum(0)
-        np.testing.assert_allclose(found.astype(float) / 2**18, plain, atol=1e-3)
+        np.testing.assert_allclose(actual.astype(float) / 2**18, plain, atol=1e-3)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -271,9 +271,9 @@ def test_no_sum_wraps_around_or_is_clamped_on_a_finer_grid(parameters, exact):
                       parameters=parameters, exact=exact)
     problem = jmm.Problem(lambda z, x: Saddle(x + 0 * z.w, None))
     z = Saddle(jnp.zeros(1), jnp.zeros(()))
-    found = jmm.release(jax.random.key(0), jmm.Repeat(query=query, times=1), jnp.int32(0), problem,
-                        z, jnp.ones((n, 1)))
-    assert float(found.w[0]) * n == pytest.approx(n, abs=12)
+    actual = jmm.release(jax.random.key(0), jmm.Repeat(query=query, times=1), jnp.int32(0), problem,
+                         z, jnp.ones((n, 1)))
+    assert float(actual.w[0]) * n == pytest.approx(n, abs=12)
 
 
 def test_lookups_of_one_row_by_many_records_do_not_wrap_around():
@@ -285,12 +285,12 @@ def test_lookups_of_one_row_by_many_records_do_not_wrap_around():
     assert "looked up" in total.explain(z, jnp.zeros(n, jnp.int32))
     grid = Grid(Saddle(jnp.float32(2.0**22), None),
                 Saddle(jnp.zeros((8, 1), jnp.uint8), None), True)
-    found = total.sums(z, jnp.full(n, 3), None, Rounding(
+    actual = total.sums(z, jnp.full(n, 3), None, Rounding(
         grid, jnp.array(False), jnp.array(True))).integers.w
-    assert 0 <= np.min(found.low) <= np.max(found.low) < 2**20
+    assert 0 <= np.min(actual.low) <= np.max(actual.low) < 2**20
     expected = np.zeros((8, 1))
     expected[3] = n * 2.0**22
-    np.testing.assert_allclose(whole(found).astype(float), expected, rtol=1e-5)
+    np.testing.assert_allclose(whole(actual).astype(float), expected, rtol=1e-5)
 
 
 def test_a_release_of_more_numbers_than_are_paid_for_is_refused():

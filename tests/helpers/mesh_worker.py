@@ -276,8 +276,8 @@ def bugs(found):
     sound, noise = reading.sum_over_shards, noisy_sums.integer_noise
 
     def uncounted(total, z, data, *rest):
-        whole = jax.tree.leaves(data.rows)[0].shape[0]
-        return sound(total, z, dataclasses.replace(data, population=whole), *rest)
+        full = jax.tree.leaves(data.rows)[0].shape[0]
+        return sound(total, z, dataclasses.replace(data, population=full), *rest)
 
     def louder(factor):
         return lambda *args: jax.tree.map(lambda x: (factor * x).astype(jnp.int32), noise(*args))
@@ -408,12 +408,12 @@ def together(found):
 
 
 def main():
-    found, checks = {}, {4: (mesh_across.killed,), 2: (together, mesh_groups.together), 1: (
+    actual, checks = {}, {4: (mesh_across.killed,), 2: (together, mesh_groups.together), 1: (
         runs, mesh_host.runs, samplings, keys_of_rows, slots_of_shards, algorithms, placements,
         sensitivity, other_meshes, bugs, costs, refusals, mesh_groups.alone)}
     for check in checks[PROCESSES]:
-        check(found)
-    pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
+        check(actual)
+    pathlib.Path(sys.argv[2]).write_text(json.dumps(actual))
 
 
 if __name__ == "__main__":

@@ -99,11 +99,11 @@ def test_a_place_that_would_be_another_one_is_refused(place):
 def test_streams_of_all_kinds_and_places_differ():
     from jaxminimax.releases import opening
 
-    found = [opening.stream(kind, dataclasses.replace(repeat(), place=place))
-             for kind in opening.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
-    assert len(set(found)) == len(found)
-    assert max(found) < 2**32
-    assert found[0] == 0
+    actual = [opening.stream(kind, dataclasses.replace(repeat(), place=place))
+              for kind in opening.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
+    assert len(set(actual)) == len(actual)
+    assert max(actual) < 2**32
+    assert actual[0] == 0
     for kind in opening.Kind:  # as before there were places
         assert opening.stream(kind, repeat()) == int(kind)
 
@@ -118,8 +118,8 @@ def test_the_difference_of_two_parts_has_the_noise_of_both(several):
                           for part in parts])
 
     runs = 2000
-    found = np.asarray(jax.lax.map(both, jax.random.split(KEY, runs)), np.float64) * N
-    difference = (found[:, 0] - found[:, 1]).ravel()
+    actual = np.asarray(jax.lax.map(both, jax.random.split(KEY, runs)), np.float64) * N
+    difference = (actual[:, 0] - actual[:, 1]).ravel()
     variance = 4.0**2 + (2 * 3.0)**2
     low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], difference.size)
     assert low <= np.sum(difference**2) / variance <= high
@@ -467,9 +467,9 @@ def test_an_audit_sees_noise_that_two_releases_share():
     assert sound.shared == 0
     assert not sound.violated
     with mock.patch.object(opening, "stream", lambda kind, described: int(kind)):
-        found = audited(with_point(Two.point))
-    assert found.shared > 0.9
-    assert found.violated
+        actual = audited(with_point(Two.point))
+    assert actual.shared > 0.9
+    assert actual.violated
 
 
 # --- numbers that were no numbers ---

@@ -57,7 +57,7 @@ def named(node):
 
 def asked(source):
     """The kinds that a file's functions ask for by name, and the lines."""
-    found = set()
+    actual = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
                 "isinstance", "issubclass"):
@@ -70,9 +70,9 @@ def asked(source):
             names = {getattr(x, "id", getattr(x, "attr", "")) for x in node.keys if x is not None}
         else:
             continue
-        found |= {(name, node.lineno if hasattr(node, "lineno") else 0)
-                  for name in names & (SAMPLINGS | DESCRIPTIONS)}
-    return found
+        actual |= {(name, node.lineno if hasattr(node, "lineno") else 0)
+                   for name in names & (SAMPLINGS | DESCRIPTIONS)}
+    return actual
 
 
 def test_what_is_public_of_the_mechanisms_is_among_the_kinds():
@@ -91,9 +91,9 @@ def test_nobody_asks_which_kind_it_is():
             continue
         where = [key for key in EXCEPTIONS if name.startswith(key)]
         allowed = EXCEPTIONS[where[0]][0] if where else set()
-        found = asked(path.read_text())
-        assert not [(x, line) for x, line in found if x not in allowed], name
-        used |= set(where) if found else set()
+        actual = asked(path.read_text())
+        assert not [(x, line) for x, line in actual if x not in allowed], name
+        used |= set(where) if actual else set()
     assert used == set(EXCEPTIONS)  # none is left over
 
 
@@ -447,10 +447,10 @@ def test_a_new_leaf_is_calibrated_and_told():
     assert 0.99 < jmm.epsilon(made, 1e-5) <= 1.0
     ratio = made.parts[1].noise_multiplier / made.parts[0].query.noise_multiplier.w
     assert ratio == pytest.approx(5.0)
-    said = jmm.statement(jmm.sgda, hyper(GRADIENTS.query), delta=1e-5, alongside=(COUNTS,))
+    stated = jmm.statement(jmm.sgda, hyper(GRADIENTS.query), delta=1e-5, alongside=(COUNTS,))
     for sentence in (COUNTS.summary(), *COUNTS.enforced(), *COUNTS.assumed(), COUNTS.unit):
-        assert str(said).count(sentence) == 1
-    assert said.enforced[0] == sentences.EXACT
+        assert str(stated).count(sentence) == 1
+    assert stated.enforced[0] == sentences.EXACT
 
 
 def test_a_new_leaf_without_noise_or_out_of_range_is_refused():

@@ -99,12 +99,12 @@ def test_increments_have_the_covariance_of_the_factorisation(exact):
     r = inverse(releases, bands)
     expected = r @ r.T
     error = 5 * np.sqrt((expected**2 + np.outer(*[np.diag(expected)] * 2)) / size)
-    found = noise @ noise.T / size
-    assert np.all(abs(found - expected) < error)
+    actual = noise @ noise.T / size
+    assert np.all(abs(actual - expected) < error)
     assert np.all(abs(noise.mean(1)) < 5 * np.sqrt(np.diag(expected) / size))
-    assert np.all(abs(np.diag(found) / 4 - np.diag(expected)) > np.diag(error))  # half of it
+    assert np.all(abs(np.diag(actual) / 4 - np.diag(expected)) > np.diag(error))  # half of it
     full = inverse(releases, releases)
-    assert np.any(abs(found - full @ full.T) > error)  # other bands would be seen
+    assert np.any(abs(actual - full @ full.T) > error)  # other bands would be seen
 
 
 @pytest.mark.parametrize("bands", [5, pytest.param(40, marks=pytest.mark.slow)])
@@ -168,11 +168,11 @@ def test_what_a_record_moves_is_within_what_is_charged(where):
     moved = data.copy()
     for t in where:
         moved[t] -= np.round(line * 2 * unit / z / np.linalg.norm(line)).astype(np.int64)
-    found = np.linalg.norm(shifts(data, moved, bands, dithers, zeta))
+    actual = np.linalg.norm(shifts(data, moved, bands, dithers, zeta))
     limit = 2 * unit * norms(releases, bands, apart).column / charged
-    assert found <= limit
+    assert actual <= limit
     if where[0] == 0:  # and the charge is not loose; a later record moves less
-        assert found > 0.995 * limit
+        assert actual > 0.995 * limit
 
 
 def test_an_adaptive_game_is_one_gaussian_of_the_charged_parameter():
@@ -234,9 +234,9 @@ def test_k_records_of_a_person_move_k_times_as_far():
 
 def test_the_statement_says_what_it_is():
     known = CorrelatedSums(clip=1.0, noise_multiplier=4.0, leaves=50, bands=8)
-    said = str(jmm.statement(ftrl, ftrl.example(known, 50), delta=1e-6))
+    stated = str(jmm.statement(ftrl, ftrl.example(known, 50), delta=1e-6))
     for words in (known.summary(), *known.enforced(), *known.assumed(), "8 band(s)"):
-        assert said.count(words) == 1
+        assert stated.count(words) == 1
     floats = dataclasses.replace(known, exact=False)
     assert "floating-point" in str(jmm.statement(ftrl, ftrl.example(floats, 50), delta=1e-6))
 
@@ -287,12 +287,12 @@ def test_resumed_runs_have_the_same_bits(tmp_path):
         if int(state.spent) == 20:
             raise Stopped
 
-    whole = jmm.fit(KEY, start, rows, hyper(), ftrl, LINES, **how)
+    full = jmm.fit(KEY, start, rows, hyper(), ftrl, LINES, **how)
     with pytest.raises(Stopped):
         jmm.fit(KEY, start, rows, hyper(), ftrl, LINES, **how, checkpoint=tmp_path / "a",
                 callback=stop)
     resumed = jmm.fit(KEY, start, rows, hyper(), ftrl, LINES, **how, checkpoint=tmp_path / "a")
-    jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
+    jax.tree.map(np.testing.assert_array_equal, resumed.state, full.state)
 
 
 def test_a_state_has_nothing_of_its_own_for_correlated_noise():
@@ -327,9 +327,9 @@ def test_passes_are_charged_by_the_columns_that_a_record_is_in(times, joint):
     length = max(np.linalg.norm(c[:, start::4].sum(1)) for start in range(min(4, times)))
     z = 2.0 if joint else (2.0**-2 + 3.0**-2) ** -0.5
     query = dataclasses.replace(PASSES, joint=joint)
-    found = jmm.epsilon(jmm.Repeat(query=query, times=times), 1e-6)
+    actual = jmm.epsilon(jmm.Repeat(query=query, times=times), 1e-6)
     exact = dpa.get_epsilon_gaussian(z / (2 * length), 1e-6)
-    assert exact < found < 1.02 * exact
+    assert exact < actual < 1.02 * exact
     independent = dataclasses.replace(query, bands=1)
     plain = jmm.epsilon(jmm.Repeat(query=independent, times=times), 1e-6)
     assert plain == pytest.approx(dpa.get_epsilon_gaussian(z / (2 * math.ceil(times / 4)**0.5),
@@ -400,9 +400,9 @@ def test_parts_of_the_data_have_no_correlated_noise():
 
 def test_the_statement_of_passes_says_so():
     own = jmm.sgda.Hyper(query=PASSES, iterations=9, step=Saddle(0.1, 0.1))
-    said = str(jmm.statement(jmm.sgda, own, delta=1e-6))
-    assert said.count("correlated noise by 3 bands") == 1
-    assert said.count(PASSES.enforced()[1]) == 1
+    stated = str(jmm.statement(jmm.sgda, own, delta=1e-6))
+    assert stated.count("correlated noise by 3 bands") == 1
+    assert stated.count(PASSES.enforced()[1]) == 1
     plain = dataclasses.replace(own, query=dataclasses.replace(PASSES, bands=1))
     assert "correlated" not in str(jmm.statement(jmm.sgda, plain, delta=1e-6))
 

@@ -124,9 +124,9 @@ def test_equal_noise_costs_half_the_variance_of_two_clips():
     assert jmm.accounting.effective_noise_multiplier(query(noise=Saddle(0.0, 1.0))) == 0.0
     one = Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(2.0, None), population=N)
     for sampling in (Full(), Poisson(rate=0.25)):
-        whole = Repeat(query=query(noise=z, sampling=sampling), times=7)
+        full = Repeat(query=query(noise=z, sampling=sampling), times=7)
         alone = Repeat(query=Query(**{**vars(one), "sampling": sampling}), times=7)
-        assert jmm.epsilon(whole, 1e-5) == jmm.epsilon(alone, 1e-5)
+        assert jmm.epsilon(full, 1e-5) == jmm.epsilon(alone, 1e-5)
 
 
 def test_the_run_is_calibrated_and_stated_as_joint():
@@ -145,8 +145,8 @@ def test_the_run_is_calibrated_and_stated_as_joint():
 def test_the_audit_sees_most_of_it_and_no_more(noise):
     hyper = sgda.Hyper(query=query(noise=noise), iterations=3, step=Saddle(0.5, 0.25))
     hyper = jmm.calibrate(sgda, hyper, 2.0, DELTA)
-    found = audit.audit(jax.random.key(1), sgda, hyper, DELTA, runs=20_000)
-    assert 0.6 * found.epsilon_claimed < found.epsilon_lower <= found.epsilon_claimed
+    actual = audit.audit(jax.random.key(1), sgda, hyper, DELTA, runs=20_000)
+    assert 0.6 * actual.epsilon_claimed < actual.epsilon_lower <= actual.epsilon_claimed
 
 
 @pytest.mark.parametrize("clip", [Saddle(1.0, None), Saddle(None, 1.0)])

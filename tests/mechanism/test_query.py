@@ -78,18 +78,18 @@ def test_sums_and_counts_are_one_gaussian(described, parts):
 
 def test_a_calibration_keeps_the_share_and_pays_for_it_by_noise():
     plain = query(noise_multiplier=None, sampling=Poisson(rate=0.1))
-    found = [jmm.calibrate(sgda, settings(dataclasses.replace(plain, adaptive=adaptive), 10), 1.0,
-                           1e-6) for adaptive in (None, AdaptiveClip(share=0.19))]
-    w, v = (one.query.noise_multiplier.w for one in found)
+    actual = [jmm.calibrate(sgda, settings(dataclasses.replace(plain, adaptive=adaptive), 10), 1.0,
+                            1e-6) for adaptive in (None, AdaptiveClip(share=0.19))]
+    w, v = (one.query.noise_multiplier.w for one in actual)
     assert v / w == pytest.approx(1 / 0.9, rel=1e-3)  # (1 - share)^(-1/2)
-    assert found[1].query.multiplier() == pytest.approx(found[0].query.multiplier(), rel=1e-3)
+    assert actual[1].query.multiplier() == pytest.approx(actual[0].query.multiplier(), rel=1e-3)
 
 
 def test_a_statement_says_that_clip_norms_move():
-    said = str(jmm.statement(sgda, settings(query()), delta=1e-6))
-    assert "noisy count" in said
-    assert "counts " in said
-    assert jmm.mechanism.sentences.FOLLOWED in said
+    stated = str(jmm.statement(sgda, settings(query()), delta=1e-6))
+    assert "noisy count" in stated
+    assert "counts " in stated
+    assert jmm.mechanism.sentences.FOLLOWED in stated
 
 
 # --- what a count tells ---
@@ -116,9 +116,9 @@ def test_clip_norms_have_the_noise_that_is_described(sampling):
     described = query(sampling=sampling)
     m, z = jmm.mechanism.batch_size(described), float(count_multiplier(described))
     keys = jax.random.split(jax.random.key(1), 4000)
-    found = jax.jit(lambda: jax.lax.map(lambda k: sums.next_clip(
+    actual = jax.jit(lambda: jax.lax.map(lambda k: sums.next_clip(
         k, described, CLIP, Saddle(jnp.int32(20), jnp.int32(-8))), keys))()
-    logs = [np.log(np.float64(x) / c) for x, c in zip(found, CLIP, strict=True)]
+    logs = [np.log(np.float64(x) / c) for x, c in zip(actual, CLIP, strict=True)]
     scores = []
     for log, inside, quantile in zip(logs, (20, -8), described.adaptive.quantile, strict=True):
         part = quantile - log / 0.4
@@ -214,9 +214,9 @@ def test_a_clip_norm_that_none_can_have_led_to_releases_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True], ids=["separate", "joint"])
 def test_an_explicit_pair_attains_what_is_charged_for_both_parts(together):
-    found = adaptive_attack.signal(jax.random.key(7), together, 2000)
-    assert not found.violated
-    assert found.attained == pytest.approx(found.charged, rel=0.05)
+    actual = adaptive_attack.signal(jax.random.key(7), together, 2000)
+    assert not actual.violated
+    assert actual.attained == pytest.approx(actual.charged, rel=0.05)
 
 
 @pytest.mark.slow

@@ -111,8 +111,8 @@ def _places(keys, count):
 
 
 def test_places_are_a_uniform_permutation():
-    found = np.asarray(_places(jax.random.split(jax.random.key(0), 48_000), 4))
-    _, counts = np.unique(found, axis=0, return_counts=True)
+    actual = np.asarray(_places(jax.random.split(jax.random.key(0), 48_000), 4))
+    _, counts = np.unique(actual, axis=0, return_counts=True)
     assert len(counts) == 24
     assert stats.chisquare(counts).pvalue > 1e-3
 
@@ -120,10 +120,10 @@ def test_places_are_a_uniform_permutation():
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 160, 161, 700])
 def test_places_are_all_of_them_and_every_slot_is_as_likely(count):
-    found = np.asarray(_places(jax.random.split(jax.random.key(1), 4000), count))
-    np.testing.assert_array_equal(np.sort(found, 1), np.tile(np.arange(count), (4000, 1)))
+    actual = np.asarray(_places(jax.random.split(jax.random.key(1), 4000), count))
+    np.testing.assert_array_equal(np.sort(actual, 1), np.tile(np.arange(count), (4000, 1)))
     for record in {0, count // 2, count - 1}:
-        seen = np.bincount(np.argmax(found == record, 1) * 8 // count, minlength=8)
+        seen = np.bincount(np.argmax(actual == record, 1) * 8 // count, minlength=8)
         expected = np.bincount(np.arange(count) * 8 // count, minlength=8) * 4000 / count
         assert chi_square_p(seen, expected) > 1e-4
 
@@ -132,18 +132,18 @@ def test_places_are_all_of_them_and_every_slot_is_as_likely(count):
 @pytest.mark.parametrize("count", [3, 161])
 def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
     """Of 32 bits, all but three are taken away, so that many numbers tie at first."""
-    whole = slots.word_pairs
+    full = slots.word_pairs
 
     def few(key, shape, part=0, **how):
-        first, second = whole(key, shape, part, **how)
+        first, second = full(key, shape, part, **how)
         return (first, second) if part else (first & 7, second & np.uint32(7 << 29))
 
     bug.setattr(slots, "word_pairs", few)
     _places.clear_cache()
-    found = np.asarray(_places(jax.random.split(jax.random.key(2), 3000), count))
+    actual = np.asarray(_places(jax.random.split(jax.random.key(2), 3000), count))
     _places.clear_cache()
-    np.testing.assert_array_equal(np.sort(found, 1), np.tile(np.arange(count), (3000, 1)))
-    seen = np.bincount(np.argmax(found == 0, 1) * 3 // count, minlength=3)
+    np.testing.assert_array_equal(np.sort(actual, 1), np.tile(np.arange(count), (3000, 1)))
+    seen = np.bincount(np.argmax(actual == 0, 1) * 3 // count, minlength=3)
     expected = np.bincount(np.arange(count) * 3 // count, minlength=3) * 3000 / count
     assert chi_square_p(seen, expected) > 1e-4
 
@@ -151,10 +151,10 @@ def test_equal_first_words_are_told_apart_by_further_ones(count, bug):
 @pytest.mark.parametrize("count", [3, 161])
 def test_places_are_the_same_alone_and_beside_others_whose_numbers_tie(count, bug):
     """Rows are drawn ahead for many releases at once, and count if each draws them again alone."""
-    whole, bits = slots.word_pairs, {3: 3, 161: 7}[count]
+    full, bits = slots.word_pairs, {3: 3, 161: 7}[count]
 
     def few(key, shape, part=0, **how):
-        first, second = whole(key, shape, part, **how)
+        first, second = full(key, shape, part, **how)
         return (first, second) if part else (first >> 32 - bits << 32 - bits, second & 0xFF000000)
 
     bug.setattr(slots, "word_pairs", few)
@@ -334,11 +334,11 @@ def test_a_sample_that_does_not_fit_is_drawn_again_from_another_key(lanes):
     more, every = drawn[20](keys)
     large = np.asarray(every.sum(1) > most)
     assert 20 < large.sum() < 150
-    for found, expected in ((rows, more), (held, every)):
-        np.testing.assert_array_equal(found[~large], expected[~large])
+    for actual, expected in ((rows, more), (held, every)):
+        np.testing.assert_array_equal(actual[~large], expected[~large])
     again = jax.vmap(lambda key: poisson.fold_in(key, poisson._AGAIN))(keys)
-    for found, expected in zip((rows, held), drawn[most](again), strict=True):
-        np.testing.assert_array_equal(found[large], expected[large])
+    for actual, expected in zip((rows, held), drawn[most](again), strict=True):
+        np.testing.assert_array_equal(actual[large], expected[large])
 
 
 @pytest.mark.slow
@@ -372,10 +372,10 @@ def test_what_first_bits_do_not_tell_is_told_by_all(rate, n, room, most, lanes, 
                 distinct.exactly_some(key, last, new, size))
 
     one = jax.jit(lambda key: poisson.poisson_rows(key, rate, n, room, most))
-    found = jax.jit(jax.vmap(one))(keys) if lanes else [
+    actual = jax.jit(jax.vmap(one))(keys) if lanes else [
         np.stack(x) for x in zip(*map(one, keys), strict=True)]
     again = 0
-    for key, rows, held in zip(keys, *found, strict=True):
+    for key, rows, held in zip(keys, *actual, strict=True):
         while True:
             key, expected, size, new, which = attempt(key)
             if size <= min(most, new):
@@ -418,7 +418,7 @@ def test_slots_are_hardly_more_than_hold_all_but_a_thousandth_of_samples(rate, p
     q = query(rate, population)
     slots, sampling_ = rows_read(q), q.sampling
     law = (lambda slots: stats.binom.sf(slots - 1, population - 1, rate)
-           ) if sampling_._room(population)[0].whole else functools.partial(too_few, q)
+           ) if sampling_._room(population)[0].shuffled else functools.partial(too_few, q)
     assert 0.99 * law(slots) <= sampling_.drawn_less(population) <= 1e-3
     assert slots >= rate * population
     fewer = int(slots * 0.97) - 1

@@ -46,16 +46,16 @@ def without(rate, bits, most, i):
 @pytest.mark.parametrize("most", [1, 3, N])
 @few
 def test_the_hit_rate_given_the_others_is_at_most_the_charged_one(rate, bits, most):
-    told = 0
+    stated = 0
     for low, high in itertools.combinations_with_replacement(range(most + 1), 2):
         law = size_law.realised(rate, N, most, low, high, bits)
         charged = Fraction(law.rate(rate))
         assert charged >= rate
-        told += rate < charged < 1 and low < high
+        stated += rate < charged < 1 and low < high
         for rows, mass, hit in without(rate, bits, most, 2):
             if low <= len(rows) < high:
                 assert hit <= charged * (mass + hit)
-    assert told or bits < 16 or most == 1
+    assert stated or bits < 16 or most == 1
 
 
 @pytest.mark.parametrize("most", [1, 3, N])
@@ -143,13 +143,13 @@ def test_thresholds_are_the_exact_tails_rounded_down(rate, population, most):
     mass = [math.comb(population, k) * q**k * (1 - q)**(population - k)
             for k in range(population + 1)]
     first, table = poisson.thresholds(rate, population, most)
-    found = [int.from_bytes(row.astype(">u4").tobytes()) for row in table]
-    for k, t in enumerate(found, first):
+    actual = [int.from_bytes(row.astype(">u4").tobytes()) for row in table]
+    for k, t in enumerate(actual, first):
         exact = 2**160 * sum(mass[k + 1:])
         assert 0 <= exact - t < 1 + Fraction(1, 2**60) or t == 2**160 - 1 < exact
-    assert first + len(found) == most + 1 or not found[-1]
+    assert first + len(actual) == most + 1 or not actual[-1]
     assert sum(mass[:first]) * 2**160 < 2
-    above = [2**160] * (first + 1) + found + [0] * population
+    above = [2**160] * (first + 1) + actual + [0] * population
     low, high = size_law.ordinary(rate, population, most)
     law = size_law.charged_law(rate, population, most)
     realised = [Fraction(above[k] - above[k + 1], 2**160) for k in range(most + 1)]
@@ -161,9 +161,9 @@ def test_thresholds_are_the_exact_tails_rounded_down(rate, population, most):
 def test_masses_of_large_populations_are_binomial():
     for rate, population in ((256 / 60_000, 60_000), (1e-3, 10**5)):
         first, mass = size_law.masses(rate, population)
-        found = np.array([x / sum(mass) for x in mass])
+        actual = np.array([x / sum(mass) for x in mass])
         expected = stats.binom.pmf(np.arange(first, first + len(mass)), population, rate)
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-30)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-30)
 
 
 # --- the capacity ---
@@ -229,8 +229,8 @@ def test_a_tight_capacity_costs_no_epsilon_and_is_told():
 
     assert jmm.epsilon(made(110), 1e-5) == pytest.approx(jmm.epsilon(made(None), 1e-5), rel=1e-9)
     less = stats.binom.sf(109, 9_999, 0.01)  # beside which slots without rows are nothing
-    told = f"beyond 110 are drawn again, for which the rate is lower by a part {less:.2g} at most"
-    assert told in made(110).summary()
+    stated = f"beyond 110 are drawn again, for which the rate is lower by a part {less:.2g} at most"
+    assert stated in made(110).summary()
     with pytest.raises(ValueError, match="capacity must be at least the expected 100 records"):
         jmm.epsilon(made(99), 1e-5)
 
@@ -301,12 +301,12 @@ def test_every_row_has_as_many_words(population, monkeypatch):
     least = [-(-(r * 2**32 + 2**32 % population) // population) for r in rows]
     words = [w + more for w in least for more in (-1, 0, each - 1, each)]
     given = jnp.asarray(np.array(words, np.int64) % 2**32, jnp.uint32)
-    found = []
+    actual = []
     monkeypatch.setattr(distinct, "word_pairs", lambda key, shape, **how: (given, given))
-    monkeypatch.setattr(distinct, "firsts", lambda *made: found.extend(made) or made[1])
+    monkeypatch.setattr(distinct, "firsts", lambda *made: actual.extend(made) or made[1])
     room = distinct.Room(len(words), False)
     distinct.rows_of_slots(jax.random.key(0), room, population)
-    row, there = (np.asarray(x).reshape(-1, 4) for x in found)
+    row, there = (np.asarray(x).reshape(-1, 4) for x in actual)
     assert there[:, 1:3].all()
     np.testing.assert_array_equal(row[:, 1], rows)
     np.testing.assert_array_equal(row[:, 2], rows)
@@ -329,15 +329,15 @@ def test_new_slots_are_the_first_of_each_row(rows):
     there = np.random.default_rng(2).random(len(rows)) < 0.9
     expected = [ok and row not in rows[:j][there[:j]]
                 for j, (row, ok) in enumerate(zip(rows, there, strict=True))]
-    found = jax.jit(jax.vmap(distinct.firsts))(jnp.stack([rows, rows[::-1]]),
-                                               jnp.stack([there, there]))
-    np.testing.assert_array_equal(found[0], expected)
+    actual = jax.jit(jax.vmap(distinct.firsts))(jnp.stack([rows, rows[::-1]]),
+                                                jnp.stack([there, there]))
+    np.testing.assert_array_equal(actual[0], expected)
 
 
 @pytest.mark.parametrize("count", [5, 300, 2100])
 def test_the_least_words_are_found_or_it_is_told_that_more_bits_are_needed(count):
     rng = np.random.default_rng(count)
-    told, pick = 0, jax.jit(distinct.some)
+    stated, pick = 0, jax.jit(distinct.some)
     exactly = jax.jit(distinct.exactly_some)
     for trial in range(12):
         words = rng.integers(0, 2**32, count, dtype=np.uint32)
@@ -345,18 +345,18 @@ def test_the_least_words_are_found_or_it_is_told_that_more_bits_are_needed(count
             words &= np.uint32(0xE0000000)
         among = rng.random(count) < 0.8
         m = int(rng.integers(0, among.sum() + 1))
-        found, tie = pick(words, among, m)
+        actual, tie = pick(words, among, m)
         last = np.sort(words[among])[:m][-1:]
         if not tie:
-            told += 1
-            assert np.sum(found) == m
-            assert not np.any(found & ~among)
-            np.testing.assert_array_equal(found, among & np.isin(words, np.sort(words[among])[:m]))
+            stated += 1
+            assert np.sum(actual) == m
+            assert not np.any(actual & ~among)
+            np.testing.assert_array_equal(actual, among & np.isin(words, np.sort(words[among])[:m]))
         held = np.asarray(exactly(jax.random.key(trial), words, among, m))
         assert held.sum() == m
         assert not np.any(held & ~among)
         assert np.all(words[held] <= (last if m else 0))
-    assert told >= 6
+    assert stated >= 6
 
 
 @pytest.mark.parametrize("bits", [1, 2])
@@ -365,11 +365,11 @@ def test_random_slots_are_uniform_where_first_bits_do_not_tell(bits):
 
     def one(key):
         words = word_pairs(key, (5,))[0] & np.uint32((2**bits - 1) << 30)
-        found, tie = distinct.some(words, among, m)
-        return jnp.where(tie, distinct.exactly_some(key, words, among, m), found)
+        actual, tie = distinct.some(words, among, m)
+        return jnp.where(tie, distinct.exactly_some(key, words, among, m), actual)
 
-    found = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(bits), 12_000)))
-    sets, counts = np.unique(found, axis=0, return_counts=True)
+    actual = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(bits), 12_000)))
+    sets, counts = np.unique(actual, axis=0, return_counts=True)
     assert len(sets) == 6
     assert stats.chisquare(counts).pvalue > 1e-3
 

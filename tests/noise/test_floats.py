@@ -191,9 +191,9 @@ def test_threefry_is_the_one_of_jax(seed):
     key = jax.random.key(seed)
     count = np.random.default_rng(seed).integers(0, 2**32, (2, 500), np.uint32)
     count[:, :2] = [[0, 2**32 - 1]] * 2
-    found = random_bits.threefry(jax.random.key_data(key), *jnp.asarray(count))
+    actual = random_bits.threefry(jax.random.key_data(key), *jnp.asarray(count))
     reference = threefry_2x32(jax.random.key_data(key), jnp.asarray(count.ravel()))
-    np.testing.assert_array_equal(jnp.concatenate(found), reference)
+    np.testing.assert_array_equal(jnp.concatenate(actual), reference)
 
 
 @pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
@@ -227,9 +227,9 @@ def test_noise_is_left_out_for_a_deviation_of_zero_alone(std):
     tree = {"a": jnp.zeros(5), "b": jnp.zeros(3)}
     one = jax.jit(lambda s: floats.gaussian(jax.random.key(2), tree, {"a": s, "b": 0.0}))
     draw = np.asarray(normal(jax.random.key(2), (8,), jnp.float64))[:5]
-    for found in (one(std), jax.tree.map(lambda x: x[1], jax.vmap(one)(jnp.array([0.0, std])))):
-        np.testing.assert_allclose(found["a"], std * draw if std else 0.0, rtol=1e-12)
-        np.testing.assert_array_equal(found["b"], 0.0)
+    for actual in (one(std), jax.tree.map(lambda x: x[1], jax.vmap(one)(jnp.array([0.0, std])))):
+        np.testing.assert_allclose(actual["a"], std * draw if std else 0.0, rtol=1e-12)
+        np.testing.assert_array_equal(actual["b"], 0.0)
 
 
 # --- shapes, leaves and keys ---

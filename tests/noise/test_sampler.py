@@ -55,11 +55,11 @@ def split(number):
 
 def floors(drawn):
     """floor(2^22 q(u)) of words `[n, 8]`, by 400-bit arithmetic, and the signs."""
-    found = []
+    actual = []
     for row in drawn.astype(object):
         number = int(sum(w << 32 * k for k, w in enumerate(reversed(row)))) % 2**255
-        found.append(int(mp.floor(quantile((number + mp.mpf(0.5)) / 2**255) * 2**BITS)))
-    return np.array(found), drawn[:, 0] >> 31
+        actual.append(int(mp.floor(quantile((number + mp.mpf(0.5)) / 2**255) * 2**BITS)))
+    return np.array(actual), drawn[:, 0] >> 31
 
 
 def small_words(count, seed):
@@ -78,7 +78,7 @@ def small_words(count, seed):
 @pytest.fixture(scope="module")
 def remade():
     """Coefficients, remainders and slopes dq/dt at the left end of cells, by (count, octave)."""
-    found = {}
+    actual = {}
     for octaves, count, degree in ((_tables.MIDDLE_OCTAVES, _tables.MIDDLE_CELLS,
                                     _tables.MIDDLE_DEGREE),
                                    (_tables.LAST_OCTAVES, _tables.LAST_CELLS,
@@ -86,8 +86,8 @@ def remade():
         every = range(octaves)
         for octave in (o for o in every if o < 6 or o > octaves - 4 or o % 16 == 0):
             start = quantile(mp.mpf(2) ** -octave) if octave else mp.mpf(0)
-            found[count, octave] = _tables.cells(octave, count, degree, start)
-    return found
+            actual[count, octave] = _tables.cells(octave, count, degree, start)
+    return actual
 
 
 def test_the_tables_are_the_coefficients_of_the_quantile(remade):
@@ -193,14 +193,14 @@ def certain(word, shift=0):
 
     Against the next one, with the smallest and the largest bits that may follow.
     """
-    found = np.asarray(first(word, jnp.int32(shift)))
-    doubt = found == _sampler.DOUBT
+    actual = np.asarray(first(word, jnp.int32(shift)))
+    doubt = actual == _sampler.DOUBT
     wrong = np.zeros(len(word), bool)
     for rest in (0, 2**32 - 1):
         more = jnp.full(len(word), rest, jnp.uint32)
         magnitude, again = (np.asarray(x) for x in middle(word, more, more, jnp.int32(shift)))
         signed = np.where(np.asarray(word) >> 31, ~magnitude, magnitude)
-        wrong |= ~doubt & ~again & (found != signed)
+        wrong |= ~doubt & ~again & (actual != signed)
     return wrong.sum(), doubt.mean()
 
 
@@ -239,10 +239,10 @@ def test_the_middle_stage_is_right_at_the_edges_of_all_cells(shift):
     edges = [(16 + cell) * scale << octave >> 4 for octave in range(31) for cell in range(16)]
     numbers = np.array([split(edge + apart) for edge in edges for apart in (
         -1, 0, 1, 2**160, -(2**160), 2**191, -(2**191), scale, -scale)], np.uint32)
-    found, again = (np.asarray(x) for x in middle(*(jnp.asarray(numbers[:, k]) for k in range(3)),
-                                                  jnp.int32(shift)))
+    actual, again = (np.asarray(x) for x in middle(*(jnp.asarray(numbers[:, k]) for k in range(3)),
+                                                   jnp.int32(shift)))
     expected = np.asarray(last(jnp.asarray(numbers))) >> shift
-    assert np.all(again | (found == expected))
+    assert np.all(again | (actual == expected))
     assert again.mean() < (0.01 if shift == 0 else 0.1)  # m = 0, and q(1) = 0, are left
 
 
@@ -252,9 +252,9 @@ def test_stages_agree_with_arithmetic_of_400_bits():
     drawn = small_words(330, seed=1)
     expected, sign = floors(drawn)
     np.testing.assert_array_equal(last(jnp.asarray(drawn)), expected)
-    found, again = (np.asarray(x) for x in middle(*(jnp.asarray(drawn[:, k]) for k in range(3)),
-                                                  jnp.int32(0)))
-    assert np.all(again | (found == expected))
+    actual, again = (np.asarray(x) for x in middle(*(jnp.asarray(drawn[:, k]) for k in range(3)),
+                                                   jnp.int32(0)))
+    assert np.all(again | (actual == expected))
     assert not again[:31].any()
     one = np.asarray(first(jnp.asarray(drawn[:, 0]), jnp.int32(8)))
     assert np.all((one == _sampler.DOUBT) | (one == np.where(sign, ~expected, expected) >> 8))
@@ -264,10 +264,10 @@ def test_stages_agree_with_arithmetic_of_400_bits():
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_the_brute_force_finds_an_interval_that_is_too_narrow(monkeypatch):
-    found = noise_law.every_word(2**21)
-    assert found["wrong"] == 0
-    assert found["not_compared"] < 30
-    assert found["in_doubt_at_18_bits"] < found["in_doubt_at_22_bits"] < 1
+    actual = noise_law.every_word(2**21)
+    assert actual["wrong"] == 0
+    assert actual["not_compared"] < 30
+    assert actual["in_doubt_at_18_bits"] < actual["in_doubt_at_22_bits"] < 1
     monkeypatch.setattr(_sampler, "FIRST_ERROR", np.float32(-0.01))
     assert noise_law.every_word(2**21)["wrong"] > 1000
 
@@ -328,8 +328,8 @@ def test_rare_words_go_through_all_stages(monkeypatch):
     drawn[9, 7] = drawn[10, 7] = 1
     expected, sign = floors(drawn)
     keep = np.arange(320) != 9  # that one is beyond all tables
-    for bits, found in zip((22, 18, 0), from_words(monkeypatch, drawn, (22, 18, 0)), strict=True):
-        magnitude = np.where(sign, ~found, found)
+    for bits, actual in zip((22, 18, 0), from_words(monkeypatch, drawn, (22, 18, 0)), strict=True):
+        magnitude = np.where(sign, ~actual, actual)
         np.testing.assert_array_equal(magnitude[keep], (expected >> (22 - bits))[keep])
         assert 15 * 2**bits <= magnitude[9] < 16 * 2**bits
 
@@ -341,9 +341,9 @@ def test_rare_words_go_through_all_stages(monkeypatch):
 @pytest.mark.parametrize("bits", [0, 3, 7])
 @pytest.mark.optimised("3")
 def test_drawn_integers_have_the_normal_law(bits):
-    found = noise_law.chi_square(4 * 10**6, bits)
-    assert found["p"] > 1e-3
-    assert found["cells"] > 7 * 2**bits
+    actual = noise_law.chi_square(4 * 10**6, bits)
+    assert actual["p"] > 1e-3
+    assert actual["cells"] > 7 * 2**bits
 
 
 @pytest.mark.slow
@@ -414,9 +414,9 @@ def test_neither_the_compiler_nor_wide_types_change_a_bit():
     plain = draw.lower(key, jnp.int32(BITS)).compile(compiler_options=QUICK)
     np.testing.assert_array_equal(plain(key, jnp.int32(BITS)), expected)
     with jax.enable_x64(False):
-        found = [draw(key, BITS), jax.jit(in_float64(draw))(key, BITS),
-                 jax.jit(jax.vmap(in_float64(draw), (0, None)))(key[None], BITS)[0]]
-    for x in found:
+        actual = [draw(key, BITS), jax.jit(in_float64(draw))(key, BITS),
+                  jax.jit(jax.vmap(in_float64(draw), (0, None)))(key[None], BITS)[0]]
+    for x in actual:
         assert x.dtype == jnp.int32
         np.testing.assert_array_equal(x, expected)
 
@@ -467,10 +467,10 @@ def test_words_at_a_place_are_those_of_the_whole_draw_and_further_ones_are_new(g
     size, place = 1000, jnp.array([0, 3, 499, 500, 999])
     draw = jax.jit(lambda k, place, parts: _tables.words_of(
         k, _tables.fine_key(k), size, place, parts), static_argnums=2)
-    found = draw(key, place, 4)
-    assert found.shape == (9, 5)
-    np.testing.assert_array_equal(found[0], random_words(key, (size,))[place])
-    np.testing.assert_array_equal(draw(key, place[1:3], 1), found[:3, 1:3])
+    actual = draw(key, place, 4)
+    assert actual.shape == (9, 5)
+    np.testing.assert_array_equal(actual[0], random_words(key, (size,))[place])
+    np.testing.assert_array_equal(draw(key, place[1:3], 1), actual[:3, 1:3])
     every = draw(key, jnp.arange(size), 4)
     assert len(np.unique(every)) > 9 * size - 5  # of 2^32; no word is one that another place has
 
@@ -493,8 +493,8 @@ def test_places_of_set_bits_are_found():
         flags = np.sum(bits.astype(np.uint32) << np.arange(32, dtype=np.uint32)[:, None], 0,
                        dtype=np.uint32)
         total = bits.sum()
-        found = np.asarray(find(jnp.asarray(flags), jnp.arange(total, dtype=jnp.int32)))
-        np.testing.assert_array_equal(np.sort(found), np.flatnonzero(bits))
+        actual = np.asarray(find(jnp.asarray(flags), jnp.arange(total, dtype=jnp.int32)))
+        np.testing.assert_array_equal(np.sort(actual), np.flatnonzero(bits))
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
@@ -523,10 +523,10 @@ def test_digits_have_the_probabilities_of_a_geometric_number():
     assert table.shape == (29, 8)
     lost = mp.mpf(0)
     for j, row in enumerate(table.tolist()):
-        whole = sum(word << 32 * (7 - k) for k, word in enumerate(row))
+        full = sum(word << 32 * (7 - k) for k, word in enumerate(row))
         ideal = 1 / (1 + mp.exp(mp.mpf(2) ** (j - 22)))
-        assert 0 <= ideal * mp.mpf(2) ** 256 - whole < 1
-        share = mp.mpf(whole) / mp.mpf(2) ** 256
+        assert 0 <= ideal * mp.mpf(2) ** 256 - full < 1
+        share = mp.mpf(full) / mp.mpf(2) ** 256
         lost += max(abs(mp.log(share / ideal)), abs(mp.log((1 - share) / (1 - ideal))))
     assert lost - mp.log(1 - mp.exp(-128)) < law.LAPLACE_RATIO
     # the digits' product is the geometric law
@@ -548,8 +548,8 @@ def test_each_digit_is_drawn_against_its_threshold(monkeypatch):
         for sign, value in ((0, expected), (2**31, ~expected)):
             given = jnp.asarray(np.append(np.uint32(sign), drawn.ravel())[:, None])
             monkeypatch.setattr(_sampler, "random_words", lambda key, shape, given=given: given)
-            found = jax.jit(lambda k: law.floored_laplace(k, ()))(jax.random.key(0))
-            assert found == value
+            actual = jax.jit(lambda k: law.floored_laplace(k, ()))(jax.random.key(0))
+            assert actual == value
 
 
 @pytest.mark.slow

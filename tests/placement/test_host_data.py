@@ -95,17 +95,17 @@ def test_a_run_goes_on_from_its_checkpoint_wherever_its_data_are(tmp_path):
             raise KeyboardInterrupt
 
     h = hyper()
-    whole = fitted(jmm.placement.HostData(ROWS, rounds=3), h, checkpoint=tmp_path / "whole")
+    full = fitted(jmm.placement.HostData(ROWS, rounds=3), h, checkpoint=tmp_path / "whole")
     for name, then in (("a", jmm.placement.HostData(ROWS, rounds=3)),
                        ("b", tuple(map(jnp.asarray, ROWS)))):
         with pytest.raises(KeyboardInterrupt):
             fitted(jmm.placement.HostData(ROWS, rounds=3), h, checkpoint=tmp_path / name,
                    callback=crash)
         resumed = fitted(then, h, checkpoint=tmp_path / name)
-        (chex.assert_trees_all_equal if name == "a" else close)(resumed.state, whole.state)
+        (chex.assert_trees_all_equal if name == "a" else close)(resumed.state, full.state)
     again = fitted(jmm.placement.HostData(ROWS), h,
                    checkpoint=tmp_path / "whole")  # nothing is left to do
-    chex.assert_trees_all_equal(again.state, whole.state)
+    chex.assert_trees_all_equal(again.state, full.state)
     assert not any(t.name.startswith("rows ahead") for t in threading.enumerate())
 
 
@@ -117,9 +117,9 @@ def window():
     """Rows of releases 4, ..., 7 of ten."""
     with Supply(KEY, jmm.sgda.mechanism(hyper()), jmm.placement.HostData(ROWS), [4], 4,
                 10) as supply:
-        ((found, count),) = supply.piece(4)
+        ((actual, count),) = supply.piece(4)
     assert count == 4
-    return found
+    return actual
 
 
 @jax.jit
@@ -195,7 +195,7 @@ def test_numbers_that_count_come_first():
     """A shard reads as many as count, from the first place on."""
     def wrong(rows):
         words = jnp.zeros(2, jnp.uint32)
-        return int(shard_sums._told(jnp.asarray(rows, jnp.int32), jnp.int32(0), 10, words, words,
+        return int(shard_sums._marks(jnp.asarray(rows, jnp.int32), jnp.int32(0), 10, words, words,
                                     jnp.array(True), jnp.array(True))[2])
 
     assert [wrong(rows) for rows in ([3, 5, -1], [3, -1, 5], [-1, 3, 5], [3, 5, 10], [])] == [
@@ -258,33 +258,33 @@ def test_a_mapped_file_is_never_loaded(tmp_path, dtype, order):
                               fortran_order=order == "F")[77] = 5.0
     data = jmm.placement.HostData(np.load(path, mmap_mode="r"))
     tracemalloc.start()
-    found = data.take(np.array([[77, 3], [2**16 - 1, 77]]))
+    actual = data.take(np.array([[77, 3], [2**16 - 1, 77]]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**20
-    assert found.shape == (2, 2, 256)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found.sum(-1), [[1280, 0], [0, 1280]])
+    assert actual.shape == (2, 2, 256)
+    assert actual.dtype == np.float32
+    np.testing.assert_array_equal(actual.sum(-1), [[1280, 0], [0, 1280]])
 
 
 def test_files_are_not_read_around_rows_at_random_places(tmp_path):
     """Told to the system before a run of secret samples, and taken back after it."""
     class Advised(mmap.mmap):
-        told: list = []  # noqa: RUF012
+        calls: list = []  # noqa: RUF012
 
         def madvise(self, advice):
-            self.told.append(advice)
+            self.calls.append(advice)
 
     rows = np.memmap(tmp_path / "x", np.float32, "w+", shape=(N, 2))
     with open(tmp_path / "x", "r+b") as file:
         view = np.frombuffer(Advised(file.fileno(), 0), np.float32).reshape(N, 2)
-    for sampling, told in ((jmm.Disjoint(batch=15), []),
-                           (jmm.Poisson(rate=0.1), [mmap.MADV_RANDOM, mmap.MADV_NORMAL])):
+    for sampling, stated in ((jmm.Disjoint(batch=15), []),
+                             (jmm.Poisson(rate=0.1), [mmap.MADV_RANDOM, mmap.MADV_NORMAL])):
         with Supply(KEY, jmm.sgda.mechanism(hyper(sampling)),
                     jmm.placement.HostData((view[:], rows)), [2],
                     0, 10) as supply:
             assert sum(count for _, count in supply.piece(2)) == 2
-        assert Advised.told == told
+        assert Advised.calls == stated
 
 
 def test_rows_are_not_printed(window):

@@ -86,7 +86,7 @@ def test_the_rows_of_a_share_are_those_of_arrays_each_asked_for_once(kind):
 @pytest.mark.slow
 def test_a_reader_that_fails_stops_the_run_and_the_run_goes_on_as_if_it_had_not(tmp_path):
     """Before the release whose rows it was asked for; what it raises is no refusal."""
-    whole = fitted(jmm.placement.HostData((A, B)))
+    full = fitted(jmm.placement.HostData((A, B)))
     books = jmm.accounting.Ledger(epsilon=50.0, delta=1e-3, path=tmp_path / "books.json")
     states, source = [], Many(A, B)
 
@@ -95,15 +95,15 @@ def test_a_reader_that_fails_stops_the_run_and_the_run_goes_on_as_if_it_had_not(
         source.broken = lambda number: (A[number], B[number, :-1])  # as if a row were cut off
 
     how = dict(checkpoint=tmp_path / "saved", ledger=books, name="run")
-    with pytest.raises(RuntimeError, match="stays charged") as told:
+    with pytest.raises(RuntimeError, match="stays charged") as stated:
         fitted(jmm.placement.HostData(source, rounds=1), callback=fail, **how)
     assert len(states) <= 2  # a share was ahead
-    assert "shapes" in str(told.value.__cause__)
+    assert "shapes" in str(stated.value.__cause__)
     spent = books.epsilon
     assert spent > 0
     source.broken = None
     resumed = fitted(jmm.placement.HostData(source), **how)
-    for x, y in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(whole.state), strict=True):
+    for x, y in zip(jax.tree.leaves(resumed.state), jax.tree.leaves(full.state), strict=True):
         np.testing.assert_array_equal(x, y)
     assert books.epsilon == spent
 
@@ -117,9 +117,9 @@ def test_a_failure_on_a_record_before_the_first_round_leaves_the_run_charged(tmp
     source = Many(A, B)
     data = jmm.placement.HostData(source)
     source.broken = raising
-    with pytest.raises(RuntimeError, match="stays charged") as told:
+    with pytest.raises(RuntimeError, match="stays charged") as stated:
         fitted(data, ledger=books, name="run")
-    assert not any(char.isdigit() for char in str(told.value))
+    assert not any(char.isdigit() for char in str(stated.value))
     assert books.epsilon > 0
 
 

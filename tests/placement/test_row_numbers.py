@@ -73,14 +73,14 @@ def test_a_draw_is_the_exact_product_of_96_bits(n):
 
 def test_the_rows_sent_are_uniform_over_all_and_each_is_its_number():
     window = sent(DRAWN, 20)
-    found = numbers(window).ravel()
+    actual = numbers(window).ravel()
     np.testing.assert_array_equal(window.rows[0][..., 0], window.high)
     np.testing.assert_array_equal(window.rows[0][..., 1], window.numbers)
-    assert 0 <= found.min() < N // 1000
-    assert N - N // 1000 < found.max() < N
-    for cell in (found * 64 // N, found % 64):
+    assert 0 <= actual.min() < N // 1000
+    assert N - N // 1000 < actual.max() < N
+    for cell in (actual * 64 // N, actual % 64):
         assert stats.chisquare(np.bincount(cell, minlength=64)).pvalue > 1e-4
-    assert len(np.unique(found)) >= found.size - 2  # 0.02 pairs are expected
+    assert len(np.unique(actual)) >= actual.size - 2  # 0.02 pairs are expected
 
 
 @pytest.mark.parametrize(("batch", "first"), [(3_000, 0), (2**20, N // 2**20 - 2)])
@@ -89,9 +89,9 @@ def test_consecutive_rows_are_read_in_order_and_from_the_first_again(batch, firs
     draw = jax.jit(lambda k: jmm.Disjoint(batch=batch).draw(None, k, N))
     for release in (first, first + 1, first + each):
         sample = draw(jnp.int32(release))
-        found = host_data.joined(np.asarray(sample.rows), np.asarray(sample.high))
+        actual = host_data.joined(np.asarray(sample.rows), np.asarray(sample.high))
         start = release % each * batch
-        np.testing.assert_array_equal(found, np.arange(start, start + batch))
+        np.testing.assert_array_equal(actual, np.arange(start, start + batch))
 
 
 @pytest.mark.slow
@@ -110,14 +110,14 @@ def test_a_run_is_charged_for_all_of_its_records():
     n, z = N, 0.25  # the one release is on a sum that moves by two clip norms
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(z, None), population=n,
                       sampling=jmm.FixedSize(batch=1, replacement=True))
-    found = jmm.delta(jmm.Repeat(query=query, times=1), 0.1)
+    actual = jmm.delta(jmm.Repeat(query=query, times=1), 0.1)
     shift = 2 / z
     g = 1 + math.expm1(0.1) * n
     exact = (stats.norm.cdf(shift / 2 - math.log(g) / shift)
              - g * stats.norm.cdf(-shift / 2 - math.log(g) / shift)) / n
-    assert exact <= found <= 1.1 * exact
+    assert exact <= actual <= 1.1 * exact
     fewer = dataclasses.replace(query, population=2**29)
-    assert found < jmm.delta(jmm.Repeat(query=fewer, times=1), 0.1) / 10
+    assert actual < jmm.delta(jmm.Repeat(query=fewer, times=1), 0.1) / 10
 
 
 @pytest.mark.slow

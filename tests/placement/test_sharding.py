@@ -33,11 +33,11 @@ def start(*arguments):
 def results(workers):
     """What the workers found; none may fail."""
     try:
-        said = [worker.communicate(timeout=900)[0] for worker, _ in workers]
+        stated = [worker.communicate(timeout=900)[0] for worker, _ in workers]
     finally:
         for worker, _ in workers:
             worker.kill()
-    for (worker, _), words in zip(workers, said, strict=True):
+    for (worker, _), words in zip(workers, stated, strict=True):
         assert worker.returncode == 0, words[-3000:]
     return [json.loads(out.read_text()) for _, out in workers]
 
@@ -55,8 +55,8 @@ def lost(tmp_path_factory):
     outs = [folder / f"{number}.json" for number in range(4)]
     workers = [start("process", out, number, port, 4) for number, out in enumerate(outs)]
     try:
-        said = workers[3].communicate(timeout=900)[0]
-        assert workers[3].returncode == -signal.SIGKILL, said[-3000:]
+        stated = workers[3].communicate(timeout=900)[0]
+        assert workers[3].returncode == -signal.SIGKILL, stated[-3000:]
     finally:
         for worker in workers:  # which wait for the one that is gone
             worker.kill()
@@ -171,8 +171,8 @@ def test_what_goes_wrong_in_the_sum_shows(found, bug):
 
 def test_what_does_not_run_on_a_mesh_is_refused(found):
     assert "give the arrays themselves" in found["hosts"]
-    for words, said in found["refused"].items():
-        assert words in said
+    for words, stated in found["refused"].items():
+        assert words in stated
 
 
 def test_a_release_moves_the_parameters_once_and_nothing_else(found):
@@ -294,15 +294,15 @@ def test_two_processes_send_their_own_rows_from_their_hosts(processes):
         assert mine["host mark"]
         assert mine["host wrong row"]
         assert len(mine["host refused"]) == 5
-        for words, said in mine["host refused"].items():
-            assert words in said
+        for words, stated in mine["host refused"].items():
+            assert words in stated
 
 
 def test_processes_that_do_not_agree_are_refused(processes):
     for mine in processes:
         assert len(mine["refused"]) == 10
-        for words, said in mine["refused"].items():
-            assert words in said
+        for words, stated in mine["refused"].items():
+            assert words in stated
 
 
 # --- shards, parameters and copies of rows in several processes ---
@@ -325,8 +325,8 @@ def test_a_run_of_which_a_process_was_killed_goes_on_on_fewer_to_the_same_last_b
     assert all(name.startswith("3.") for name in unfinished)
     for goes_on in (found, *processes):
         assert goes_on["resumed shards"] == found["bits 1"]
-    for said in found["refused shards"]:
-        assert "another number of shards" in said
+    for stated in found["refused shards"]:
+        assert "another number of shards" in stated
 
 
 def test_parameters_and_copies_of_rows_may_lie_in_several_processes(found, processes):
@@ -338,8 +338,8 @@ def test_parameters_and_copies_of_rows_may_lie_in_several_processes(found, proce
         assert mine["seen"] == [4]
         assert len(set(mine["marks across"])) == 1
         assert len(mine["refused across"]) == 2
-        for words, said in mine["refused across"].items():
-            assert words in said
+        for words, stated in mine["refused across"].items():
+            assert words in stated
     assert found["resumed parameters"] < GRID
 
 

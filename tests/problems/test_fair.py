@@ -168,10 +168,10 @@ def test_replacing_a_record_moves_released_shares_by_what_is_charged(count):
     described, key = asking(n, count, z=1e-3), jax.random.key(0)
     tables = np.stack([cells] * 4)
     tables[1:, 0] = 1, count - 1, count + 7  # the last one is in no cell
-    found = np.asarray(jax.vmap(lambda one: problems.release_shares(key, described, one, count))(
+    actual = np.asarray(jax.vmap(lambda one: problems.release_shares(key, described, one, count))(
         jnp.asarray(tables)))
-    np.testing.assert_allclose(found[0], np.bincount(cells) / n, atol=1e-4)
-    moved = n * np.linalg.norm(found[1:] - found[0], axis=1)
+    np.testing.assert_allclose(actual[0], np.bincount(cells) / n, atol=1e-4)
+    moved = n * np.linalg.norm(actual[1:] - actual[0], axis=1)
     assert max(moved) == pytest.approx(math.sqrt(2), rel=1e-3)
     assert max(moved) <= 2 * described.query.clip.w * (1 + 1e-3)
     assert count > 2 or max(moved) == pytest.approx(2 * described.query.clip.w, rel=1e-3)
@@ -181,13 +181,13 @@ def test_replacing_a_record_moves_released_shares_by_what_is_charged(count):
 def test_released_shares_have_the_noise_that_is_charged_and_refuse_another_clip():
     n, z = 200, 4.0
     cells, described = jnp.arange(n) % 2, asking(n, 2, z)
-    found = jax.vmap(lambda key: problems.release_shares(key, described, cells, 2))(
+    actual = jax.vmap(lambda key: problems.release_shares(key, described, cells, 2))(
         jax.random.split(jax.random.key(0), 300))
-    found = np.asarray(found)
+    actual = np.asarray(actual)
     # the two numbers' noise is independent, and their sum is divided out
     deviation = z * described.query.clip.w / n / math.sqrt(2)
-    assert np.std(found, 0)[0] == pytest.approx(deviation, rel=0.15)
-    assert abs(np.mean(found, 0)[0] - 0.5) < 4 * deviation / math.sqrt(300)
+    assert np.std(actual, 0)[0] == pytest.approx(deviation, rel=0.15)
+    assert abs(np.mean(actual, 0)[0] - 0.5) < 4 * deviation / math.sqrt(300)
     run = jmm.Repeat(query=jmm.Query(clip=Saddle(1.0, 1.0), population=n,
                                      noise_multiplier=Saddle(20.0, 20.0)), times=10)
     both = jmm.Sequence(parts=(described, run))

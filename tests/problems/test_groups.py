@@ -115,11 +115,11 @@ def test_the_solution_agrees_with_a_general_solver(p):
     rng = np.random.default_rng(p)
     means, spreads = rng.normal(size=(p, 3)), rng.uniform(0, 1, p)
     w, v, value = demo_games.group_means_optimum(means, spreads)
-    found = optimize.minimize(
+    actual = optimize.minimize(
         lambda x: x[3], np.append(means.mean(0), 10.0), method="SLSQP", tol=1e-14, constraints={
             "type": "ineq",
             "fun": lambda x: x[3] - np.sum((x[:3] - means) ** 2, 1) / 2 - spreads})
-    assert value == pytest.approx(found.fun, abs=1e-7)
+    assert value == pytest.approx(actual.fun, abs=1e-7)
     assert value == pytest.approx(worst(w, means, spreads))
     # the weighted risk of the weights is smallest at w and as large
     assert v @ (np.sum((w - means) ** 2, 1) / 2 + spreads) == pytest.approx(value)

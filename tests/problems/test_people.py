@@ -105,8 +105,8 @@ def test_a_person_moves_a_sum_by_no_more_than_one_record_does(strategy):
             for one in replaced]
     for a in sums:
         for b in sums:
-            found = norms(jax.tree.map(jnp.subtract, a, b))
-            worst = [max(x) for x in zip(worst, found, strict=True)]
+            actual = norms(jax.tree.map(jnp.subtract, a, b))
+            worst = [max(x) for x in zip(worst, actual, strict=True)]
     for bound, most in zip(CLIP, worst, strict=True):
         assert most <= 2 * bound * (1 + 1e-5)
         assert most > 0.5 * bound  # or the search would have found nothing
@@ -131,18 +131,18 @@ def test_a_persons_operator_is_the_mean_of_the_rows_that_are_read():
         [problem.operator(START, person) for problem in (PROBLEM, plain)],
         double.operator(START, person)))()
     want = jax.tree.map(lambda a, b: (a + b) / 2, *rows)
-    for found, factor in ((means[0], 1), (means[1], 1), (totals, 2)):
-        jax.tree.map(lambda a, b, k=factor: np.testing.assert_allclose(a, k * b, rtol=1e-5), found,
+    for actual, factor in ((means[0], 1), (means[1], 1), (totals, 2)):
+        jax.tree.map(lambda a, b, k=factor: np.testing.assert_allclose(a, k * b, rtol=1e-5), actual,
                      want)
 
 
 def test_ghost_norms_over_a_persons_rows_need_no_gradient_a_person():
     wide = Saddle({"W": jnp.zeros((64, 32)), "b": jnp.zeros(32)}, jnp.ones(32))
     people = People((jnp.zeros((10, K, 64)), jnp.zeros((10, K))), jnp.ones((10, K), bool))
-    said = jmm.clipped_sum(PROBLEM.operator, CLIP).explain(wide, people)
-    assert "strategy ghost" in said
-    assert f"Gram products of {K} rows" in said
-    assert "per-example gradient" not in next(x for x in said.splitlines() if "'W'" in x)
+    stated = jmm.clipped_sum(PROBLEM.operator, CLIP).explain(wide, people)
+    assert "strategy ghost" in stated
+    assert f"Gram products of {K} rows" in stated
+    assert "per-example gradient" not in next(x for x in stated.splitlines() if "'W'" in x)
 
 
 def test_a_problem_is_wrapped_once():
@@ -180,9 +180,9 @@ def test_groups_of_persons():
     assert jax.tree.leaves(data)[0].shape == (2, 2, K, DIM)
     w = jnp.full(DIM, 0.1)
     person = jax.tree.map(lambda x: x[1, 0], data)  # two rows
-    found, *each = jax.jit(lambda: (of_person.loss(w, person), *(
+    actual, *each = jax.jit(lambda: (of_person.loss(w, person), *(
         glm.loss(w, jax.tree.map(lambda x, i=i: x[i], person.rows)) for i in range(2))))()
-    np.testing.assert_allclose(found, np.mean(each), rtol=1e-6)
+    np.testing.assert_allclose(actual, np.mean(each), rtol=1e-6)
     assert of_person.bound == glm.bound
     with pytest.raises(ValueError, match="total"):
         per_person(glm, total=True)

@@ -177,13 +177,13 @@ def test_the_score_of_a_search_is_bounded_and_rises_with_the_auc():
                        "b": s[~y].mean() if b is None else b}, 0.0), s
 
     angles = np.linspace(0, np.pi / 2, 7)
-    found = [float(jnp.mean(jax.vmap(score, (None, 0))(at(angle)[0], (jnp.asarray(x), y))))
-             for angle in angles]
+    actual = [float(jnp.mean(jax.vmap(score, (None, 0))(at(angle)[0], (jnp.asarray(x), y))))
+              for angle in angles]
     aucs = [jmm.metrics.auc(at(angle)[1], y) for angle in angles]
-    assert np.all(np.diff(found) < 0)
+    assert np.all(np.diff(actual) < 0)
     assert np.all(np.diff(aucs) < 0)
     sum_of_weights = 2 * min(prior, 1 - prior)  # all on the right side
-    assert 0.9 * sum_of_weights < found[0] < sum_of_weights
+    assert 0.9 * sum_of_weights < actual[0] < sum_of_weights
     large = jnp.array([[1e30, 0], [-1e30, 0], [np.inf, 0]])
     for z in (at(0.0)[0], at(0.0, a=-1.0, b=1.0)[0], at(0.0, a=1e30, b=-1e30)[0]):
         each = np.array([score(z, (row, label)) for row in large for label in (0, 1)])

@@ -111,12 +111,12 @@ def test_a_product_is_that_with_the_projection(radius, dtype):
     def both(of):
         return jax.vmap(jax.value_and_grad(of), (None, 0))(w, x)
 
-    found = both(lambda w, x: _vi.product_with(w, x, radius))
+    actual = both(lambda w, x: _vi.product_with(w, x, radius))
     expected = both(lambda w, x: problems.sanitise(x, radius) @ w)
     tolerance = 8 * jnp.finfo(dtype).eps
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * radius)
-    assert np.linalg.norm(found[1], axis=1).max() <= radius * (1 + tolerance)
+    assert np.linalg.norm(actual[1], axis=1).max() <= radius * (1 + tolerance)
     # by the record too, beside the ball's surface
     of_x = [jax.grad(of, 1)(w, x[0]) for of in (
         lambda w, x: _vi.product_with(w, x, radius), lambda w, x: problems.sanitise(x, radius) @ w)]
@@ -187,9 +187,9 @@ def test_the_gap_is_the_largest_over_the_set(name):
     for _ in range(3):
         u = bounded.problem.project(shape(jnp.asarray(rng.normal(size=dim))))
         gap = float(metrics.vi_gap(bounded.problem, u, data))
-        found = vi_gap_by_search(bounded, u, data, shape, name)
-        assert found <= gap + 1e-9
-        assert found > 0.8 * gap - 1e-9
+        actual = vi_gap_by_search(bounded, u, data, shape, name)
+        assert actual <= gap + 1e-9
+        assert actual > 0.8 * gap - 1e-9
         assert gap <= float(metrics.vi_gap_bound(bounded.problem, u, data)) + 1e-9
 
 

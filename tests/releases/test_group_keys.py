@@ -98,8 +98,8 @@ def test_the_other_doors_of_groups_have_the_same_keys():
     def means(kind):
         return [x[:n].mean() for x, n in zip(values(kind)[1], SIZES, strict=True)]
 
-    found = opened(release_group_losses, losses(), of(noisy))
-    np.testing.assert_allclose(found, means(opening.Kind.GROUP_LOSSES), rtol=1e-5)
+    actual = opened(release_group_losses, losses(), of(noisy))
+    np.testing.assert_allclose(actual, means(opening.Kind.GROUP_LOSSES), rtol=1e-5)
     index = jmm.mechanism.Selection(bound=1.0, sizes=SIZES, noise_multiplier=0.0, times=4)
     assert opened(release_group_index, index, of(noisy)) == np.argmax(means(opening.Kind.SELECTION))
     one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=0.0, times=4)
@@ -148,7 +148,7 @@ def test_a_loss_that_ignores_its_key_gives_the_same_bits_everywhere():
 @pytest.mark.slow  # three programs
 def test_a_resumed_run_draws_what_the_first_one_drew(tmp_path):
     module, hyper = next(algorithms())
-    whole = jmm.run(KEY, Saddle(W, ()), DATA, hyper, module, of(noisy)).state
+    full = jmm.run(KEY, Saddle(W, ()), DATA, hyper, module, of(noisy)).state
 
     def stop(state):
         raise KeyboardInterrupt
@@ -159,7 +159,7 @@ def test_a_resumed_run_draws_what_the_first_one_drew(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         fit(callback=stop)
-    jax.tree.map(np.testing.assert_array_equal, whole, fit().state)
+    jax.tree.map(np.testing.assert_array_equal, full, fit().state)
 
 
 # --- what is refused ---

@@ -116,14 +116,14 @@ def test_a_release_is_answered_as_often_as_described_and_then_no_more(case):
     opened = jax.jit(lambda k: case.opened(KEY, case.mechanism, k, case.data))
     answers = set()
     for spent in (-1, 0, case.limit - 1, case.limit, 2**31 - 1, -2**31):
-        found = np.asarray(opened(jnp.int32(spent)))
+        actual = np.asarray(opened(jnp.int32(spent)))
         if 0 <= spent < case.limit:
-            assert np.all(found >= 0 if found.dtype == np.int32 else np.isfinite(found))
-            np.testing.assert_array_equal(found, opened(jnp.int32(spent)))
-            answers.add(found.tobytes())
+            assert np.all(actual >= 0 if actual.dtype == np.int32 else np.isfinite(actual))
+            np.testing.assert_array_equal(actual, opened(jnp.int32(spent)))
+            answers.add(actual.tobytes())
         else:
-            assert np.all(found == -1 if found.dtype == np.int32 else np.isnan(found))
-    assert len(answers) == 2 or found.dtype == np.int32  # each has its own noise
+            assert np.all(actual == -1 if actual.dtype == np.int32 else np.isnan(actual))
+    assert len(answers) == 2 or actual.dtype == np.int32  # each has its own noise
 
 
 @every_release
@@ -172,34 +172,34 @@ def test_a_place_has_a_number_for_each_axis_that_there_is():
 
 def streams_of(function, *args):
     """What all keys of releases that a function makes are folded with."""
-    found = []
+    actual = []
 
     def noted(key, stream, number):
-        found.append(stream)
+        actual.append(stream)
         return made(key, stream, number)
 
     made = opening._of_release
     with mock.patch.object(opening, "_of_release", noted):
         jax.eval_shape(function, *args)
-    return found
+    return actual
 
 
 @every_release
 @pytest.mark.parametrize("place", [0, 3])
 def test_all_keys_of_a_release_are_of_its_place(case, place):
     described = dataclasses.replace(case.mechanism, place=place)
-    found = streams_of(lambda x: case.opened(KEY, described, ZERO, x), case.data)
-    assert found
-    assert {stream // 256 for stream in found} == {place}
+    actual = streams_of(lambda x: case.opened(KEY, described, ZERO, x), case.data)
+    assert actual
+    assert {stream // 256 for stream in actual} == {place}
 
 
 def test_what_operators_and_public_terms_draw_is_of_a_place_too():
     problem = jmm.Problem(lambda z, x, key: Saddle(x * jax.random.normal(key, (2,)), ()),
                           random=True, public=lambda z, key: z)
     described = dataclasses.replace(RELEASES["sum"].mechanism, place=3)
-    found = streams_of(lambda x: noisy_operator(KEY, described, ZERO, problem, Z, x), ROWS)
-    assert len(found) == 3
-    assert {stream // 256 for stream in found} == {3}
+    actual = streams_of(lambda x: noisy_operator(KEY, described, ZERO, problem, Z, x), ROWS)
+    assert len(actual) == 3
+    assert {stream // 256 for stream in actual} == {3}
 
 
 def test_correlated_noise_is_of_a_place_too():
@@ -210,9 +210,9 @@ def test_correlated_noise_is_of_a_place_too():
     for opened, described in ((RELEASES["sum"].opened, jmm.Repeat(query=banded, times=4)),
                               (RELEASES["leaf"].opened, sums)):
         placed = dataclasses.replace(described, place=3)
-        found = streams_of(lambda x, f=opened, m=placed: f(KEY, m, ZERO, x), ROWS)
-        assert {stream // 256 for stream in found} == {3}
-        assert len(set(found)) == 2
+        actual = streams_of(lambda x, f=opened, m=placed: f(KEY, m, ZERO, x), ROWS)
+        assert {stream // 256 for stream in actual} == {3}
+        assert len(set(actual)) == 2
 
 
 def words(keys):
@@ -248,8 +248,8 @@ def test_a_release_of_the_first_kind_has_the_keys_that_fold_in_makes():
     for number, generator in itertools.product((0, 5, 2**31 - 1), ("threefry2x32", "rbg")):
         key = jax.random.key(7, impl=generator)
         own = jax.random.fold_in(key, jnp.uint32(2**31 + number))
-        found = opening.keys_of_release(key, opening.Kind.MEAN, jnp.int32(number))
-        assert words(jnp.stack(list(found))) == words(
+        actual = opening.keys_of_release(key, opening.Kind.MEAN, jnp.int32(number))
+        assert words(jnp.stack(list(actual))) == words(
             jnp.stack([jax.random.fold_in(own, i) for i in (0, 1)]))
 
 

@@ -57,12 +57,12 @@ def words(rows=np.arange(N), release=0, key=KEY, group=0):
 
 def test_every_row_of_every_release_and_group_has_a_key_of_its_own():
     every = [words(release=k, group=i) for k in range(3) for i in range(2)]
-    found = {tuple(x) for x in np.concatenate(every)}
+    actual = {tuple(x) for x in np.concatenate(every)}
     others = [jax.random.key_data(k) for r in range(3)
               for k in (*opening.keys_of_release(KEY, opening.Kind.MEAN, r),
                         opening.public_key(KEY, opening.Kind.MEAN, r))]
-    assert len(found) == 6 * N
-    assert not found & {tuple(np.asarray(x)) for x in others}
+    assert len(actual) == 6 * N
+    assert not actual & {tuple(np.asarray(x)) for x in others}
 
 
 def test_a_key_belongs_to_the_row_and_not_to_its_place():
@@ -106,10 +106,10 @@ def test_a_release_is_the_sum_over_rows_with_their_keys(sampling):
 @pytest.mark.slow
 def test_the_same_bits_under_every_strategy():
     mechanism = jmm.mechanism.Repeat(query=query(jmm.FixedSize(batch=10)), times=2)
-    found = [jmm.release(KEY, mechanism, 1, of(signs, strategy), START, DATA)
-             for strategy in STRATEGIES]
-    for other in found[1:]:
-        jax.tree.map(np.testing.assert_array_equal, found[0], other)
+    actual = [jmm.release(KEY, mechanism, 1, of(signs, strategy), START, DATA)
+              for strategy in STRATEGIES]
+    for other in actual[1:]:
+        jax.tree.map(np.testing.assert_array_equal, actual[0], other)
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_replaced_record_changes_its_own_operator_and_no_other():
 @pytest.mark.slow  # it compiles the run five times
 def test_runs_from_the_host_and_resumed_ones_draw_the_same(tmp_path):
     settings = hyper(4, sampling=jmm.FixedSize(batch=8))
-    whole = jmm.run(KEY, START, DATA, settings, jmm.sgda, of(signs)).state
+    full = jmm.run(KEY, START, DATA, settings, jmm.sgda, of(signs)).state
 
     def fit(data, **how):
         return jmm.fit(KEY, START, data, settings, jmm.sgda, of(signs), delta=1e-3,
@@ -164,7 +164,7 @@ def test_runs_from_the_host_and_resumed_ones_draw_the_same(tmp_path):
     resumed = fit(DATA, every=2, checkpoint=tmp_path).state
     sent = fit(jmm.placement.HostData(jax.tree.map(np.asarray, DATA)), every=4).state
     for other in (resumed, sent):
-        jax.tree.map(np.testing.assert_array_equal, whole, other)
+        jax.tree.map(np.testing.assert_array_equal, full, other)
 
 
 @pytest.mark.slow

@@ -367,8 +367,8 @@ def test_the_variance_catches_a_division_by_the_realised_batch_size(bug):
     sums = clipping.ClippedSum.sums
 
     def by_realised_size(self, z, data, mask, rounding):
-        found, factor = sums(self, z, data, mask, rounding), 10 / jnp.maximum(jnp.sum(mask), 1)
-        return found._replace(floats=jax.tree.map(lambda x: x * factor, found.floats))
+        actual, factor = sums(self, z, data, mask, rounding), 10 / jnp.maximum(jnp.sum(mask), 1)
+        return actual._replace(floats=jax.tree.map(lambda x: x * factor, actual.floats))
 
     bug.setattr(clipping.ClippedSum, "sums", by_realised_size)
     assert shares(0.2, 50, 100).var() < 1e-12

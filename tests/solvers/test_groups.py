@@ -142,10 +142,10 @@ def solve(one):
     crude = jax.vmap(sure)(jnp.stack([one.centre, one.mean[0] / 4, -one.centre / 2]))
     lower = [solvers.subgradient(value, BALL.project, one.centre, modulus=one.reg_w, steps=n)
              for n in ROUGH]
-    found = dict(best=best, proven=proven, quick=quick, crude=crude,
-                 lower=jax.tree.map(lambda *x: jnp.stack(x), *lower))
+    actual = dict(best=best, proven=proven, quick=quick, crude=crude,
+                  lower=jax.tree.map(lambda *x: jnp.stack(x), *lower))
     away = {k: (jnp.linalg.norm(x.point - jnp.broadcast_to(best.point, x.point.shape), axis=-1),
-                x.distance) for k, x in found.items()}
+                x.distance) for k, x in actual.items()}
 
     def gap(n):
         pair = alternating(risks, BALL.project, one.centre, one.centre, reg_w=one.reg_w,
@@ -196,8 +196,8 @@ def test_newton_steps_find_the_solution_on_the_ball_and_inside(solved):
 def test_subgradient_steps_certify_themselves_at_the_proven_rate(solved):
     certified, one = solved[0]["lower"][1], instances()
     slope = one.lipschitz + one.reg_w * 2 * RADIUS
-    for n, found in zip(ROUGH, certified.T, strict=True):
-        assert np.all(found <= 2 * slope / (one.reg_w * math.sqrt(n + 1)))
+    for n, actual in zip(ROUGH, certified.T, strict=True):
+        assert np.all(actual <= 2 * slope / (one.reg_w * math.sqrt(n + 1)))
     wanted, g, mu = 0.03, 5.0, 2.0
     enough = solvers.subgradient_steps(wanted, modulus=mu, lipschitz=g - 2 * mu, diameter=2.0)
     assert 2 * g / (mu * math.sqrt(enough + 1)) <= wanted < 2 * g / (mu * math.sqrt(enough - 1))
@@ -235,9 +235,9 @@ def test_groups_around_the_centre_have_it_and_uniform_weights_as_their_saddle_po
     numbers = dict(smooth=20.0, modulus=0.7)
     start = jnp.zeros(D)
     w = solvers.accelerated(jax.grad(value), BALL.project, start, steps=400, **numbers)
-    found = solvers.certify(jax.grad(value), BALL.project, w, **numbers)
-    np.testing.assert_allclose(found.point, centre, atol=1e-12)
-    assert float(found.distance) < 1e-12
+    actual = solvers.certify(jax.grad(value), BALL.project, w, **numbers)
+    np.testing.assert_allclose(actual.point, centre, atol=1e-12)
+    assert float(actual.distance) < 1e-12
     np.testing.assert_allclose(
         solvers.newton(value, BALL.project, start, distance=1e-12, **numbers), centre, atol=1e-10)
     pair = alternating(risks, BALL.project, centre, centre, reg_w=0.7, reg_lam=0.1,
@@ -254,9 +254,9 @@ def test_accelerated_steps_and_their_certificate_never_leave_the_set():
 
     w = solvers.accelerated(jax.grad(value), BALL.project, jnp.zeros(D), smooth=4.0, modulus=1.0,
                             steps=60)
-    found = solvers.certify(jax.grad(value), BALL.project, w, smooth=4.0, modulus=1.0)
-    np.testing.assert_allclose(found.point, RADIUS / 2 * np.ones(D), atol=1e-9)
-    assert float(found.distance) < 1e-8
+    actual = solvers.certify(jax.grad(value), BALL.project, w, smooth=4.0, modulus=1.0)
+    np.testing.assert_allclose(actual.point, RADIUS / 2 * np.ones(D), atol=1e-9)
+    assert float(actual.distance) < 1e-8
 
 
 def test_a_kink_is_certified_by_the_lower_model():
@@ -264,13 +264,13 @@ def test_a_kink_is_certified_by_the_lower_model():
     def value(w):
         return jnp.maximum(jnp.abs(w[0]), jnp.abs(w[1] - 0.5)) + jnp.sum(w * w) / 2
 
-    found = solvers.subgradient(value, BALL.project, jnp.array([0.7, -0.3]), modulus=1.0,
-                                steps=20_000)
-    true = float(jnp.linalg.norm(found.point - jnp.array([0.0, 0.5])))
+    actual = solvers.subgradient(value, BALL.project, jnp.array([0.7, -0.3]), modulus=1.0,
+                                 steps=20_000)
+    true = float(jnp.linalg.norm(actual.point - jnp.array([0.0, 0.5])))
     spread = jnp.asarray(np.random.default_rng(0).normal(size=(9, 2)))
     near = jnp.array([[0.0, 0.5]]) + 1e-6 * spread
     assert jnp.all(jnp.linalg.norm(jax.vmap(jax.grad(value))(near), axis=1) > 0.4)
-    assert true <= float(found.distance) < 0.05
+    assert true <= float(actual.distance) < 0.05
 
 
 @pytest.mark.parametrize(("change", "name"), [

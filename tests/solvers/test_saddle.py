@@ -59,11 +59,11 @@ def solved(name, steps):
     def one(matrix, q, start, solution, centre, lipschitz, mu):
         problem = regularised(matrix, q, centre, lipschitz, mu, domain)
         u = solvers.operator_extrapolation(problem, start, steps)
-        found = solvers.certify(problem, u)
-        v = found.point
+        actual = solvers.certify(problem, u)
+        v = actual.point
         g = problem.mean(v) + mu * (v - centre)
         least = g @ (v - domain.support(g))
-        return (jnp.linalg.norm(u - solution), jnp.linalg.norm(v - solution), found.residual,
+        return (jnp.linalg.norm(u - solution), jnp.linalg.norm(v - solution), actual.residual,
                 jnp.linalg.norm(start - solution), least)
 
     return [np.asarray(x) for x in jax.jit(jax.vmap(one))(*instances(name))]
@@ -106,9 +106,9 @@ def test_the_count_of_steps_brings_the_residual_below_its_target(name):
         matrix, q, start, solution, centre, lipschitz, mu = row
         steps = solvers.certifying_steps(1e-3, lipschitz=float(lipschitz), prox=float(mu),
                                          distance=domain.diameter)
-        found = solve(matrix, q, start, centre, lipschitz, mu, steps)
-        assert float(found.residual) <= 1e-3
-        assert norm(found.point - solution) <= 1e-3 / mu
+        actual = solve(matrix, q, start, centre, lipschitz, mu, steps)
+        assert float(actual.residual) <= 1e-3
+        assert norm(actual.point - solution) <= 1e-3 / mu
 
 
 def test_the_bound_without_its_constant_would_be_exceeded():
@@ -184,9 +184,9 @@ def test_a_certificate_needs_no_right_lipschitz_constant():
     for row in list(zip(*instances("ball"), strict=True))[:20]:
         matrix, q, start, solution, centre, lipschitz, mu = row
         for wrong in (0.01, 100.0):
-            found = solvers.certify(
+            actual = solvers.certify(
                 regularised(matrix, q, centre, wrong * lipschitz, mu, domain), start)
-            assert norm(found.point - solution) <= float(found.residual / mu) + 1e-12
+            assert norm(actual.point - solution) <= float(actual.residual / mu) + 1e-12
 
 
 # --- variance reduction ---
@@ -217,9 +217,9 @@ def test_variance_reduction_ends_at_a_certified_point(name):
     point, cost = jax.jit(lambda key: solvers.variance_reduced(key, problem, 1e-6))(
         jax.random.key(1))
     exact = solvers.operator_extrapolation(problem, domain.project(jnp.zeros(DIM)), 4000)
-    found = solvers.certify(problem, point)
-    assert float(found.residual) <= 1e-6
-    assert norm(found.point - exact) <= 1e-6 / 0.3 + 1e-9
+    actual = solvers.certify(problem, point)
+    assert float(actual.residual) <= 1e-6
+    assert norm(actual.point - exact) <= 1e-6 / 0.3 + 1e-9
     assert 60 < float(cost) < 1e5
     few, cost = solvers.variance_reduced(jax.random.key(1), problem, 0.0, epochs=3)
     assert float(cost) < 2000  # it stops, certified or not

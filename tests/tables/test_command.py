@@ -108,8 +108,8 @@ def test_a_cell_reads_alike_in_any_company(read):
              "TRUE", "true", False, 0, float("nan"), "", np.float32(1.5), [1], pd.NaT]
     company = np.empty(len(cells), object)
     company[:] = cells
-    whole = read(company)
-    for cell, one in zip(cells, whole, strict=True):
+    full = read(company)
+    for cell, one in zip(cells, full, strict=True):
         alone = np.empty(1, object)
         alone[0] = cell
         assert read(alone)[0] == one or (one != one and read(alone)[0] != read(alone)[0])
@@ -173,18 +173,18 @@ def test_constants_and_categories_with_too_many_values_are_noted():
 
 
 def test_settings_are_said_in_words():
-    said = defaults(5000, SCHEMA, epsilon=1.0, delta=1e-6).explain()
+    stated = defaults(5000, SCHEMA, epsilon=1.0, delta=1e-6).explain()
     for word in ("Features", "Sampler", "batch", "Clip norm", "Noise", "Rounds", "Optimiser",
                  "momentum", "Averaging"):
-        assert word in said
+        assert word in stated
 
 
 def test_a_delta_near_one_over_n_is_told_at_smaller_ones():
     n = 5092
     chosen = defaults(n, SCHEMA, epsilon=1.0, delta=n**-1.1)
-    found = rule.other_deltas(chosen.mechanism(), n, chosen.delta)
-    assert list(found.values()) == [jmm.epsilon(chosen.mechanism(), x) for x in (1e-6, n**-2.0)]
-    assert 1 < found["1e-06"] < list(found.values())[1]
+    actual = rule.other_deltas(chosen.mechanism(), n, chosen.delta)
+    assert list(actual.values()) == [jmm.epsilon(chosen.mechanism(), x) for x in (1e-6, n**-2.0)]
+    assert 1 < actual["1e-06"] < list(actual.values())[1]
     assert "near 1/n" in chosen.notes()[-1]
     assert not any("near 1/n" in x for x in defaults(n, SCHEMA, epsilon=1, delta=1e-6).notes())
 
@@ -194,12 +194,12 @@ def test_a_delta_near_one_over_n_is_told_at_smaller_ones():
 
 def test_areas_and_their_errors_have_their_law():
     rng = np.random.default_rng(0)
-    found = []
+    actual = []
     for _ in range(400):
         y = np.arange(90) < 30
         scores = np.round(rng.normal(y * 0.8, 1.0), 1)  # with ties
-        found.append(report.area(scores, y))
-    auc, error = np.array(found, float).T
+        actual.append(report.area(scores, y))
+    auc, error = np.array(actual, float).T
     assert auc[-1] == pytest.approx(roc_auc_score(y, scores))
     assert np.mean(error**2) == pytest.approx(np.var(auc), rel=0.15)
     assert report.area([0.0, 1.0], [0, 1]) == (1.0, None)
@@ -250,11 +250,11 @@ def test_a_run_that_was_stopped_goes_on_and_releases_nothing_twice(tmp_path, mon
         one = train(table, SCHEMA, folder=folder, callback=lambda s: seen.append(int(s.spent)),
                     **target)
     assert seen[0] > 30
-    whole = train(table, SCHEMA, key=key, **target)
-    assert np.array_equal(one.weights, whole.weights)
-    assert one.schema == whole.schema
+    full = train(table, SCHEMA, key=key, **target)
+    assert np.array_equal(one.weights, full.weights)
+    assert one.schema == full.schema
     assert not one.schema.charged
-    assert one.statement == whole.statement
+    assert one.statement == full.statement
     assert 0.9999 * 2 < one.statement.epsilon <= 2
     assert len(one.statement.sampling) == 3
     for other, message in ((made(seed=1), "table"), (table[::-1], "table")):
@@ -290,18 +290,18 @@ def test_the_command_goes_on_with_its_own_key_and_forgets_it(tmp_path, monkeypat
             main.main(given)
     assert (tmp_path / "m" / "unfinished" / "0" / "key").exists()
     assert main.main(given) == 0
-    said = json.loads(capsys.readouterr().out)
+    stated = json.loads(capsys.readouterr().out)
     one = scorer.Scorer.load(tmp_path / "m" / "model.json")
     assert np.array_equal(one.weights, killed[0].weights)
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [
         "model.json", "report.html", "report.json"]
     # the model alone is within its target, the curve adds to it
-    assert said["epsilon"] <= 2 < said["epsilon_with_curve"] < 3
-    assert [x["epsilon"] <= 1 for x in said["curve"]] == [True]
-    assert 0 < said["auc_standard_error"] < 0.1
+    assert stated["epsilon"] <= 2 < stated["epsilon_with_curve"] < 3
+    assert [x["epsilon"] <= 1 for x in stated["curve"]] == [True]
+    assert 0 < stated["auc_standard_error"] < 0.1
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     for part in ("What is assumed, and who must see to it", "Settings", "Who wrote the schema",
-                 "DeLong", f"{said['epsilon_with_curve']:.4g}"):
+                 "DeLong", f"{stated['epsilon_with_curve']:.4g}"):
         assert part in page
 
 
@@ -316,8 +316,8 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
     by = statistics.Moments(np.zeros(4), np.zeros(4), 0.5)
     for delta, noted in ((0.02, 1), (1e-6, 0)):
-        said = jmm.statement(jmm.sgda, hyper, delta=delta)
-        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, said), {})
+        stated = jmm.statement(jmm.sgda, hyper, delta=delta)
+        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, stated), {})
         head, _ = page.split("What is released")
         assert head.count("Delta is too large") == noted
         assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too

@@ -27,13 +27,13 @@ def made(n=1500, seed=0):
 @pytest.mark.parametrize("kind", ["parity", "odds"])
 def test_settings_cost_what_was_asked_for_and_every_release_is_in_them(kind):
     chosen = fair_defaults(5000, SCHEMA, 3, epsilon=1.0, delta=1e-6, kind=kind)
-    whole = epsilon(chosen.mechanism(), delta=1e-6)
-    assert 0.999 < whole <= 1.0
+    full = epsilon(chosen.mechanism(), delta=1e-6)
+    assert 0.999 < full <= 1.0
     shares, moments, run = chosen.mechanism().parts
     assert (shares, dataclasses.replace(moments, place=0)) == (chosen.shares, chosen.plain.moments)
     for k in range(3):
         fewer = tuple(part for j, part in enumerate((shares, moments, run)) if j != k)
-        assert epsilon(jmm.Sequence(parts=fewer), delta=1e-6) < whole - 1e-4
+        assert epsilon(jmm.Sequence(parts=fewer), delta=1e-6) < full - 1e-4
     less = dataclasses.replace(shares, query=dataclasses.replace(
         shares.query, noise_multiplier=Saddle(shares.query.noise_multiplier.w / 4, None)))
     assert epsilon(jmm.Sequence(parts=(less, moments, run)), delta=1e-6) > 1.01

@@ -82,10 +82,10 @@ def test_no_cell_is_refused_as_that_would_tell_of_it(cell):
 
 def test_frames_dictionaries_and_arrays_give_the_same_features():
     table = frame()
-    whole = SCHEMA.features(table)
+    full = SCHEMA.features(table)
     for other in (table.astype(object), {k: table[k].to_list() for k in table},
                   {k: table[k].to_numpy() for k in table}, table.astype(str)):
-        assert np.array_equal(SCHEMA.features(other), whole)
+        assert np.array_equal(SCHEMA.features(other), full)
 
 
 @pytest.mark.parametrize(("record", "message"), [
@@ -110,8 +110,8 @@ def test_a_schema_that_is_wrong_is_refused(record, message):
 
 
 def test_a_schema_is_its_record():
-    whole = Schema(COLUMNS, "y", "1", "who", 5, "g", ("u", "v"), True)
-    assert Schema.from_dict(whole.to_dict()) == whole
+    full = Schema(COLUMNS, "y", "1", "who", 5, "g", ("u", "v"), True)
+    assert Schema.from_dict(full.to_dict()) == full
     book = [{"name": "age", "low": 18, "high": 90}, {"name": "work", "values": "state|private|3"},
             {"name": "y"}]
     assert Schema.from_codebook(book, label="y", positive=1).columns == {
@@ -155,10 +155,10 @@ def test_no_row_is_longer_than_what_moments_are_clipped_to():
     assert lengths[longest].min() > 0.99 * bound, "the bound is attained"
     for part in (np.arange(600), longest):
         silent = statistics.one_release(len(part), statistics.psi_length(SCHEMA), 0.0)
-        found = statistics.release_moments(jax.random.key(0), silent, *(a[part] for a in rows),
-                                           SCHEMA)
-        assert np.allclose(found.mean, rows.x[part, 0].mean(0), atol=2e-6), "the clip binds"
-        assert np.allclose(found.second, (rows.x[part, 0] ** 2).mean(0), atol=2e-6)
+        actual = statistics.release_moments(jax.random.key(0), silent, *(a[part] for a in rows),
+                                            SCHEMA)
+        assert np.allclose(actual.mean, rows.x[part, 0].mean(0), atol=2e-6), "the clip binds"
+        assert np.allclose(actual.second, (rows.x[part, 0] ** 2).mean(0), atol=2e-6)
 
 
 def test_everything_is_charged_and_nothing_twice():
@@ -235,12 +235,12 @@ def test_ranges_hold_most_of_what_is_there():
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(50, 5, 5000), rng.exponential(1e4, 5000), np.zeros(5000)], -1)
     described = statistics.one_release(5000, math.sqrt(3), 5.0)
-    found = statistics.release_ranges(jax.random.key(0), described, values[:, None],
-                                      np.ones((5000, 1)))
-    for column, one in zip(values.T, found, strict=True):
+    actual = statistics.release_ranges(jax.random.key(0), described, values[:, None],
+                                       np.ones((5000, 1)))
+    for column, one in zip(values.T, actual, strict=True):
         assert np.mean((column >= one.low) & (column <= one.high)) > 0.95
-    assert found[0].low > 20
-    assert found[0].high < 90
+    assert actual[0].low > 20
+    assert actual[0].high < 90
     assert statistics.cells(np.array([np.nan, -np.inf, np.inf])).tolist() == [
         statistics.CELLS - 1, 0, statistics.CELLS - 2]
 
@@ -257,9 +257,9 @@ def test_a_scorer_is_saved_and_loaded(tmp_path):
         again = scorer.Scorer.load(path)
         assert np.array_equal(again.decision_function(table), one.decision_function(table))
         assert again.statement.to_json() == one.statement.to_json()
-    said = one.statement  # the means, and all steps
-    assert said.allowed == sum(int(x.split(" release")[0]) for x in said.sampling)
-    assert len(said.sampling) == 2
+    stated = one.statement  # the means, and all steps
+    assert stated.allowed == sum(int(x.split(" release")[0]) for x in stated.sampling)
+    assert len(stated.sampling) == 2
     (tmp_path / "other").write_text("{}")
     for path in ("other", "none"):
         with pytest.raises(ValueError, match="no saved scorer"):
@@ -339,10 +339,10 @@ def test_train_and_predict_from_the_command_line(files, capsys):
     assert main.main(["train", table, "--schema", str(files / "s.toml"), "--epsilon", "2",
                       "--delta", "1e-6", "--test-fraction", "0.25", "--seed", "0", "--out", model,
                       "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert {"auc", "auc_reference", "epsilon", "delta", "statement"} <= set(said)
-    assert 0.9999 * 2 < said["epsilon"] <= 2
-    assert said["auc"] > 0.7
+    stated = json.loads(capsys.readouterr().out)
+    assert {"auc", "auc_reference", "epsilon", "delta", "statement"} <= set(stated)
+    assert 0.9999 * 2 < stated["epsilon"] <= 2
+    assert stated["auc"] > 0.7
     assert main.main(["predict", model, table, "--out", str(files / "scores.csv")]) == 0
     page = (files / "m" / "report.html").read_text()
     assert page.count("<svg") == 3

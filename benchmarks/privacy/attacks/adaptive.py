@@ -73,5 +73,5 @@ def attack(key: jax.Array, runs: int = 40_000, epsilon: float = 3.0) -> tuple[fl
     one, two = numbers(first, 0), numbers(second, 1)
     half = runs // 2  # weighs the numbers; only the other half enters the bound
     weight = (one[:half].mean(0) - two[:half].mean(0)) / one[:half].var(0)
-    found = audit.lower_bound({"linear": one @ weight}, {"linear": two @ weight}, DELTA)
-    return found[0], jmm.epsilon(sgda.mechanism(hyper), DELTA)
+    result = audit.lower_bound({"linear": one @ weight}, {"linear": two @ weight}, DELTA)
+    return result[0], jmm.epsilon(sgda.mechanism(hyper), DELTA)

@@ -19,6 +19,8 @@ import numpy as np
 import jaxminimax as jmm
 from jaxminimax import FixedSize, GroupGradients, Saddle
 from jaxminimax import audit as auditor
+from jaxminimax.audit.bounds import linear
+from jaxminimax.audit.released import likelihood_ratio
 from jaxminimax.mechanism import group_batch_sizes
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.groups import in_group
@@ -77,10 +79,10 @@ def paths(key: jax.Array, algorithm: Any, hyper: Any, runs: int) -> list[Saddle]
 
     keys = jax.random.split(key, (2, -(-runs // 500), 500))
     pair = worst_pair(hyper.query.sampling)
-    found = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], pair)))
-             for i in range(2)]
+    result = [jax.device_get(all_of(keys[i], jax.tree.map(lambda x, i=i: x[i], pair)))
+              for i in range(2)]
     return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:runs].astype(np.float64), x)
-            for x in found]
+            for x in result]
 
 
 def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
@@ -98,7 +100,7 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
                                  path.v[:, :-1]], 1)
         s = np.max(np.exp(before) / np.array(SIZES), -1)
         first = moved[..., 0] / (s * CLIP)
-        total = auditor.likelihood_ratio(first[..., None, None], query, "replace_one")
+        total = likelihood_ratio(first[..., None, None], query, "replace_one")
         return {"likelihood ratio": total + _of_losses(path, hyper)[0],
                 "losses": _of_losses(path, hyper)[1]}
     size, other = (group_batch_sizes(hyper.query)[i] for i in (0, 1))
@@ -106,7 +108,7 @@ def scores(path: Saddle, algorithm: Any, hyper: Any) -> dict[str, np.ndarray]:
     near = min(6 * z / other, 0.2)
     elsewhere = abs(np.abs(moved[..., 1]) / CLIP - 1) < near if 2 * z < other else False
     first = np.where(elsewhere, np.nan, moved[..., 0] * size / CLIP)
-    total = auditor.likelihood_ratio(first[..., None, None], query, "replace_one")
+    total = likelihood_ratio(first[..., None, None], query, "replace_one")
     if algorithm is jmm.active_groups:
         return {"likelihood ratio": total}
     ratio, sums = _of_losses(path, hyper)
@@ -148,7 +150,7 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
         hyper, query=dataclasses.replace(hyper.query, sizes=(n, n)),
         losses=dataclasses.replace(hyper.losses, sizes=(n, n)))
     few = jax.tree.map(lambda x: x[:, :, :n], data)
-    found, after_index = {}, int(algorithm is jmm.active_groups)
+    result, after_index = {}, int(algorithm is jmm.active_groups)
     if algorithm is jmm.balanced_groups:  # weights that move for sure, far from balanced ones
         equal = dataclasses.replace(hyper, losses=dataclasses.replace(
             hyper.losses, noise_multiplier=0.0))
@@ -156,20 +158,20 @@ def signals(key: jax.Array, algorithm: Any, hyper: Any, *, runs: int, mechanism:
         if only in (None, "gradients"):
             how["mechanism"] = made.parts[0]
     if only in (None, "gradients"):
-        found["gradients"] = auditor.signal(key, algorithm, equal, start, few, PROBLEM,
-                                            observe=lambda _, released: released[after_index],
-                                            **how)
+        result["gradients"] = auditor.signal(key, algorithm, equal, start, few, PROBLEM,
+                                             observe=lambda _, released: released[after_index],
+                                             **how)
         how["mechanism"] = made
     if algorithm is jmm.active_groups and only in (None, "largest loss"):
-        found["largest loss"] = largest_loss(key, hyper, made, runs=10 * runs,
-                                             confidence=confidence)
+        result["largest loss"] = largest_loss(key, hyper, made, runs=10 * runs,
+                                              confidence=confidence)
     if algorithm is not jmm.active_groups and only in (None, "losses"):
         law = "gaussian" if hyper.losses.gaussian else "laplace"
         how["mechanism"] = made.parts[1]
-        found["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law=law,
-                                         observe=lambda state, released: released[1] if
-                                         algorithm is jmm.group_sgd else state.losses, **how)
-    return found
+        result["losses"] = auditor.signal(key, algorithm, hyper, start, data, PROBLEM, law=law,
+                                          observe=lambda state, released: released[1] if
+                                          algorithm is jmm.group_sgd else state.losses, **how)
+    return result
 
 
 def largest_loss(key: jax.Array, hyper: Any, mechanism: Any, *, runs: int,
@@ -209,9 +211,9 @@ def audit(key: jax.Array, algorithm: Any, hyper: Any, delta: float, *, runs: int
     seen = paths(key, algorithm, hyper, runs)
     one, two = (scores(path, algorithm, hyper) for path in seen)
     # noise that rounds or players share shows in a statistic of its own
-    one["linear"], two["linear"] = auditor.linear(seen[0], seen[1], runs // 2)
+    one["linear"], two["linear"] = linear(seen[0], seen[1], runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
-    found = signals(key, algorithm, hyper, runs=min(runs, _MEASURED), confidence=confidence)
-    worst = max(found.values(), key=lambda signal: (signal.violated, signal.low / signal.charged))
+    result = signals(key, algorithm, hyper, runs=min(runs, _MEASURED), confidence=confidence)
+    worst = max(result.values(), key=lambda signal: (signal.violated, signal.low / signal.charged))
     return auditor.Audit(value, claimed, delta, confidence, "replace_one", "worst", name, runs,
                          hits, trials, worst)

@@ -18,6 +18,9 @@ from scipy import signal as filters
 import jaxminimax as jmm
 from jaxminimax import Problem, Saddle
 from jaxminimax import audit as auditor
+from jaxminimax.audit.bounds import linear
+from jaxminimax.audit.pairs import Rounds, first_release
+from jaxminimax.audit.signals import signal_of
 from jaxminimax.mechanism import CorrelatedSums, GroupSolution, TreeSums
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.factorisation import coefficients
@@ -53,8 +56,8 @@ class Attack:
     data: Any
     observe: Callable[[Any], Any]
     scores: Callable[[Any, Any], dict[str, np.ndarray]]
-    added: auditor.Observe = auditor.first_release
-    measured: Callable[..., auditor.Signal] = auditor.signal_of
+    added: auditor.Observe = first_release
+    measured: Callable[..., auditor.Signal] = signal_of
 
 
 # --- solutions of disjoint phases ---
@@ -199,9 +202,9 @@ def _first_turn(path: Any, hyper: Any) -> dict[str, np.ndarray]:
     return scores
 
 
-def _in_one_round(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
+def _in_one_round(found: Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
     """Signal of single losses: a record is in one of the rounds, whichever it is."""
-    signal, rounds = auditor.signal_of(found, mechanism, law="laplace", **how), found.noisy.shape[1]
+    signal, rounds = signal_of(found, mechanism, law="laplace", **how), found.noisy.shape[1]
     return dataclasses.replace(signal, attained=signal.attained / rounds, low=signal.low / rounds,
                                high=signal.high / rounds)
 
@@ -222,15 +225,15 @@ def one_pass(role: str, rounds: int = 4) -> Attack:
                   lambda state: {"log_weights": state.log_weights, "turns": state.turns,
                                  "total": state.online.total.w}, _first_turn,
                   *((lambda _, released: released[1], _first_leaf) if role == "gradient"
-                    else (auditor.first_release, _in_one_round)))
+                    else (first_release, _in_one_round)))
 
 
-def _first_leaf(found: auditor.Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
+def _first_leaf(found: Rounds, mechanism: Any, **how: Any) -> auditor.Signal:
     """Signal of a group's gradients among the runs whose first round reads the record."""
     one, two = np.moveaxis(found.quiet, 2, 0)
     there = np.any(one[:, 0] != two[:, 0], -1)
     kept = found._replace(noisy=found.noisy[there], quiet=found.quiet[there])
-    return auditor.signal_of(kept, mechanism.parts[0], **how)
+    return signal_of(kept, mechanism.parts[0], **how)
 
 
 # --- differences behind an anchor ---
@@ -290,10 +293,10 @@ def signal(key: jax.Array, attack: Attack, hyper: Any, *, runs: int, mechanism: 
     """
     if attack.measured is _in_one_round:  # so that noise hardly decides which group is drawn
         hyper = dataclasses.replace(hyper, weight_step=1e-3 * WEIGHT_STEP)
-    found = auditor.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
-                           attack.added, runs)
+    result = auditor.rounds(key, attack.algorithm, hyper, _START, attack.data, attack.problem,
+                            attack.added, runs)
     made = attack.algorithm.mechanism(hyper) if mechanism is None else mechanism
-    return attack.measured(found, made, **how)
+    return attack.measured(result, made, **how)
 
 
 def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int,
@@ -323,9 +326,9 @@ def audit(key: jax.Array, attack: Attack, hyper: Any, delta: float, *, runs: int
              for path in seen]
     one, two = (attack.scores(path, hyper) for path in paths)
     # noise that cancels shows in a statistic of its own, whatever the path is made of
-    one["linear"], two["linear"] = auditor.linear(paths[0], paths[1], runs // 2)
+    one["linear"], two["linear"] = linear(paths[0], paths[1], runs // 2)
     value, name, hits, trials = auditor.lower_bound(one, two, delta, confidence)
     claimed = jmm.epsilon(attack.algorithm.mechanism(hyper), delta)
-    found = signal(key, attack, hyper, runs=min(runs, _MEASURED), confidence=confidence)
+    result = signal(key, attack, hyper, runs=min(runs, _MEASURED), confidence=confidence)
     return auditor.Audit(value, claimed, delta, confidence, "replace_one", "worst", name, runs,
-                         hits, trials, found)
+                         hits, trials, result)

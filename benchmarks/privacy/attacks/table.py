@@ -25,6 +25,7 @@ import pandas as pd
 from jaxminimax import Saddle, sgda
 from jaxminimax.mechanism import GroupLosses, Repeat
 from jaxminimax.releases.groups import release_weighted_gradient
+from jaxminimax.releases.losses import release_group_losses
 from jaxminimax.releases.sums import release
 from jaxminimax.tables import Category, Charged, Number, Schema, files, statistics, train
 from jaxminimax.tables import records as recording
@@ -170,7 +171,7 @@ def releases(table: pd.DataFrame, schema: Schema, key: jax.Array,
 
     with mock.patch.multiple(statistics, _release=recorded(statistics._release)), \
             mock.patch.multiple(recording,
-                                release_group_losses=recorded(recording.release_group_losses)), \
+                                release_group_losses=recorded(release_group_losses)), \
             mock.patch.multiple(scoring, fit=rounds):
         train(table, schema, epsilon=20.0, delta=1e-3, key=key)
     return made
@@ -217,9 +218,9 @@ def attack(seed: int, kind: str, names: str, route: str, folder: pathlib.Path) -
 def worst(count: int, folder: pathlib.Path, names: tuple[str, ...] = tuple(NAMES),
           kinds: tuple[str, ...] = tuple(SCHEMAS)) -> dict[str, float]:
     """The largest ratio of each kind of release over `count` tables of all kinds and names."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for k in range(count):
         for one in attack(k, kinds[k % len(kinds)], names[k % len(names)],
                           ROUTES[k // len(kinds) % len(ROUTES)], folder):
-            found[one.name] = max(found.get(one.name, 0.0), one.ratio)
-    return found
+            result[one.name] = max(result.get(one.name, 0.0), one.ratio)
+    return result

@@ -20,6 +20,8 @@ from benchmarks.privacy.mutants.detectors import Finding
 from jaxminimax import Saddle
 from jaxminimax import audit as auditor
 from jaxminimax.audit import Observe
+from jaxminimax.audit.pairs import first_release, rounds_of_both
+from jaxminimax.audit.signals import signal_of
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.resolvent import noise_unit
 from jaxminimax.mechanism.solutions import solution_length
@@ -106,7 +108,7 @@ def path(name: str, epsilon: float) -> Path:
         hyper = calibrated(module.Hyper(query=module.certified(solution)))
         size = concrete(solution_length(hyper.query, 1.0))
         return Path(module, hyper, LINES, size * hyper.query.noise_multiplier,
-                    auditor.first_release, True)
+                    first_release, True)
     if name == "ftrl":
         hyper = calibrated(module.Hyper(query=jmm.mechanism.TreeSums(clip=1.0, leaves=2), step=1.0))
         return Path(module, hyper, RECORDS, hyper.query.noise_multiplier, of_w)
@@ -121,7 +123,7 @@ def path(name: str, epsilon: float) -> Path:
             query=jmm.GroupGradients(clip=1.0, sizes=(n,), groups="all"), losses=None, step=1.0,
             iterations=1))
         return Path(module, hyper, GROUPS, hyper.query.noise_multiplier / n,
-                    auditor.first_release, True)
+                    first_release, True)
     if name in ("group_sgd", "active_groups"):
         active = name == "active_groups"
         own = {} if active else {"weight_step": 1.0}
@@ -142,9 +144,9 @@ def pair(dim: int, dtype: Any, groups: bool = False, seed: int = 0) -> dict[str,
     one *= _LENGTH / np.linalg.norm(one, axis=1, keepdims=True)
     both = np.stack([one, np.concatenate([-one[:1], one[1:]])])
     both = both[:, None] if groups else both
-    found = {"bias": both[..., 0]} if dim > 1 else {}
+    result = {"bias": both[..., 0]} if dim > 1 else {}
     return {name: jnp.asarray(x, dtype) for name, x in (
-        found | {"theta": both[..., len(found):]}).items()}
+        result | {"theta": both[..., len(result):]}).items()}
 
 
 def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: float = 0.5,
@@ -169,16 +171,16 @@ def grids(key: jax.Array, dim: int, dtype: Any, *, name: str = "sgda", epsilon: 
     axes = 3 if how.groups else 2
     w = jax.tree.map(lambda x: jnp.zeros(x.shape[axes:], dtype), data)
     start = Saddle(w, jnp.zeros(1, dtype) if how.problem is RECORDS else ())
-    found = auditor.rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
-                                   how.observe, runs)
-    scores = auditor.coarse_scores(found, how.unit, jnp.finfo(dtype).nmant + 1)
+    result = rounds_of_both(key, how.algorithm, how.hyper, start, data, how.problem,
+                                    how.observe, runs)
+    scores = auditor.coarse_scores(result, how.unit, jnp.finfo(dtype).nmant + 1)
     value, statistic, hits, trials = auditor.lower_bound(scores[0], scores[1], _DELTA,
                                                              confidence)
     made = how.algorithm.mechanism(how.hyper)
     looked_at = made.parts[0] if isinstance(made, jmm.Parallel) else made
     if name == "extragradient":  # of whose two releases the first is looked at
         looked_at = dataclasses.replace(looked_at, times=1)
-    gauge = auditor.signal_of(found[0], looked_at, confidence=confidence)
+    gauge = signal_of(result[0], looked_at, confidence=confidence)
     return auditor.Audit(value, jmm.epsilon(made, _DELTA), _DELTA, confidence, "replace_one",
                          "random", statistic, runs, hits, trials, gauge)
 
@@ -246,13 +248,13 @@ def everything(quick: bool) -> list[dict[str, Any]]:
         with jax.enable_x64(wide):
             for name in NAMES[:1] if quick else NAMES:
                 for dim in (1, 2000) if quick or name in SLOW else (1, 100, 2000, 20_000):
-                    found = grids(jax.random.key(17), dim, dtype, name=name)
+                    result = grids(jax.random.key(17), dim, dtype, name=name)
                     case = f"{name}, {dim} numbers, {jnp.dtype(dtype).name}"
-                    keep("grids", case, found.epsilon_lower, found.epsilon_claimed,
-                         found.statistic)
-                    assert found.signal is not None
-                    keep("signal", case, found.signal.low, found.signal.charged,
-                         f"estimate {found.signal.attained:.4g}")
+                    keep("grids", case, result.epsilon_lower, result.epsilon_claimed,
+                         result.statistic)
+                    assert result.signal is not None
+                    keep("signal", case, result.signal.low, result.signal.charged,
+                         f"estimate {result.signal.attained:.4g}")
     for power in (10, 18) if quick else (10, 14, 18, 20, 22):
         for strategy in ("auto", "microbatch", "ghost")[: 1 if quick else None]:
             for clip in (1.1,) if quick else (1.0, 1.01, 1.03, 1.1):

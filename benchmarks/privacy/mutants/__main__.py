@@ -29,6 +29,7 @@ from benchmarks.privacy.mutants.plants import replace
 from jaxminimax import gda, proximal, recursive_sgda
 from jaxminimax.accounting import calibration, curve
 from jaxminimax.mechanism import poisson
+from jaxminimax.mechanism.size_law import thresholds
 
 RESULT = pathlib.Path(__file__).parents[1] / "results/mutants.md"
 
@@ -54,7 +55,7 @@ class Mutant(NamedTuple):
 def _forget() -> None:
     """Empties every cache that an answer of the mutant could stay in."""
     calibration._CACHE.clear()
-    for cached in (curve.named_epsilon, curve.delta_of, poisson.thresholds, poisson._slots):
+    for cached in (curve.named_epsilon, curve.delta_of, thresholds, poisson._slots):
         cached.cache_clear()
 
 

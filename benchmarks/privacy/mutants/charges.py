@@ -53,8 +53,8 @@ def whole_passes_only(one: Any) -> Any:
     """A pass that was begun is not charged, unless it is the only one."""
     def changed(leaf: Any, neighbours: str) -> Any:
         batches = leaf.query.population // leaf.query.sampling.batch
-        whole = max(1, leaf.times // batches) * batches
-        return one(dataclasses.replace(leaf, times=min(leaf.times, whole)), neighbours)
+        full = max(1, leaf.times // batches) * batches
+        return one(dataclasses.replace(leaf, times=min(leaf.times, full)), neighbours)
 
     return changed
 

@@ -26,6 +26,9 @@ from jaxminimax import (
     sgda,
 )
 from jaxminimax import audit as auditor
+from jaxminimax.audit import released
+from jaxminimax.audit.pairs import PLAIN, PROBLEM, all_releases, first_release, worst_pair
+from jaxminimax.audit.released import likelihood_ratio
 from jaxminimax.gradients import clipping
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import sums
@@ -97,12 +100,12 @@ def signal(rounds: int, where: Any = FULL, algorithm: Any = sgda, joint: bool = 
     # joint releases show both players where their noise is equal
     equal: dict[str, Any] = {"noise_multiplier": Saddle(1.5, 1.5)} if joint else {}
     hyper = hyper_of(algorithm, rounds, query(where, joint=joint, bands=bands, **equal))
-    data = auditor.worst_pair(hyper.query, "replace_one")
+    data = worst_pair(hyper.query, "replace_one")
     more = (algorithm.mechanism(hyper).parts - 1) * hyper.query.population
     data = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, more), (0, 0))), data)
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
-    return over_charged(auditor.signal(KEY, algorithm, hyper, start, data, auditor.PLAIN,
-                                       observe=auditor.all_releases, runs=RUNS))
+    return over_charged(auditor.signal(KEY, algorithm, hyper, start, data, PLAIN,
+                                       observe=all_releases, runs=RUNS))
 
 
 def leaves() -> Finding:
@@ -202,9 +205,9 @@ def audit(rounds: int) -> Finding:
     """Lower bound on epsilon; the limit is the claimed one."""
     hyper = jmm.calibrate(sgda, hyper_of(sgda, rounds, query(FULL, noise_multiplier=None)), 4.0,
                           DELTA)
-    data = auditor.worst_pair(hyper.query, "replace_one")
-    one, two = auditor.releases(KEY, sgda, hyper, data, ATTACKS)
-    scores = [{"likelihood ratio": auditor.likelihood_ratio(x, hyper.query, "replace_one")}
+    data = worst_pair(hyper.query, "replace_one")
+    one, two = released.releases(KEY, sgda, hyper, data, ATTACKS)
+    scores = [{"likelihood ratio": likelihood_ratio(x, hyper.query, "replace_one")}
               for x in (one, two)]
     return Finding(auditor.lower_bound(scores[0], scores[1], DELTA)[0],
                    jmm.epsilon(sgda.mechanism(hyper), DELTA))
@@ -219,13 +222,13 @@ def distance() -> Finding:
     Every operator but one is zero, and the samples differ in size from the expected one.
     """
     described = query(mechanism.Poisson(rate=0.1), noise_multiplier=Saddle(1.0, 1.0))
-    data = auditor.worst_pair(described, "replace_one")
+    data = worst_pair(described, "replace_one")
     once = mechanism.Repeat(query=described, times=1)
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
     keys = jax.random.split(jax.random.key(5), 500)
 
     def one(key: jax.Array, data: Saddle) -> Saddle:
-        return sums.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data)
+        return sums.release(key, once, jnp.int32(0), PROBLEM, start, data)
 
     g = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))(keys, data)
     square = sum(((x[:, 0] - x[:, 1])[:, 0] * mechanism.batch_size(described) / clip) ** 2
@@ -270,8 +273,8 @@ def drawn(groups: bool = False) -> Finding:
         def releases(key: jax.Array) -> jax.Array:
             return 2 * sums.release(key, made, jnp.int32(0), alone, Saddle(w, ()), record).w
 
-    found = np.asarray(jax.jit(jax.vmap(releases))(jax.random.split(KEY, runs)), np.float64)
-    away = np.abs(found.reshape(runs, -1).var(0) / 2 - 1)
+    result = np.asarray(jax.jit(jax.vmap(releases))(jax.random.split(KEY, runs)), np.float64)
+    away = np.abs(result.reshape(runs, -1).var(0) / 2 - 1)
     return Finding(float(away.max()), 6 * math.sqrt(2 / runs))
 
 
@@ -324,7 +327,7 @@ def slices() -> Finding:
     x = jnp.full((20, 3), 50.0)
     total = clipping.clipped_sum(lambda z, x: Saddle(x, None), Saddle(1.0, None),
                                  strategy="microbatch", microbatch=16)
-    sums = jax.vmap(lambda mask: total(Saddle(jnp.zeros(3), ()), x, mask).w)
+    sums: Any = jax.vmap(lambda mask: total(Saddle(jnp.zeros(3), ()), x, mask).w)
     without = sums(~jnp.eye(20, dtype=bool))
     moved = jnp.linalg.norm(sums(jnp.ones((1, 20), bool)) - without, axis=1)
     return Finding(float(jnp.max(moved)), 1.0 + 1e-5)
@@ -356,10 +359,10 @@ def one_operator() -> Finding:
 def budget() -> Finding:
     """Releases that are not NaN; the limit is what the mechanism allows."""
     hyper = hyper_of(sgda, 3, query(FULL))
-    data = Saddle(*(x[0] for x in auditor.worst_pair(hyper.query, "replace_one")))
+    data = Saddle(*(x[0] for x in worst_pair(hyper.query, "replace_one")))
     state = sgda.init(Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32)), hyper)
     update = jax.jit(lambda state: sgda.update(jax.random.key(2), state, data, hyper,
-                                               auditor.PROBLEM))
+                                               PROBLEM))
     finite = 0
     for _ in range(5):
         state = update(state)
@@ -392,11 +395,11 @@ def loudness() -> Finding:
 def law() -> Finding:
     """Distance of the noise's distribution function from the normal one, times root of runs."""
     hyper = hyper_of(sgda, 2, query(FULL))
-    data = auditor.worst_pair(hyper.query, "replace_one")
+    data = worst_pair(hyper.query, "replace_one")
     start = Saddle(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
-    found = auditor.rounds(KEY, sgda, hyper, start, data, auditor.PLAIN, auditor.first_release,
-                           RUNS)
-    x = np.ravel(found.noise / found.noise.std(0))
+    result = auditor.rounds(KEY, sgda, hyper, start, data, PLAIN, first_release,
+                            RUNS)
+    x = np.ravel(result.noise / result.noise.std(0))
     return Finding(float(stats.kstest(x, "norm").statistic) * math.sqrt(x.size), 2.5)
 
 

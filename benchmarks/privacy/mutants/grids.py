@@ -32,5 +32,5 @@ def naive_noise(_: Any) -> Any:
 def grids() -> Finding:
     """The lower bound on epsilon that grids in float64 noise give; the limit is the claimed one."""
     with jax.enable_x64(True):
-        found = wide_attack.grids(KEY, 4000, jnp.float64)
-    return Finding(found.epsilon_lower, found.epsilon_claimed)
+        result = wide_attack.grids(KEY, 4000, jnp.float64)
+    return Finding(result.epsilon_lower, result.epsilon_claimed)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import KEY, RUNS, Finding
 from jaxminimax import Saddle
-from jaxminimax import audit as auditor
+from jaxminimax.audit.released import shared_between_releases
 from jaxminimax.mechanism import Query, Repeat, Sequence
 
 _RECORDS = 20
@@ -96,7 +96,7 @@ def _hyper() -> Any:
 
 def _shared(algorithm: Any) -> Finding:
     """The largest correlation of two releases' noise, from below; 0 if it may be chance."""
-    return Finding(auditor.shared_between_releases(KEY, algorithm, _hyper(), _START, _DATA,
+    return Finding(shared_between_releases(KEY, algorithm, _hyper(), _START, _DATA,
                                                    _PROBLEM, RUNS, 0.999), 0.0)
 
 

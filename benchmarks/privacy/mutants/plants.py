@@ -32,6 +32,7 @@ from jaxminimax.mechanism import (
     phase_sizes,
     poisson,
     rows_read,
+    sampling,
 )
 from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
@@ -203,8 +204,8 @@ def of_one_player(factor: float) -> Callable[[Any], Any]:
     """The same of player w alone."""
     def make(noise: Any) -> Any:
         def changed(*args: Any) -> Any:
-            found = noise(*args)
-            return found._replace(w=jax.tree.map(lambda x: _scaled(x, factor), found.w))
+            result = noise(*args)
+            return result._replace(w=jax.tree.map(lambda x: _scaled(x, factor), result.w))
 
         return changed
 
@@ -241,11 +242,11 @@ def one_draw_for_both(noise: Any) -> Any:
 def scalars_share(noise: Any) -> Any:
     """A leaf without axes has the noise of the number after it, in units of its grid."""
     def changed(*args: Any) -> Any:
-        found, structure = jax.tree.flatten(noise(*args))
-        for i in reversed(range(len(found) - 1)):
-            if found[i].ndim == 0:
-                found[i] = jnp.ravel(found[i + 1])[0]
-        return jax.tree.unflatten(structure, found)
+        result, structure = jax.tree.flatten(noise(*args))
+        for i in reversed(range(len(result) - 1)):
+            if result[i].ndim == 0:
+                result[i] = jnp.ravel(result[i + 1])[0]
+        return jax.tree.unflatten(structure, result)
 
     return changed
 
@@ -290,7 +291,7 @@ def of_the_noises_words(_: Any) -> Any:
         source = SampleKeys(fold_in(keys.noise, noisy_sums._NOISE), run)
         with mock.patch.object(poisson, "fold_in", lambda key, number: (
                 key if number == poisson._SIZE else fold_in(key, number))):
-            return reading.draw(source, mechanism.query, spent % mechanism.times)
+            return sampling.draw(source, mechanism.query, spent % mechanism.times)
 
     return changed
 
@@ -411,9 +412,9 @@ def counted_twice(num_unclipped: Any) -> Any:
 
 def by_realised_size(sums: Any) -> Any:
     def changed(self: Any, z: Any, data: Any, mask: Any, rounding: Any) -> Any:
-        found, factor = sums(self, z, data, mask, rounding), 2.0 / jnp.maximum(jnp.sum(mask), 1)
-        return found._replace(integers=jax.tree.map(
-            lambda x: _scaled(x, factor.astype(jnp.float32)), found.integers))
+        result, factor = sums(self, z, data, mask, rounding), 2.0 / jnp.maximum(jnp.sum(mask), 1)
+        return result._replace(integers=jax.tree.map(
+            lambda x: _scaled(x, factor.astype(jnp.float32)), result.integers))
 
     return changed
 

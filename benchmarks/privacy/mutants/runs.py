@@ -35,8 +35,8 @@ _GAME = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0
 def a_round_late(latest: Callable[..., Any]) -> Callable[..., Any]:
     """A run that goes on leaves out the round after its saved state."""
     def changed(self: Any, state: Any) -> Any:
-        found = latest(self, state)
-        return found._replace(spent=found.spent + (found.spent > 0))
+        result = latest(self, state)
+        return result._replace(spent=result.spent + (result.spent > 0))
 
     return changed
 

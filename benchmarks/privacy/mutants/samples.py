@@ -14,7 +14,7 @@ import jaxminimax as jmm
 from benchmarks.privacy.mutants.detectors import KEY, Finding, query
 from benchmarks.privacy.narrow import Narrow
 from jaxminimax import Saddle, mechanism
-from jaxminimax import audit as auditor
+from jaxminimax.audit.pairs import PLAIN, PROBLEM
 from jaxminimax.base.random_bits import word_pairs
 from jaxminimax.drivers.prefetch import Supply
 from jaxminimax.mechanism import poisson, size_law
@@ -31,7 +31,7 @@ def overflows() -> Finding:
     start = Saddle(jnp.ones(n, jnp.float32), jnp.zeros(1, jnp.float32))
 
     def one(key: jax.Array) -> jax.Array:
-        return sums.release(key, once, jnp.int32(0), auditor.PROBLEM, start, data).w
+        return sums.release(key, once, jnp.int32(0), PROBLEM, start, data).w
 
     g = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), count)))
     fit = stats.binom.cdf(6, n, rate)
@@ -113,7 +113,7 @@ def sent_ahead() -> Finding:
 
     @jax.jit
     def finite(spent: jax.Array, data: Any) -> jax.Array:
-        g = sums.release(KEY, made, spent, auditor.PLAIN, start, data)
+        g = sums.release(KEY, made, spent, PLAIN, start, data)
         return jnp.isfinite(g.w[0])
 
     first, released = 0, 0
@@ -133,5 +133,5 @@ def sent_for_another() -> Finding:
     with Supply(KEY, made, jmm.placement.HostData(rows), [count], 0, count) as supply:
         ((window, _),) = supply.piece(count)
     later = dataclasses.replace(window, first=window.first + 1)
-    release = jax.jit(lambda spent: sums.release(KEY, made, spent, auditor.PLAIN, start, later).w)
+    release = jax.jit(lambda spent: sums.release(KEY, made, spent, PLAIN, start, later).w)
     return Finding(sum(int(jnp.isfinite(release(jnp.int32(k))[0])) for k in range(count)), 0.0)

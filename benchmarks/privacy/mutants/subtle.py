@@ -94,9 +94,9 @@ def first_node_of_each_level(node: Any) -> Any:
 def taps_side_by_side(patches: Any) -> Any:
     """The window of a dilated convolution is read as if it were not dilated."""
     def changed(how: Any, x: Any, window: Any) -> Any:
-        found = patches(how, x, window)
+        result = patches(how, x, window)
         near = patches({**how, "rhs_dilation": (1,) * len(window)}, x, window)
-        return near[tuple(map(slice, found.shape))]
+        return near[tuple(map(slice, result.shape))]
 
     return changed
 
@@ -129,16 +129,16 @@ def rounding_charged() -> Finding:
     for z in (1e-4, 0.3, 1.0, 3.7, 100.0):
         for parameters in (1, 1000, 2**20, 10**8):
             for absent in (False, True):
-                found = charged_multiplier(z, 0.8 * z, parameters, absent=absent)
+                result = charged_multiplier(z, 0.8 * z, parameters, absent=absent)
                 exact = charge_in_50_digits(z, 0.8 * z, parameters, absent)
-                worst = max(worst, abs(float(Decimal(found) / exact - 1)))
+                worst = max(worst, abs(float(Decimal(result) / exact - 1)))
     return Finding(worst, 1e-12)
 
 
 def _pairs_alike(rows: np.ndarray) -> Finding:
     """Pairs of equal rows; none may be."""
-    found = np.unique(rows, axis=0, return_counts=True)[1]
-    return Finding(float(np.sum(found * (found - 1) // 2)), 0.0)
+    result = np.unique(rows, axis=0, return_counts=True)[1]
+    return Finding(float(np.sum(result * (result - 1) // 2)), 0.0)
 
 
 def samples_alike() -> Finding:
@@ -240,17 +240,17 @@ def dilated() -> Finding:
     def distance(dilation: tuple[int, int], w: jax.Array, x: jax.Array) -> jax.Array:
         operator = jmm.saddle_operator(lambda w, v, x: jnp.sum(jnp.tanh(
             jax.lax.conv_general_dilated(x[None], w, (1, 1), "VALID", rhs_dilation=dilation))))
-        ghost, whole = (clipping.clipped_sum(operator, Saddle(1.0, None), strategy=strategy)(
+        ghost, full = (clipping.clipped_sum(operator, Saddle(1.0, None), strategy=strategy)(
             Saddle(w, ()), x).w for strategy in ("ghost", "vmap"))
-        return jnp.linalg.norm(ghost - whole)
+        return jnp.linalg.norm(ghost - full)
 
-    found = 0.0
+    result = 0.0
     for dilation, *shapes in (((2, 3), (4, 2, 3, 2), (3, 2, 8, 9)),
                               ((1, 2), (2, 1, 9, 8), (3, 1, 11, 18))):
         w, x = (jax.random.normal(key, shape, jnp.float32)
                 for key, shape in zip(jax.random.split(KEY), shapes, strict=True))
-        found = max(found, float(distance(dilation, w, x)))
-    return Finding(found, 1e-4)
+        result = max(result, float(distance(dilation, w, x)))
+    return Finding(result, 1e-4)
 
 
 # name, what it breaks, what is replaced and by what, detector, and what its number is

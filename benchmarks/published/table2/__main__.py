@@ -76,16 +76,16 @@ def parser() -> report.Parser:
 
 
 def jobs(args: Any) -> list[Job]:
-    found = [Job(r, d, m) for r, d, m in itertools.product(args.readings, args.datasets,
-                                                           args.methods)
-             if r == "honest" or m != "front end"]
+    result = [Job(r, d, m) for r, d, m in itertools.product(args.readings, args.datasets,
+                                                            args.methods)
+              if r == "honest" or m != "front end"]
     if args.quick:
         left_out = {("printed", "nseg")} | {
             (x, m) for x in ("mnist", "fashion_mnist") for m in ("printed", "front end")}
-        found = [j for j in found if not left_out & {
+        result = [j for j in result if not left_out & {
             (j.reading, j.method), (j.dataset, j.reading), (j.dataset, j.method)}]
-    names = report.chosen(args, [j.name for j in found])
-    return [j for j in found if j.name in names]
+    names = report.chosen(args, [j.name for j in result])
+    return [j for j in result if j.name in names]
 
 
 def _load(args: Any, name: str, features: str | None, seed: int, split: str) -> data.Dataset:
@@ -174,7 +174,7 @@ def printed(args: Any, job: Job) -> tuple[list[dict[str, Any]], list[dict[str, A
                   for kind in (0, 1)]
         # which of the two is printed is not said: the reading that favours the paper
         best = max((0, 1), key=lambda kind: statistics.fmean(points[kind][0]))
-        found = {
+        result = {
             "reading": job.reading, "dataset": job.dataset, "method": job.method,
             "epsilon": epsilon, "delta": delta, **_summary(points[best]),
             "point": ("last", "average")[best], "scorer": job.method, "features": features,
@@ -185,11 +185,11 @@ def printed(args: Any, job: Job) -> tuple[list[dict[str, Any]], list[dict[str, A
             "clip_v": statistics.fmean(r["clip"].v for r in runs)}
         if epsilon < math.inf:
             mechanism = protocol.described(job.method, n, rounds, epsilon, delta)
-            found["noise_multiplier"] = jmm.accounting.effective_noise_multiplier(mechanism.query)
-            found["true_epsilon_attained"] = protocol.attained(mechanism, delta)
+            result["noise_multiplier"] = jmm.accounting.effective_noise_multiplier(mechanism.query)
+            result["true_epsilon_attained"] = protocol.attained(mechanism, delta)
             bound = jmm.epsilon(mechanism, delta)
-            found["true_epsilon_bound"] = bound if math.isfinite(bound) else None
-        rows.append(found)
+            result["true_epsilon_bound"] = bound if math.isfinite(bound) else None
+        rows.append(result)
     return rows, []
 
 

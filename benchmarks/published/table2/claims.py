@@ -19,10 +19,10 @@ _WITHIN = 0.5  # points that "Original" may stay below the published figure
 
 
 def _columns(rows: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
-    found = collections.defaultdict(list)
+    result = collections.defaultdict(list)
     for row in rows:
-        found[row["reading"], row["dataset"], row["method"]].append(row)
-    return found
+        result[row["reading"], row["dataset"], row["method"]].append(row)
+    return result
 
 
 def _error(row: Row) -> float:
@@ -62,11 +62,11 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
         if not columns:
             continue
         for by, other in (("epsilon", "delta"), ("delta", "epsilon")):
-            found = {k: _rising(column, by, other) for k, column in columns.items()}
+            result = {k: _rising(column, by, other) for k, column in columns.items()}
             claim(f"{reading}: AUC does not fall as {by} grows (three standard errors)",
-                  [f"{d}, {_NAMES[m]}: {x}" for (_, d, m), (falls, _) in found.items()
+                  [f"{d}, {_NAMES[m]}: {x}" for (_, d, m), (falls, _) in result.items()
                    for x in falls],
-                  sum(pairs for _, pairs in found.values()))
+                  sum(pairs for _, pairs in result.values()))
     best: dict[tuple[str, str], Row] = {}
     for row in rows:
         if row["epsilon"] is None and row["method"] != "front end":
@@ -98,21 +98,21 @@ def _reason(row: Row, rows: list[Row]) -> str:
     """What else the rows show about a cell that stays below."""
     if verdicts.verdict(row["auc_mean"] - row["published"], _error(row), row["seeds"]) == "level":
         return "Level by the errors."
-    found = []
+    result = []
     same = [r for r in rows if r["reading"] == "honest" and r["dataset"] == row["dataset"]
             and r["method"] != row["method"]]
     free = [r for r in rows if r["reading"] == "honest" and r["epsilon"] is None
             and (r["dataset"], r["method"]) == (row["dataset"], row["method"])]
     if free and free[0]["auc_mean"] >= row["published"]:
-        found.append(f"It is the noise: without it {free[0]['auc_mean']:.2f}.")
+        result.append(f"It is the noise: without it {free[0]['auc_mean']:.2f}.")
     for r in same:
         if (r["epsilon"], r["delta"]) == (row["epsilon"], row["delta"]):
             if row["method"] == "mlp" and r["method"] == "linear" and (
                     r["auc_mean"] > row["auc_mean"]):
-                found.append(f"A linear scorer does better: {r['auc_mean']:.2f}.")
+                result.append(f"A linear scorer does better: {r['auc_mean']:.2f}.")
             if r["method"] == "front end" and r["auc_mean"] >= row["published"]:
-                found.append(f"A fixed front end reaches it: {r['auc_mean']:.2f}.")
-    return " ".join(found)
+                result.append(f"A fixed front end reaches it: {r['auc_mean']:.2f}.")
+    return " ".join(result)
 
 
 def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
@@ -161,10 +161,10 @@ def _true_epsilons(rows: list[Row], deltas: Sequence[float]) -> list[str]:
         n = protocol.RECORDS[dataset]
         rounds = protocol.TABLE4[method, dataset].private_epochs * n // protocol.BATCH
         clip = jaxminimax.Saddle(1.0, 1.0)  # any: sigma is in proportion
-        found = [protocol.attained(protocol.described(
+        result = [protocol.attained(protocol.described(
             method, n, rounds, e, delta, clip), delta) for e in settings.EPSILONS]
         lines.append(f"| {dataset} | {_NAMES[method]} | {delta:g} | "
-                     + " | ".join(f"{x:.3g}" for x in found) + " |")
+                     + " | ".join(f"{x:.3g}" for x in result) + " |")
     return lines
 
 
@@ -186,14 +186,14 @@ def _lines(cells: Cells, dataset: str, method: str, delta: float, epsilons: list
         file = f" (file {row['auc_test_file']:.2f})" if "auc_test_file" in row else ""
         return f"{row['auc_mean']:.2f} ± {report.error(row):.2f}{file}"
 
-    found = []
+    result = []
     for reading, what, label in (("honest", "published", "published"), ("honest", "auc", "honest"),
                                  ("printed", "auc", "printed"),
                                  ("printed", "true", "printed: true ε")):
         texts = [cell(reading, e, what) for e in (*epsilons, None)]
         if any(texts):
-            found.append(f"| {_NAMES[method]} | {label} | " + " | ".join(texts) + " |")
-    return found
+            result.append(f"| {_NAMES[method]} | {label} | " + " | ".join(texts) + " |")
+    return result
 
 
 def plot(path: pathlib.Path, rows: list[Row]) -> None:

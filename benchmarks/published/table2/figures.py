@@ -55,9 +55,9 @@ def _multiplier(n: int, releases: int, epsilon: float, delta: float) -> float:
     """Noise over clip norm of one player alone."""
     query = jmm.Query(clip=Saddle(1.0, None), population=n,
                       sampling=jmm.Poisson(rate=_BATCH / n))
-    found = jmm.accounting.calibrate_noise(jmm.mechanism.Repeat(query=query, times=releases),
-                                           epsilon, delta)
-    return jmm.accounting.effective_noise_multiplier(found.query)
+    result = jmm.accounting.calibrate_noise(jmm.mechanism.Repeat(query=query, times=releases),
+                                            epsilon, delta)
+    return jmm.accounting.effective_noise_multiplier(result.query)
 
 
 def noise(args: Any) -> list[dict[str, Any]]:
@@ -151,8 +151,8 @@ def measured(args: Any, cell: Cell) -> dict[str, Any]:
     """The row of a cell, and its statement; which step is better one validation seed decides."""
     choices = tried(cell, args.quick)
     if len(choices) > 1:
-        found = [statistics.fmean(_auc(args, cell, *c, "validation", [0])[0]) for c in choices]
-        choices = [choices[found.index(max(found))]]
+        result = [statistics.fmean(_auc(args, cell, *c, "validation", [0])[0]) for c in choices]
+        choices = [choices[result.index(max(result))]]
     (scorer, s, rate), = choices
     aucs, said = _auc(args, cell, scorer, s, rate, "random", report.seeds(args))
     row = {"part": cell.part, "dataset": cell.dataset, "scorer_of": cell.method, "scorer": scorer,
@@ -165,16 +165,16 @@ def measured(args: Any, cell: Cell) -> dict[str, Any]:
 
 def cells(args: Any) -> list[Cell]:
     """All points of the curves that are asked for, in order."""
-    found = []
+    result = []
     names = args.datasets[:1] if args.quick else args.datasets
     widths, batches = ((8, 128), (256, 4096)) if args.quick else (_WIDTHS, _BATCHES)
     for name in names:
         if "hidden" in args.parts:
-            found += [Cell("hidden", name, "mlp", e, w) for e in (math.inf, 1.0, 0.1)
-                      for w in widths]
+            result += [Cell("hidden", name, "mlp", e, w) for e in (math.inf, 1.0, 0.1)
+                       for w in widths]
         if "batch" in args.parts:
-            found += [Cell("batch", name, m, 1.0, b) for m in ("linear", "mlp") for b in batches]
-    return found
+            result += [Cell("batch", name, m, 1.0, b) for m in ("linear", "mlp") for b in batches]
+    return result
 
 
 def parser() -> report.Parser:

@@ -187,12 +187,12 @@ def train(method: str, dataset: data.Dataset, tests: auc_runs.Tests, cells: list
     score = jax.jit(jax.vmap(auc_runs.SCORERS[scorer], (None, 0)))
 
     def scores(state: Any) -> list[list[float]]:
-        found = [[score(z.w["theta"], jnp.asarray(x)) for x, _ in tests]
-                 for z in (state.z, state.average)]
-        if not all(np.isfinite(s).all() for kind in found for s in kind):
+        result = [[score(z.w["theta"], jnp.asarray(x)) for x, _ in tests]
+                  for z in (state.z, state.average)]
+        if not all(np.isfinite(s).all() for kind in result for s in kind):
             raise auc_runs.Diverged(f"{method}, seed {seed}: the run diverged")
         return [[jmm.metrics.auc(s, y) for s, (_, y) in zip(kind, tests, strict=True)]
-                for kind in found]
+                for kind in result]
 
     free = hyper(method, dataset.name, n, Saddle(1.0, 1.0), math.inf, 0.0, printed)
     together = dict(algorithm=algorithm, problem=problem, at_once=auc_runs.runs_at_once(BATCH))

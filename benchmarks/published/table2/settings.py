@@ -149,6 +149,6 @@ def column(dataset: str, method: str) -> tuple[str, tuple[tuple[Any, ...], ...]]
 
 def choose(dataset: str, method: str, epsilon: float) -> tuple[str, Settings]:
     """Scorer and settings of one cell."""
-    scorer, found = column(dataset, method)
-    s, *other = next(more for bound, *more in found if epsilon <= bound)
+    scorer, result = column(dataset, method)
+    s, *other = next(more for bound, *more in result if epsilon <= bound)
     return (*other, scorer)[0], s

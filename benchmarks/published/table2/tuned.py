@@ -52,10 +52,10 @@ def _key(dataset: str, way: str, epsilon: float, seed: int) -> jax.Array:
 
 def _load(args: argparse.Namespace, name: str, seed: int) -> data.Dataset:
     _, s = table2_settings.choose(name, "linear", 1.0)
-    found = data.load(name, data_dir=args.data_dir, seed=seed, features=s.features)
+    result = data.load(name, data_dir=args.data_dir, seed=seed, features=s.features)
     if not args.quick:
-        return found
-    return dataclasses.replace(found, x_train=found.x_train[:4000], y_train=found.y_train[:4000])
+        return result
+    return dataclasses.replace(result, x_train=result.x_train[:4000], y_train=result.y_train[:4000])
 
 
 def _auc(theta: Any, dataset: data.Dataset) -> float:
@@ -105,12 +105,12 @@ def paid_for(args: argparse.Namespace, dataset: data.Dataset, epsilon: float,
     """A search over the candidates."""
     tried = candidates(len(dataset.y_train), dataset.prior, epsilon, args.delta)
     lanes = [auc_runs.lane(s, "sgda", "linear", dataset, 1.0, args.delta) for s in tried]
-    found = jmm.tune(_key(dataset.name, WAYS[1], epsilon, seed), _start(dataset), _rows(dataset),
-                     [one.hyper for one in lanes], jmm.sgda, lanes[0].problem,
-                     score=_score(dataset.prior), score_range=(0.0, 1.0),
-                     epsilon=epsilon, delta=args.delta, expected=_EXPECTED, unit=dataset.unit)
-    return (_auc(found.state.average.w["theta"], dataset), found.statement,
-            _told(tried[int(found.candidate)]))
+    result = jmm.tune(_key(dataset.name, WAYS[1], epsilon, seed), _start(dataset), _rows(dataset),
+                      [one.hyper for one in lanes], jmm.sgda, lanes[0].problem,
+                      score=_score(dataset.prior), score_range=(0.0, 1.0),
+                      epsilon=epsilon, delta=args.delta, expected=_EXPECTED, unit=dataset.unit)
+    return (_auc(result.state.average.w["theta"], dataset), result.statement,
+            _told(tried[int(result.candidate)]))
 
 
 def nobody_tuned(args: argparse.Namespace, dataset: data.Dataset, epsilon: float,

@@ -60,11 +60,11 @@ def claims(rows: list[Row]) -> list[dict[str, Any]]:
             if len(line) < 2:
                 continue
             more, less = pick(line)
-            found = compared(more, less)
+            result = compared(more, less)
             said = (f"{name}, {scorer}: {more['auc_mean']:.2f} ± {error(more):.2f} at "
                     f"{more[by]} against {less['auc_mean']:.2f} ± {error(less):.2f} at {less[by]}")
             checked += 1
-            {verdicts.BEHIND: wrong, verdicts.LEVEL: open_}.get(found, []).append(said)
+            {verdicts.BEHIND: wrong, verdicts.LEVEL: open_}.get(result, []).append(said)
         claim(text, checked, wrong, open_)
 
     compare("without privacy, AUC rises from the narrowest to the widest layer", "hidden",

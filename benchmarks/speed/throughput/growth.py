@@ -88,23 +88,23 @@ def _timed(what: str, over: str, made: dict[Any, Any], args: argparse.Namespace
 def rows(args: argparse.Namespace, largest: int = 10**7) -> list[dict[str, Any]]:
     """All curves, up to so many rows."""
     sizes = [n for n in ROWS if n <= largest]
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for name in ("with replacement", "Poisson", "fixed size", "disjoint"):
-        found += _timed(f"a sample, {name}", "rows", {
+        result += _timed(f"a sample, {name}", "rows", {
             n: functools.partial(sampling, name, n)
             for n in (SAMPLED if largest == max(ROWS) else sizes)}, args)
     for name in ("with replacement", "Poisson"):
         for n in sizes:  # one at a time: rows are large
-            found += _timed(f"a step of linear 22, {name}", "rows",
-                            {n: functools.partial(step, name, n)}, args)
+            result += _timed(f"a step of linear 22, {name}", "rows",
+                             {n: functools.partial(step, name, n)}, args)
             _many.cache_clear()
     data = tuple(map(jnp.asarray, cases.rows(Case("mlp", BATCH, 10_000))))
-    found += _timed(f"a step of mlp, batch {BATCH}", "width", {
+    result += _timed(f"a step of mlp, batch {BATCH}", "width", {
         width: functools.partial(ours.make, "ours", Case(f"mlp {width}", BATCH, 10_000), data, 10)
         for width in WIDTHS}, args)
     case = Case("linear 22", 64, 10_000)
     data = tuple(map(jnp.asarray, cases.rows(case)))
-    found += _timed("a step of linear 22, batch 64", "iterations", {
+    result += _timed("a step of linear 22, batch 64", "iterations", {
         steps: functools.partial(ours.make, "ours", case, data, steps) for steps in ITERATIONS},
-        args)
-    return found
+         args)
+    return result

@@ -240,8 +240,8 @@ def load(net: nn.Module, layout: Layout, theta: dict[str, np.ndarray]) -> None:
 
 def named(net: nn.Module, layout: Layout) -> dict[str, np.ndarray]:
     """What is trained by name, in the layout of the other environments."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for p, (name, _, back) in zip(trained(net), layout, strict=True):
-        found.setdefault(name, []).append(back(p.detach().cpu().numpy()))
+        result.setdefault(name, []).append(back(p.detach().cpu().numpy()))
     return {name: parts[0] if len(parts) == 1 else np.concatenate(parts)
-            for name, parts in found.items()}
+            for name, parts in result.items()}

@@ -110,20 +110,20 @@ def project(whole: Whole) -> None:
 
 def opacus_step(case: Case, mode: str, noisy: float) -> tuple[Whole, Callable[..., Any]]:
     """`(x, y)` does a step of the model."""
-    whole = Whole(case).to(DEVICE)
+    full = Whole(case).to(DEVICE)
     ghost = mode == "ghost"
     if ghost:
-        whole.head.v.requires_grad_(False)
-        wrapped = GradSampleModuleFastGradientClipping(whole, loss_reduction="mean",
+        full.head.v.requires_grad_(False)
+        wrapped = GradSampleModuleFastGradientClipping(full, loss_reduction="mean",
                                                        max_grad_norm=CLIP[0])
     else:
-        wrapped = GradSampleModule(whole, loss_reduction="mean",
+        wrapped = GradSampleModule(full, loss_reduction="mean",
                                    force_functorch=mode == "functorch")
     make = DPOptimizerFastGradientClipping if ghost else DPOptimizer
     shared = dict(expected_batch_size=case.batch, loss_reduction="mean")
-    w = make(torch.optim.SGD(whole.w(), lr=STEP[0]), noise_multiplier=noisy * NOISE[0],
+    w = make(torch.optim.SGD(full.w(), lr=STEP[0]), noise_multiplier=noisy * NOISE[0],
              max_grad_norm=CLIP[0], **shared)
-    v: Any = None if ghost else make(torch.optim.SGD([whole.head.v], lr=STEP[1]),
+    v: Any = None if ghost else make(torch.optim.SGD([full.head.v], lr=STEP[1]),
                                 noise_multiplier=noisy * NOISE[1], max_grad_norm=CLIP[1], **shared)
 
     def dual_by_hand(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
@@ -132,11 +132,11 @@ def opacus_step(case: Case, mode: str, noisy: float) -> tuple[Whole, Callable[..
         return (g.clamp(-CLIP[1], CLIP[1]).sum() + noise) / case.batch
 
     def step(x: torch.Tensor, y: torch.Tensor) -> None:
-        before = whole.head.v.detach().clone()
+        before = full.head.v.detach().clone()
         w.zero_grad()
         if ghost:
             scores = []
-            hook = whole.net.register_forward_hook(lambda *a: scores.append(a[2].detach()))
+            hook = full.net.register_forward_hook(lambda *a: scores.append(a[2].detach()))
             losses = wrapped(x, y)
             hook.remove()
             g_v = dual_by_hand(x, y, scores[0])
@@ -147,13 +147,13 @@ def opacus_step(case: Case, mode: str, noisy: float) -> tuple[Whole, Callable[..
         w.step()
         with torch.no_grad():
             if ghost:
-                whole.head.v.copy_(before - STEP[1] * (g_v + 2 * before))
+                full.head.v.copy_(before - STEP[1] * (g_v + 2 * before))
             else:
                 v.step()  # descends; the dual player ascends, and has its public term
-                whole.head.v.copy_(2 * before - whole.head.v - 2 * STEP[1] * before)
-        project(whole)
+                full.head.v.copy_(2 * before - full.head.v - 2 * STEP[1] * before)
+        project(full)
 
-    return whole, step
+    return full, step
 
 
 def _moved(z: Arrays, total: Arrays, noise: torch.Tensor, batch: int) -> Arrays:
@@ -274,9 +274,9 @@ def make(peer: str, case: Case, steps: int) -> Entry:
         few = Case(case.workload, len(y), case.n)
         x, y = torch.from_numpy(x).to(DEVICE), torch.from_numpy(y).to(DEVICE)
         if opacus:
-            whole, quiet = opacus_step(few, mode, 0.0)
+            full, quiet = opacus_step(few, mode, 0.0)
             quiet(x, y)
-            return whole.named()
+            return full.named()
         sums = _vmap_sums(few, _point(few), x, y) if mode == "vmap" else closed.clipped_sums(
             few, torch, _point(few), x, y, closed.squares(torch, x) if mode == "kept" else None)
         after = _moved(_point(few), sums, torch.zeros(few.size, device=DEVICE), len(y))

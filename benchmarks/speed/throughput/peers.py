@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class There:
     """An entry of another process."""
 
     def __init__(self, fleet: "Fleet", home: str, number: int, made: dict[str, Any]) -> None:
-        self.ask = lambda do, **more: fleet.ask(home, do=do, id=number, **more)
+        self.ask: Callable[..., Any] = lambda do, **more: fleet.ask(home, do=do, id=number, **more)
         self.steps, self.compile_seconds = made["steps"], made["compile_seconds"]
 
     def time(self, clock: str) -> float:

@@ -42,25 +42,26 @@ def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     def against(peer: str, workload: str, wanted: float) -> dict[str, Any] | None:
         batches = [b for w, b, p in at if (w, p) == (workload, peer)]
-        found = [at[workload, b, peer]["ratio"] for b in batches]
-        return None if not found else {
+        result = [at[workload, b, peer]["ratio"] for b in batches]
+        return None if not result else {
             "target": f"{workload}, batch {', '.join(map(str, batches))}: at least {wanted:.3g} x "
                       f"{peer}",
-            "wanted": wanted, "least": min(found), "most": max(found),
-            "reached": min(found) >= wanted}
+            "wanted": wanted, "least": min(result), "most": max(result),
+            "reached": min(result) >= wanted}
 
-    found = [against(peer, workload, 1.0) for workload in cases.WORKLOADS
-             for peer in PEERS if peer not in NOT_A_RIVAL]
-    found += [against("jax_privacy microbatched", "mlp", 10.0), against("Opacus ghost", "mlp", 3.0),
-              against("PyTorch by hand, compiled", "mlp", 1.2)]
+    result = [against(peer, workload, 1.0) for workload in cases.WORKLOADS
+              for peer in PEERS if peer not in NOT_A_RIVAL]
+    result += [against("jax_privacy microbatched", "mlp", 10.0),
+               against("Opacus ghost", "mlp", 3.0),
+               against("PyTorch by hand, compiled", "mlp", 1.2)]
     for batch in (64, 256):
         if ("linear 22", batch, "jax_privacy") in at:
             ratio = at["linear 22", batch, "jax_privacy"]["ratio"]
-            found.append({"target": f"linear 22, batch {batch}: at least 10 x jax_privacy",
-                          "wanted": 10.0, "least": ratio, "most": ratio, "reached": ratio >= 10})
-    found += [against(peer, workload, 1 / 1.1) for workload in cases.WORKLOADS
-              for peer in PEERS if peer.startswith(SPECIAL)]
-    made = [f for f in found if f is not None]
+            result.append({"target": f"linear 22, batch {batch}: at least 10 x jax_privacy",
+                           "wanted": 10.0, "least": ratio, "most": ratio, "reached": ratio >= 10})
+    result += [against(peer, workload, 1 / 1.1) for workload in cases.WORKLOADS
+               for peer in PEERS if peer.startswith(SPECIAL)]
+    made = [f for f in result if f is not None]
     private, open_ = (at.get(("mlp", 4096, p)) for p in (OURS, "not private, scan"))
     if private and open_ and private["peak_bytes"] and open_["peak_bytes"]:
         more = private["peak_bytes"] / open_["peak_bytes"]

@@ -135,15 +135,15 @@ def _tapped_sums(case: Case, z: Arrays, x: jax.Array, y: jax.Array) -> Arrays:
             gradients[k] = jnp.sum(e, 1)  # of the bias
             square += jnp.sum(gradients[k] ** 2, 1)
     weight = CLIP[0] / jnp.maximum(jnp.sqrt(square), CLIP[0])
-    whole = {k: jnp.tensordot(weight, g, 1) for k, g in per_row.items()}
+    full = {k: jnp.tensordot(weight, g, 1) for k, g in per_row.items()}
     theta = {"W2": (weight * slope) @ met["last"]}
     if case.model == "cnn":
         e = weight[:, None] * d["3"]
-        theta |= {"K1": whole["1"].reshape(4, 4, 1, 16), "K2": whole["2"].reshape(4, 4, 16, 32),
+        theta |= {"K1": full["1"].reshape(4, 4, 1, 16), "K2": full["2"].reshape(4, 4, 16, 32),
                   "c1": weight @ gradients["1"], "c2": weight @ gradients["2"],
                   "W1": met["3"].T @ e, "b1": e.sum(0)}
     else:
-        theta |= whole
+        theta |= full
     g_v = 2 * s * (plus - minus)
     return {"theta": theta, "a": -(weight @ pull_a), "b": -(weight @ pull_b),
             "v": jnp.clip(g_v, -CLIP[1], CLIP[1]).sum()}

@@ -149,7 +149,7 @@ def all_runs(args: Any, jobs: Iterable[Job], seeds: Sequence[int],
     plan = [(seed, *cells[name]) for seed in seeds for name in report.chosen(args, list(cells))]
     path: pathlib.Path | None = args.kept
     known, table, tasks = _kept(path), fair_tasks.frame(args.data_dir), {}
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = collections.defaultdict(list)
+    result: dict[tuple[Any, ...], list[dict[str, Any]]] = collections.defaultdict(list)
     for seed, job, epsilon, weight in tqdm(plan, desc="training", file=sys.stderr, disable=None,
                                            leave=False):
         name = repr((job.method, job.kind, job.groups, epsilon, weight, seed, rounds))
@@ -161,8 +161,8 @@ def all_runs(args: Any, jobs: Iterable[Job], seeds: Sequence[int],
             if path is not None:
                 with open(path, "a", encoding="utf-8") as file:
                     file.write(json.dumps(known[name]) + "\n")
-        found[job.method, job.kind, job.groups, epsilon, weight].append(known[name])
-    return found
+        result[job.method, job.kind, job.groups, epsilon, weight].append(known[name])
+    return result
 
 
 def rows(found: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -194,8 +194,8 @@ def claimed(epsilon: float) -> float | None:
     deviation = math.sqrt(16 * 5**4 * math.log(n**2) * rounds / (n**2 * rho)) / epsilon
     query = Query(clip=Saddle(5.0, None), noise_multiplier=Saddle(deviation / 5, None),
                   sampling=Disjoint(batch=batch), population=n, exact=False)
-    found = jmm.epsilon(Repeat(query=query, times=rounds), delta=1 / n**2)
-    return found if math.isfinite(found) else None
+    result = jmm.epsilon(Repeat(query=query, times=rounds), delta=1 / n**2)
+    return result if math.isfinite(result) else None
 
 
 def against(made: list[dict[str, Any]], quick: bool = False) -> list[dict[str, Any]]:
@@ -294,16 +294,16 @@ def main(argv: list[str] | None = None) -> int:
     jobs, seeds, rounds = ((QUICK, range(2), 20) if args.quick else
                            (JOBS, report.seeds(args), args.rounds))
     try:
-        found = all_runs(args, jobs, seeds, rounds)
+        result = all_runs(args, jobs, seeds, rounds)
     except (ValueError, OSError) as error:
         p.error(str(error))
-    made = rows(found)
+    made = rows(result)
     lines = against(made, args.quick)
     text = markdown(made, lines)
     print(text)
     if args.json:
         arguments = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in vars(args).items()}
-        statements = [runs[0]["statement"] for runs in found.values()]
+        statements = [runs[0]["statement"] for runs in result.values()]
         distinct = {json.dumps(s, sort_keys=True): s for s in statements}
         report.write_json(args.json, {
             "environment": report.environment(), "arguments": arguments, "rows": made,

@@ -74,8 +74,8 @@ def described(method: str, kind: str, groups: int, population: int, rounds: int,
     cells = groups * (2 if kind == "odds" else 1)
     one = Repeat(query=Query(clip=Saddle(math.sqrt(1 - 1 / cells), None), population=population),
                  times=1)
-    whole = jmm.accounting.calibrate_noise(one, epsilon, delta)
-    ratio = whole.query.noise_multiplier.w / math.sqrt(SHARE)
+    full = jmm.accounting.calibrate_noise(one, epsilon, delta)
+    ratio = full.query.noise_multiplier.w / math.sqrt(SHARE)
     ask = dataclasses.replace(one, query=dataclasses.replace(
         one.query, noise_multiplier=Saddle(ratio, None)))
     query = Query(clip=Saddle(_CLIP, METHODS[method].clip[kind, groups]), population=population,

@@ -106,12 +106,12 @@ def run(case: Case, seeds: int, quick: bool,
             "evaluations_theory": case.cost(n), "seconds": round(seconds, 2)})
         statements.append(str(jmm.statement(job.algorithm, job.hyper, delta=DELTA)).split("\n")[0])
     kept = max(3, -(-len(ns) // 2) + 1)  # the plateau of small n left out
-    found, low, high = slope(ns[-kept:], gaps[-kept:])
+    result, low, high = slope(ns[-kept:], gaps[-kept:])
     here, _, _ = slope(ns[-kept:], [np.array([case.rate(n)]) for n in ns[-kept:]])
     growth, _, _ = slope(ns[-kept:], [np.array([p["evaluations"]], float) for p in points[-kept:]])
     return {
         "algorithm": case.algorithm, "problem": case.problem, "measure": case.measure,
-        "variant": case.variant, "epsilon": case.epsilon, "slope": found, "slope_low": low,
+        "variant": case.variant, "epsilon": case.epsilon, "slope": result, "slope_low": low,
         "slope_high": high, "theory": case.theory, "theory_here": here,
         "evaluations": points[-1]["evaluations"], "evaluations_slope": growth,
         "n": ns[-kept:], "seeds": seeds, "note": case.note, "statement": statements[-1],

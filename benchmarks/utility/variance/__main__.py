@@ -117,7 +117,7 @@ def norms(keys: jax.Array, hyper: Any, steps: jax.Array, algorithm: Any, name: s
 
 def best(algorithm: Any, name: str, n: int, runs: int, rounds: tuple[int, ...]) -> dict[str, Any]:
     """The settings with the smallest mean norm, and the runs at them."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for count in rounds:
         for length, share in ((1, 0.5),) if algorithm is sgda else WINDOWS:
             hyper = calibrated(algorithm, count, n, name, length, share)
@@ -125,12 +125,12 @@ def best(algorithm: Any, name: str, n: int, runs: int, rounds: tuple[int, ...]) 
             quick = dataclasses.replace(hyper, query=on_two_records(hyper.query, n))
             each = np.asarray(norms(jax.random.split(jax.random.key(n + count), runs), quick,
                                     jnp.array(STEPS, jnp.float32), algorithm, name), np.float64)
-            found += [dict(game=name, n=n, algorithm=algorithm.__name__.rsplit(".", 1)[1],
-                           rounds=count, length=length, anchors=share, step=step,
-                           norm=float(x.mean()), error=float(x.std(ddof=1) / math.sqrt(runs)),
-                           epsilon=epsilon, runs=[round(float(a), 6) for a in x])
-                      for step, x in zip(STEPS, each, strict=True) if np.isfinite(x).all()]
-    return min(found, key=lambda row: row["norm"])
+            result += [dict(game=name, n=n, algorithm=algorithm.__name__.rsplit(".", 1)[1],
+                            rounds=count, length=length, anchors=share, step=step,
+                            norm=float(x.mean()), error=float(x.std(ddof=1) / math.sqrt(runs)),
+                            epsilon=epsilon, runs=[round(float(a), 6) for a in x])
+                       for step, x in zip(STEPS, each, strict=True) if np.isfinite(x).all()]
+    return min(result, key=lambda row: row["norm"])
 
 
 def main(argv: list[str] | None = None) -> int:

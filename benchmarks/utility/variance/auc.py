@@ -40,8 +40,8 @@ def ablation(seeds: range, keep: Callable[[list[dict[str, Any]]], None]) -> list
       seeds: of each setting.
       keep: what is done with all that is known after each setting.
     """
-    whole = data.load("ijcnn1")
-    rows = tuple(jnp.asarray(x, jnp.float32) for x in (whole.x_train, whole.y_train))
+    full = data.load("ijcnn1")
+    rows = tuple(jnp.asarray(x, jnp.float32) for x in (full.x_train, full.y_train))
     n, own = len(rows[1]), settings.Settings(clip=35.0, step=0.1, iterations=100, norm=3.0)
     task = auc_runs.problem("mlp", 0.1, 1000.0, "best_response")
     # v is b - a and reads no data
@@ -61,8 +61,8 @@ def ablation(seeds: range, keep: Callable[[list[dict[str, Any]]], None]) -> list
         for seed in seeds:
             start = auc_runs.start("mlp", own, rows[0].shape[1], seed)
             w = _run(jax.random.key(seed), start, rows, hyper, algorithm, problem).w
-            scores.append(roc_auc_score(whole.y_test, jax.vmap(
-                jmm.problems.mlp_scorer, (None, 0))(w["theta"], jnp.asarray(whole.x_test))))
+            scores.append(roc_auc_score(full.y_test, jax.vmap(
+                jmm.problems.mlp_scorer, (None, 0))(w["theta"], jnp.asarray(full.x_test))))
         cases.append(dict(algorithm="sgda" if lipschitz is None else "spider", step=step,
                           lipschitz=lipschitz, auc=float(np.mean(scores)), seeds=len(seeds),
                           error=float(np.std(scores, ddof=1) / math.sqrt(len(seeds))),

@@ -34,14 +34,14 @@ def games(rows: list[dict[str, Any]]) -> Table:
 
 def ablation(scores: list[dict[str, Any]]) -> Table:
     """A line for each method and L, a column for each step."""
-    found: dict[tuple[str, str], dict[float, str]] = {}
+    result: dict[tuple[str, str], dict[float, str]] = {}
     for row in scores:
         clip = "" if row["lipschitz"] is None else f"{row['lipschitz']:g}"
-        found.setdefault((f"`{row['algorithm']}`", clip), {})[row["step"]] = (
+        result.setdefault((f"`{row['algorithm']}`", clip), {})[row["step"]] = (
             f"{row['auc']:.4f} ± {row['error']:.4f}")
     steps = sorted({row["step"] for row in scores})
     return ["method", "L", *(f"step {x:g}" for x in steps)], [
-        [*line, *(own.get(x, "") for x in steps)] for line, own in found.items()]
+        [*line, *(own.get(x, "") for x in steps)] for line, own in result.items()]
 
 
 def plot(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:

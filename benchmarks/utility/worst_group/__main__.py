@@ -146,14 +146,14 @@ def row(case: str, task: Task, name: str, epsilon: float | None, delta: float | 
 def trained(case: str, task: Task, name: str, epsilon: float, delta: float,
             seeds: range) -> dict[str, Any]:
     """One method at one epsilon, with every seed."""
-    found, clock = [], time.perf_counter()
+    result, clock = [], time.perf_counter()
     for seed in seeds:
         rows, held = task.split(seed)
         made = group_methods.train(name, task, rows, epsilon, delta,
                                    group_methods.noise_key(name, epsilon, seed),
                                    (*task.public, *_ASSUMED))
-        found.append(group_methods.accuracies(made.scores(held.x), held, len(task.names)))
-    return row(case, task, name, epsilon, delta, np.array(found), {
+        result.append(group_methods.accuracies(made.scores(held.x), held, len(task.names)))
+    return row(case, task, name, epsilon, delta, np.array(result), {
         "iterations": made.rounds, "seconds": time.perf_counter() - clock,
         "first_seed": seeds[0], "statement": made.statement.to_json()})
 
@@ -162,12 +162,12 @@ def references(case: str, task: Task, seeds: range) -> list[dict[str, Any]]:
     """Logistic regressions without privacy."""
     made = []
     for name, balanced in (("logistic regression", False), ("balanced logistic regression", True)):
-        found = []
+        result = []
         for seed in seeds if task.held is None else seeds[:1]:
             rows, held = task.split(seed)
             scores = group_methods.reference(task, rows, balanced)(held.x)
-            found.append(group_methods.accuracies(scores, held, len(task.names)))
-        made.append(row(case, task, name, None, None, np.array(found), {}))
+            result.append(group_methods.accuracies(scores, held, len(task.names)))
+        made.append(row(case, task, name, None, None, np.array(result), {}))
     return made
 
 
@@ -194,9 +194,9 @@ def compared(args: Any, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
             rows += references(case, task, report.seeds(args))
             last = case
         assert task is not None
-        found = kept.get((case, name, epsilon, args.delta, len(seeds), seeds[0]))
-        rows.append(found or trained(case, task, name, epsilon, args.delta, seeds))
-        if args.json and not found:
+        result = kept.get((case, name, epsilon, args.delta, len(seeds), seeds[0]))
+        rows.append(result or trained(case, task, name, epsilon, args.delta, seeds))
+        if args.json and not result:
             written(args, beside(rows, known))
     return rows
 

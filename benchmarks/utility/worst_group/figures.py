@@ -56,9 +56,9 @@ def references(rows: Sequence[dict[str, Any]]) -> str:
     for r in rows:
         if r["epsilon"] is None:
             known.setdefault(f"{r['dataset']}, {r['groups_by']}", {})[r["method"]] = cell(r)
-    methods = list(dict.fromkeys(m for found in known.values() for m in found))
+    methods = list(dict.fromkeys(m for result in known.values() for m in result))
     lines = [["without privacy", *methods], ["---"] * (1 + len(methods)),
-             *([name, *(found.get(m, "") for m in methods)] for name, found in known.items())]
+             *([name, *(result.get(m, "") for m in methods)] for name, result in known.items())]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 

@@ -198,8 +198,8 @@ def reference(task: Task, rows: Rows, balanced: bool) -> Callable[[np.ndarray], 
     made = LogisticRegression(C=1.0, max_iter=300).fit((rows.x - middle) / spread, rows.y, weight)
 
     def scores(x: np.ndarray) -> np.ndarray:
-        found: np.ndarray = made.decision_function((x - middle) / spread)
-        return found
+        result: np.ndarray = made.decision_function((x - middle) / spread)
+        return result
 
     return scores
 
@@ -209,8 +209,8 @@ def accuracies(scores: np.ndarray, rows: Rows, groups: int) -> np.ndarray:
     right = (scores > 0) == (rows.y > 0.5)
     counts = np.bincount(rows.group, minlength=groups)
     with np.errstate(invalid="ignore"):
-        found: np.ndarray = np.bincount(rows.group, right, groups) / counts
-    return found
+        result: np.ndarray = np.bincount(rows.group, right, groups) / counts
+    return result
 
 
 def noise_key(name: str, epsilon: float, seed: int) -> jax.Array:

@@ -51,7 +51,7 @@ class Table:
 
 
 def _adult(data_dir: Any) -> Table:
-    found = data.load("adult", data_dir=data_dir)
+    result = data.load("adult", data_dir=data_dir)
 
     def frame(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
         made, first = {LABEL: y}, 0
@@ -62,8 +62,8 @@ def _adult(data_dir: Any) -> Table:
         return made
 
     columns = {name: Category(tuple(map(str, range(width)))) for name, width in _ADULT.items()}
-    return Table(frame(found.x_train, found.y_train), frame(found.x_test, found.y_test),
-                 Schema(columns, LABEL, "1"), found.unit, found.public)
+    return Table(frame(result.x_train, result.y_train), frame(result.x_test, result.y_test),
+                 Schema(columns, LABEL, "1"), result.unit, result.public)
 
 
 def _randhie(_: Any) -> Table:
@@ -105,16 +105,16 @@ def _cattaneo(_: Any) -> Table:
 
 
 def _ijcnn1(data_dir: Any) -> Table:
-    found = data.load("ijcnn1", data_dir=data_dir)
+    result = data.load("ijcnn1", data_dir=data_dir)
 
     def frame(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
         on = x[:, :10] > 0.3
         return {LABEL: y, "phase": np.where(on.any(1), on.argmax(1), 9),
                 **{f"x{k}": x[:, k] for k in range(x.shape[1])}}
 
-    columns = {f"x{k}": Number(-1, 1) for k in range(found.x_train.shape[1])}
-    return Table(frame(found.x_train, found.y_train), frame(found.x_test, found.y_test),
-                 Schema(columns, LABEL, "1"), found.unit, found.public)
+    columns = {f"x{k}": Number(-1, 1) for k in range(result.x_train.shape[1])}
+    return Table(frame(result.x_train, result.y_train), frame(result.x_test, result.y_test),
+                 Schema(columns, LABEL, "1"), result.unit, result.public)
 
 
 _LOADERS: dict[str, Callable[[Any], Table]] = {

@@ -138,20 +138,20 @@ def gaps(game: Game, method: str, chosen: Sequence[Lane], seeds: int, *, falling
 def rows_of(game: Game, method: str, chosen: Sequence[Lane], seeds: int, *,
             falling: bool = False) -> list[dict[str, Any]]:
     """A row for the theory's step and one for the best, for all else that lanes differ in."""
-    found = gaps(game, method, chosen, seeds, falling=falling)
+    result = gaps(game, method, chosen, seeds, falling=falling)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, lane in enumerate(chosen):
         groups.setdefault((lane.releases, lane.epsilon, lane.n, lane.average), []).append(i)
     rows = []
     for (releases, epsilon, n, average), places in groups.items():
-        best = min(places, key=lambda i: float(found[i].mean()))
+        best = min(places, key=lambda i: float(result[i].mean()))
         picks = [("theory", i) for i in places if chosen[i].multiple == 1.0]
         for step, i in [*picks, *([("oracle", best)] if len(places) > 1 else [])]:
             row = {"game": game.name, "geometry": game.geometry.w, "n": n, "d": game.d,
                    "epsilon": epsilon, "method": method, "schedule": "linear" if falling else
                    "constant", "average": average, "releases": releases, "step": step,
-                   "multiple": chosen[i].multiple, "gap": round(float(found[i].mean()), 6),
-                   "se": round(float(found[i].std(ddof=1)) / math.sqrt(seeds), 6), "seeds": seeds}
+                   "multiple": chosen[i].multiple, "gap": round(float(result[i].mean()), 6),
+                   "se": round(float(result[i].std(ddof=1)) / math.sqrt(seeds), 6), "seeds": seeds}
             other = ELSEWHERE.get((game.name, epsilon, method))
             if (other and step == "theory" and average == "uniform" and not falling
                     and n == game.n and game.geometry.w == "euclidean" and releases in RELEASES):

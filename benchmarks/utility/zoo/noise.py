@@ -71,10 +71,10 @@ def queries(n: int, batch: int, passes: int) -> dict[tuple[str, int], jmm.Query]
     """The releases by sampling and bands, not calibrated."""
     disjoint = jmm.Query(clip=Saddle(CLIP, CLIP), joint=True, population=n,
                          sampling=Disjoint(batch=batch))
-    found = {("Poisson", 1): dataclasses.replace(disjoint, sampling=Poisson(rate=batch / n))}
+    result = {("Poisson", 1): dataclasses.replace(disjoint, sampling=Poisson(rate=batch / n))}
     for bands in sorted({*_BANDS, planned(n, batch, passes)}):  # 32 of 20 releases are all of them
-        found["disjoint", bands] = dataclasses.replace(disjoint, bands=bands)
-    return found
+        result["disjoint", bands] = dataclasses.replace(disjoint, bands=bands)
+    return result
 
 
 def planned(n: int, batch: int, passes: int) -> int:
@@ -92,11 +92,11 @@ def base_step(query: jmm.Query, batch: int, times: int) -> float:
 
 def _series(bands: int) -> list[float]:
     """r_1, ..., of the inverse square root."""
-    r, found = 1.0, []
+    r, result = 1.0, []
     for k in range(1, bands):
         r *= (k - 1.5) / k
-        found.append(r)
-    return found
+        result.append(r)
+    return result
 
 
 @functools.partial(jax.jit, static_argnames="method")
@@ -139,11 +139,11 @@ def rows_of(n: int, passes: int, batch: int, epsilons: Sequence[float], seeds: i
                 query=dataclasses.replace(q, exact=exact), iterations=times,
                 step=Saddle(*(min(1.0, m * base_step(q, batch, times)),) * 2))
                 for q in known for m in MULTIPLES]
-            found = np.asarray(_gaps(keys, data, jmm.stack(hypers), method))
-            found = found.reshape(seeds, len(epsilons), len(MULTIPLES))
+            result = np.asarray(_gaps(keys, data, jmm.stack(hypers), method))
+            result = result.reshape(seeds, len(epsilons), len(MULTIPLES))
             for i, (epsilon, q) in enumerate(zip(epsilons, known, strict=True)):
-                best = int(np.argmin(found[:, i].mean(0)))
-                mine = found[:, i, best]
+                best = int(np.argmin(result[:, i].mean(0)))
+                mine = result[:, i, best]
                 made.append({
                     "passes": passes, "epsilon": epsilon, "sampling": kind, "bands": bands,
                     "planned": bands == planned(n, batch, passes), "batch": batch, "n": n,

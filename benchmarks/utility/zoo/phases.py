@@ -51,7 +51,7 @@ def _solutions(game: Game, n: int, epsilon: float,
         return z + 2 * game.clip * ratio / ((MODULUS + more) * m) * rng.normal(size=z.shape)
 
     start = np.zeros((seeds, d))
-    found = {"solution": (measured(answer(n, start, 0.0)), "")}
+    result = {"solution": (measured(answer(n, start, 0.0)), "")}
     tried = []
     for parts, base in itertools.product((2, 3, 5, 8), (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)):
         z = start
@@ -59,8 +59,8 @@ def _solutions(game: Game, n: int, epsilon: float,
             z = answer(n // parts, z, base * 2**i)
             z = np.concatenate([_ball(z[:, :k]), _ball(z[:, k:])], 1)
         tried.append((measured(z), f"{parts} parts, lambda {base:g}"))
-    found["phases"] = min(tried, key=lambda x: float(x[0].mean()))
-    return found
+    result["phases"] = min(tried, key=lambda x: float(x[0].mean()))
+    return result
 
 
 def _program(game: Game, algorithm: Any) -> Any:
@@ -93,14 +93,14 @@ def rows(quick: bool, seeds: int) -> list[dict[str, Any]]:
     keys = jax.random.split(jax.random.key(1), seeds)
     for n, epsilon in ((2000, 1.0),) if quick else itertools.product((2000, 20_000, 200_000),
                                                                      games.EPSILONS):
-        found = _solutions(game, n, epsilon, 200)
+        result = _solutions(game, n, epsilon, 200)
         for method, releases in steps.items():
             hyper = _hyper(game, n, epsilon, method, releases)
             gaps = programs[method](keys, hyper, SPREAD / math.sqrt(game.dim.w * n))
-            found[method] = (np.asarray(gaps), f"{releases} releases, theory's step, weights t")
+            result[method] = (np.asarray(gaps), f"{releases} releases, theory's step, weights t")
         made += [{"game": "quadratic, population", "n": n, "d": game.d, "epsilon": epsilon,
                   "method": method, "settings": how, "step": "oracle" if method == "phases" else
                   "theory", "gap": float(f"{x.mean():.4g}"),
                   "se": float(f"{x.std(ddof=1) / math.sqrt(len(x)):.2g}"), "seeds": len(x)}
-                 for method, (x, how) in found.items()]
+                 for method, (x, how) in result.items()]
     return made

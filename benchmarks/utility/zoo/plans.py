@@ -40,9 +40,9 @@ def rows_of(game: Game, kinds: tuple[str, ...], seeds: int,
     keys = jax.random.split(jax.random.key(11), (len(hypers), seeds))
     program = jax.jit(lambda keys, hypers: jax.vmap(jax.vmap(game.gap))(jmm.sweep(
         keys, game.start, game.data, hypers, optimistic, game.problem)[0].average))
-    found = np.asarray(program(keys, jmm.stack(hypers)))
+    result = np.asarray(program(keys, jmm.stack(hypers)))
     return [{"game": game.name, "geometry": game.geometry.w, "n": game.n, "d": game.d,
              "epsilon": epsilon, "method": "optimistic", "plan": kind, "kappa": kappa,
              "releases": releases, "gap": round(float(x.mean()), 6),
              "se": round(float(x.std(ddof=1)) / math.sqrt(seeds), 6), "seeds": seeds}
-            for (epsilon, kind, kappa), x in zip(chosen, found, strict=True)]
+            for (epsilon, kind, kappa), x in zip(chosen, result, strict=True)]

@@ -64,13 +64,13 @@ def best(rows: Sequence[dict[str, Any]], most: int) -> dict[tuple[str, float, in
     cells: dict[tuple[str, float, int], dict[tuple[str, str], float]] = {}
     for r in rows:
         if r["step"] == "theory" and r["average"] == "uniform" and r["releases"] <= most:
-            found = cells.setdefault((r["game"], r["epsilon"], r["n"]), {})
+            result = cells.setdefault((r["game"], r["epsilon"], r["n"]), {})
             name = (r["method"], r["geometry"])
-            found[name] = min(found.get(name, math.inf), r["gap"])
+            result[name] = min(result.get(name, math.inf), r["gap"])
     chosen = {}
-    for key, found in cells.items():
-        order = sorted(found, key=lambda name: found[name])
-        chosen[key] = (order[0], found[order[0]], found[order[1]])
+    for key, result in cells.items():
+        order = sorted(result, key=lambda name: result[name])
+        chosen[key] = (order[0], result[order[0]], result[order[1]])
     return chosen
 
 

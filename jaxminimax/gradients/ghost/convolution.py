@@ -79,7 +79,7 @@ def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.Array:
-    """What each output pixel reads, `[n, *out, *window, features]`, the last axes flat.
+    """The patch of each output pixel, `[n, *out, *window, features]`, the last axes flat.
 
     Args:
       how: parameters of the convolution; strides, padding and both dilations are used.

@@ -38,24 +38,24 @@ class Plan(NamedTuple):
 
     @property
     def gains(self) -> bool:
-        """Whether a large gradient is kept as less than a matrix, or a convolution is unrolled."""
+        """True if a large gradient is kept as less than a matrix, or a convolution is unrolled."""
         large = [t for t in self.treatments if t is not None and math.prod(t.shape) >= _LARGE]
         return self.convolves or any(
             t.kind not in ("matrix", "function") for t in large for use in t.uses)
 
     @property
     def convolves(self) -> bool:
-        """Whether a large convolution is unrolled: its gradients one by one are slow."""
+        """Returns whether a large convolution is unrolled: its gradients one by one are slow."""
         return any(use.kind == "convolution" for t in self.treatments
                    if t is not None and math.prod(t.shape) >= _LARGE for use in t.uses)
 
     def of_one(self, z: Saddle, example: PyTree) -> list[Any]:
         """The gradient of each leaf of w and v by the loss of one example, as it is kept."""
         parameters = jax.tree.leaves(z)
-        known = {k: t for k, t in enumerate(self.treatments) if t is not None}
-        direct = {k: parameters[k] for k, t in known.items() if t.kind == "vmap"}
+        treated = {k: t for k, t in enumerate(self.treatments) if t is not None}
+        direct = {k: parameters[k] for k, t in treated.items() if t.kind == "vmap"}
         watched: dict[Path, set[int]] = {}
-        for treatment in known.values():
+        for treatment in treated.values():
             for use in treatment.uses:
                 for step, operand in use.operands:
                     watched.setdefault(step, set()).add(operand)
@@ -66,28 +66,28 @@ class Plan(NamedTuple):
             return value, met
 
         # zeros: the derivative by a tap is that by the step's result, at the same point
-        taps = {use.step: tap(self.flat, use.step) for t in known.values() for use in t.uses}
+        taps = {use.step: tap(self.flat, use.step) for t in treated.values() for use in t.uses}
         (d, g), met = jax.grad(loss, (0, 1), has_aux=True)(taps, direct)
 
         def factors(use: Use) -> tuple[jax.Array, jax.Array]:
             return use.factors([met[at] for at in use.operands], d[use.step])
 
         # by way of W = h(P): the derivative by W, pulled back to P
-        functions = {k: t for k, t in known.items() if t.kind == "function"}
+        functions = {k: t for k, t in treated.items() if t.kind == "function"}
         g |= pulled_back(self.flat, functions, parameters, factors) if functions else {}
 
         def kept(k: int) -> Any:
-            t = known.get(k)
+            t = treated.get(k)
             if t is None or t.kind == "unused":
                 return None
             return g[k] if k in g else gathered(t, factors)
 
         return [kept(k) for k in range(len(parameters))]
 
-    def _given(self, example: PyTree) -> dict[tuple[int, int], jax.Array]:
+    def _factors(self, example: PyTree) -> dict[tuple[int, int], jax.Array]:
         """Factors x of rank one, by leaf and part, that are numbers of the example as they are."""
         values = moved(self.flat, jax.tree.leaves(example))
-        found = {}
+        factors = {}
         for k, t in enumerate(self.treatments):
             for j, part in enumerate(() if t is None or t.kind != "rank one" else t.parts):
                 (use,) = part.uses
@@ -97,9 +97,9 @@ class Plan(NamedTuple):
                 slot = self.flat.steps[step[0]].operands[operand] if len(step) == 1 else None
                 if slot in values:
                     zeros = tap(self.flat, use.step)
-                    found[k, j] = use.factors([values[slot], *(
+                    factors[k, j] = use.factors([values[slot], *(
                         jnp.zeros(()) for _ in scalars)], zeros)[0]
-        return found
+        return factors
 
     def gradients(self, z: Saddle, examples: PyTree, mask: jax.Array) -> Saddle:
         """Per player, a list with the per-example gradients of each leaf by the loss.
@@ -107,7 +107,7 @@ class Plan(NamedTuple):
         One pass: `Factors`, or arrays `[b, ...]`; None for a leaf that is not used or not wanted.
         All that was computed is held; what was only read need not be copied.
         """
-        given = jax.vmap(self._given)(examples)
+        factors = jax.vmap(self._factors)(examples)
 
         def filled(x: Any, k: int, of: Callable[[jax.Array, tuple[int, int]], Any]) -> Any:
             return x._replace(x=tuple(of(a, (k, j)) for j, a in enumerate(x.x))) if isinstance(
@@ -115,15 +115,15 @@ class Plan(NamedTuple):
 
         def computed() -> list[Any]:
             every = summation.each(self.of_one, z, examples)
-            return [filled(x, k, lambda a, at: None if at in given else a)
+            return [filled(x, k, lambda a, at: None if at in factors else a)
                     for k, x in enumerate(every)]
 
-        every = [filled(x, k, lambda a, at: given.get(at, a))
+        every = [filled(x, k, lambda a, at: factors.get(at, a))
                  for k, x in enumerate(materialise_rows(computed, mask))]
         return self.by_player(every)
 
     def by_player(self, leaves: Sequence[Any]) -> Saddle:
-        """What belongs to the leaves of w, and what to those of v."""
+        """Splits values into those of the leaves of w and those of v."""
         return Saddle(leaves[: self.leaves.w], leaves[self.leaves.w:])
 
     def __str__(self) -> str:
@@ -154,20 +154,20 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
     sizes = Saddle(*(len(jax.tree.leaves(x)) for x in z))
     named: Sequence[Any] = jax.tree_util.tree_flatten_with_path(z)[0]
     players = [wanted.w] * sizes.w + [wanted.v] * sizes.v
-    found = search(flat, {flat.inputs[k]: [Place(k)] for k, want in enumerate(players) if want},
-                   set(flat.inputs[: len(players)]))
-    made = {k: treatment_of(found[k], named[k][1]) for k in found}
-    made |= derived(flat, {k: named[k][1] for k, t in made.items() if t.kind == "vmap"},
-                    len(players))
-    treatments = tuple(made.get(k) for k in range(len(named)))
+    uses = search(flat, {flat.inputs[k]: [Place(k)] for k, want in enumerate(players) if want},
+                  set(flat.inputs[: len(players)]))
+    chosen = {k: treatment_of(uses[k], named[k][1]) for k in uses}
+    chosen |= derived(flat, {k: named[k][1] for k, t in chosen.items() if t.kind == "vmap"},
+                      len(players))
+    treatments = tuple(chosen.get(k) for k in range(len(named)))
     names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
-    whole = Plan(traced, flat, treatments, names, sizes)
+    result = Plan(traced, flat, treatments, names, sizes)
     if any([x.primitive.name.startswith("custom") for x in programs.equations(traced)]):
         try:
-            again = jax.make_jaxpr(whole.of_one)(z, example)
+            again = jax.make_jaxpr(result.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:
             return None
-        known = {id(x) for x in traced.consts}
-        if any(isinstance(x, jax.core.Tracer) and id(x) not in known for x in again.consts):
+        constants = {id(x) for x in traced.consts}
+        if any(isinstance(x, jax.core.Tracer) and id(x) not in constants for x in again.consts):
             return None
-    return whole
+    return result

@@ -200,7 +200,7 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
         add(place.name, use if isinstance(use, str) else [_with_scales(use, place.scales)])
 
     def follow(place: Place, at: Path, step: Step, me: int) -> list[Place]:
-        """What each result sees of it; nothing where it is used, which is noted."""
+        """The places of each result; none where the parameter is used, which is noted."""
         if step.name == "split":
             return [place._replace(view=view) for view in _pieces(step, place.view)]
         further = _rearranged(step, place.view) if me == 0 else None

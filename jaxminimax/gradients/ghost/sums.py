@@ -114,7 +114,7 @@ class Kept(NamedTuple):
 
     @property
     def is_one_piece(self) -> bool:
-        """Whether a record's gradient is whole, or one product for every matrix of it."""
+        """Returns whether a record's gradient is whole, or one product for every matrix of it."""
         return not isinstance(self.g, Factors) and not (isinstance(self.g, Weighted) and (
             self.treatment.kind == "tied" or max([x.shape[-2] for x in self.g.x]) > 1))
 
@@ -133,7 +133,7 @@ class Kept(NamedTuple):
 
     def _grids(self, grid: integer_sums.Leaf) -> list[integer_sums.Leaf]:
         """The grid of each part: of a whole parameter the dither's numbers are in any order."""
-        return [grid if self.treatment.whole else grid._replace(
+        return [grid if self.treatment.full else grid._replace(
             dither=seen(part.view, grid.dither)) for part in self.treatment.parts]
 
     def both(self, grid: integer_sums.Leaf) -> tuple[jax.Array, integer_sums.Words]:

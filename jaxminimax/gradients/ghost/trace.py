@@ -6,8 +6,8 @@ of steps, too.
 
 `run` runs them with zeros added to some results, and hands out what was met there. The derivative
 by such a zero, a tap, is that by the result. Where steps in the body of a scan are tapped, the scan
-is built anew around them: taps `[L, ...]` come in beside what it scans over, and are added to the
-results of the steps; what the steps met goes out beside what it stacks, so both stand in the order
+is built anew around them: taps `[L, ...]` come in besides what it scans over, and are added to the
+results of the steps; what the steps met goes out besides what it stacks, so both stand in the order
 of the iterations, whichever way it runs. A body that was marked for rematerialisation, in whole or
 in part, is rematerialised as a whole.
 """
@@ -194,7 +194,7 @@ def moved(flat: Flat, last: Sequence[Any]) -> dict[int, Any]:
 
 
 def _below(number: int, of: Mapping[Path, Any]) -> dict[Path, Any]:
-    """What belongs to steps in the body of that one."""
+    """The entries that belong to steps in the body of that one."""
     return {path[1:]: x for path, x in of.items() if len(path) > 1 and path[0] == number}
 
 

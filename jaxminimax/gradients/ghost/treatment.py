@@ -34,24 +34,24 @@ class Part(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of factors that each matrix's gradient is the sum of."""
+        """The number of factors that each matrix's gradient is the sum of."""
         return sum([use.rows for use in self.uses])
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is used in a product or a convolution, and not looked up only."""
+        """Returns whether it is used in a product or a convolution, and not looked up only."""
         return {"lookup"} != {use.kind for use in self.uses}
 
     @property
     def numbers(self) -> int:
-        """Of the factors and their Gram products, for each example."""
+        """The size of the factors and their Gram products, for each example."""
         # x_t . x_s and d_t . d_s
         grams = 2 * self.rows**2 if self.rows > 1 else 0
         return self.groups * (self.rows * sum(self.shape) + grams)
 
     @property
     def is_wide(self) -> bool:
-        """Whether a matrix has more columns than rows."""
+        """Returns whether a matrix has more columns than rows."""
         return self.shape[1] > self.shape[0]
 
     def of_groups(self, f: Callable[..., Any], axis: int = 0) -> Callable[..., Any]:
@@ -83,13 +83,13 @@ class Treatment(NamedTuple):
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """Of all parts, and of functions of it."""
+        """The uses of all parts, and of functions of it."""
         return (*[use for part in self.parts for use in part.uses],
                 *[use for _, t in self.through for use in t.uses])
 
     @property
     def numbers(self) -> int:
-        """What is kept for each example."""
+        """The amount that is kept for each example."""
         if self.kind in ("matrix", "function", "vmap"):
             return math.prod(self.shape)
         if self.kind == "rows":
@@ -108,12 +108,12 @@ class Treatment(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What is kept for each example."""
+        """The amount that is kept for each example."""
         return self.numbers * at_least_float32(self.dtype).itemsize
 
     @property
-    def whole(self) -> bool:
-        """Whether one part is the whole parameter."""
+    def full(self) -> bool:
+        """Returns whether one part is the whole parameter."""
         return len(self.parts) == 1 and not is_partial(self.parts[0].view)
 
     def __str__(self) -> str:
@@ -147,12 +147,12 @@ class Factors(NamedTuple):
 
     @property
     def are_rows(self) -> bool:
-        """Whether they are rows of a table."""
+        """Returns whether they are rows of a table."""
         return self.x[0].ndim == 2
 
     @property
     def are_tied(self) -> bool:
-        """Whether they are products and rows of one table."""
+        """Returns whether they are products and rows of one table."""
         return len(self.x) == 2 and self.x[1].ndim == 2
 
 
@@ -189,7 +189,7 @@ def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | st
 
 
 def treatment_of(uses: list[Use] | str, leaf: Any) -> Treatment:
-    """What is done about a parameter of these uses, by shapes alone."""
+    """Chooses the treatment of a parameter of these uses, by shapes alone."""
     treated = functools.partial(Treatment, shape=leaf.shape, dtype=leaf.dtype)
     if isinstance(uses, str):
         return treated("vmap", reason=uses)
@@ -220,7 +220,7 @@ def treatment_of(uses: list[Use] | str, leaf: Any) -> Treatment:
 
 def gathered(treatment: Treatment,
              factors: Callable[[Use], tuple[jax.Array, jax.Array]]) -> Any:
-    """What is kept of one example's gradient: factors, or the gradient itself."""
+    """The kept form of one example's gradient: factors, or the gradient itself."""
     looked = [factors(use) for use in treatment.uses if use.kind == "lookup"]
     if looked:
         rows, c = (jnp.concatenate(a) for a in zip(*looked, strict=True))

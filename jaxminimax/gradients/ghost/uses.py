@@ -1,4 +1,4 @@
-"""What a use of a parameter contributes to its gradient.
+"""Uses of a parameter, and the contribution of each to its gradient.
 
 A product, a convolution or an embedding of a parameter P adds sum_t x_t d_t^T to its gradient, with
 x what the parameter met there and d the derivative of the loss by what came out: rank one for a
@@ -54,7 +54,7 @@ def unseen(view: View, x: jax.Array) -> jax.Array:
 
 
 def is_partial(view: View) -> bool:
-    """Whether it may leave entries out."""
+    """Returns whether it may leave entries out."""
     return any(kind == "slice" for kind, _, _ in view)
 
 
@@ -141,7 +141,7 @@ def as_matrices(view: View, before: tuple[int, ...], order: tuple[int, ...],
 
 
 def is_complex(step: "Step") -> bool:
-    """Whether a step reads or makes complex numbers."""
+    """Returns whether a step reads or makes complex numbers."""
     return any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (*step.avals, step.out))
 
 
