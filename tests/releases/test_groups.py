@@ -385,7 +385,7 @@ def test_one_group_and_one_clip_norm_are_asked_for(group, clip, message):
 
 
 @pytest.mark.parametrize(("change", "named"), [
-    ({"parts": 2}, "parts=2"), ({"query": {"sampling": Poisson(rate=0.01)}}, "Poisson")])
+    ({"parts": 2}, "got 2"), ({"query": {"sampling": Poisson(rate=0.01)}}, "Poisson")])
 def test_groups_are_read_as_they_are(change, named):
     """`times` releases are charged, so no more are answered, and all groups are all records."""
     described = gradients(1.0)
@@ -396,5 +396,5 @@ def test_groups_are_read_as_they_are(change, named):
         release_weighted_gradient(KEY, described, jnp.int32(0), LINEAR, W, records(),
                                   jnp.ones(3) / 3)
     one = dataclasses.replace(gradients(1.0), parts=2)
-    with pytest.raises(ValueError, match="parts=2"):
+    with pytest.raises(ValueError, match="parts must be 1 for gradients of groups, got 2"):
         release_group_gradient(KEY, one, jnp.int32(0), LINEAR, W, records(), jnp.int32(0))
