@@ -6,11 +6,14 @@ A fenced block is run, or says above it why not:
 
 A block of text below `<!-- printed -->` is what the program above it prints, to the letter.
 
+A block of Python below `<!-- file: NAME.py -->` is that file, which later blocks import.
+
 Blocks of Python run in one namespace a page, in order; those of README each alone. Of the shell,
 `python -m jaxminimax ...` runs here; the two commands that a newcomer tests with run in `.ci/run`.
 Blocks of other languages are output or data, and no programs.
 """
 
+import importlib
 import pathlib
 import re
 import runpy
@@ -29,6 +32,7 @@ PAGES = (*RUN, "CHANGELOG.md")
 DATA = {"text", "bibtex", "json", "yaml"}  # languages of what is no program
 REASON = re.compile(r"<!-- not run: \S.* -->")
 PRINTED = "<!-- printed -->"
+FILE = re.compile(r"<!-- file: (\w+)\.py -->")
 ELSEWHERE = {"<!-- tests -->", "<!-- slow tests -->"}  # `.ci/run` runs them
 FOLDERS = ("benchmarks", "docs", "jaxminimax", "notebooks", "tests", ".ci", ".github")
 
@@ -112,10 +116,15 @@ def fresh():
 @pytest.mark.parametrize("page", RUN)
 def test_what_is_printed_as_a_program_runs(page, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     namespace, stated = fresh(), [""]
     for block in blocks(read(page)):
         if block.above == PRINTED:
             assert stated[-1] == block.text + "\n"
+        elif file := FILE.fullmatch(block.above):
+            (tmp_path / f"{file[1]}.py").write_text(block.text + "\n", encoding="utf-8")
+            sys.modules.pop(file[1], None)
+            importlib.invalidate_caches()
         elif not block.waived and block.language in ("python", "bash"):
             execute(block, page, fresh() if page == "README.md" else namespace)
             stated.append(capsys.readouterr().out)

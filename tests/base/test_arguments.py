@@ -98,11 +98,16 @@ def cases():
 NAMES = tuple(ALGORITHMS)
 
 
+def case(name):
+    """That of its name, or the example of an algorithm that takes a `Query`."""
+    return cases().get(name) or (ALGORITHMS[name].example(query(), 3), GAME, PAIR, ROWS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_takes_numpys_arrays_for_jaxs(name):
     """Bit for bit, by the plain driver, which traces what it is given."""
-    hyper, problem, z, data = cases()[name]
+    hyper, problem, z, data = case(name)
     assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves((z, data)))
     algorithm = getattr(jmm, name)
     mine, theirs = (jmm.run(KEY, *both, hyper, algorithm, problem)[0]

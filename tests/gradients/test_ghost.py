@@ -538,3 +538,17 @@ def test_a_window_is_read_with_strides_dilations_and_padding(window):
     read = kernels.patches(equation.params, jnp.asarray(x), window)
     np.testing.assert_allclose(read @ kernel.reshape(-1, 3), convolved(x, kernel), rtol=0,
                                atol=1e-4)
+
+
+def test_a_dilated_convolution_in_two_groups_has_the_sums_of_whole_gradients():
+    def loss(w, v, x):
+        y = jax.lax.conv_general_dilated(x[None], w, (1, 1), "VALID", rhs_dilation=(2, 1),
+                                         feature_group_count=2)
+        return jnp.sum(jnp.tanh(y))
+
+    rng = np.random.default_rng(9)
+    z, x = Saddle(rng.normal(size=(4, 1, 2, 3)), ()), rng.normal(size=(3, 2, 5, 4))
+    (treatment,) = planning.plan(loss, z, x[0], Saddle(True, False)).treatments
+    assert treatment.kind == "matrix"
+    a, b = (summed(loss, how, False, Saddle(2.0, None), z, x) for how in ("ghost", "vmap"))
+    assert_close(a, b, 1e-12)

@@ -14,6 +14,10 @@ Here input and output are first brought into the order `[n, *space, features]`. 
 so the gradient by the kernel is sum_t x_t d_t^T, and its norm is that of factors. A convolution in
 G groups is G such matrices, of which each reads its own input features and makes its own outputs.
 
+Two parameters are dilations. With `rhs_dilation` r, pixels of the window are r pixels of the input
+apart: output pixel p reads the input at p * stride + r * offset. With `lhs_dilation` l, the input
+first gets l - 1 zeros between neighbouring pixels. `patches` follows both, in any number of groups.
+
 How it is run: the derivative by the input is a convolution with the kernel's two feature axes
 exchanged. XLA's CPU compiler has a fast convolution for one order of these axes, and plain loops
 for the other; the exchange is made beforehand here, behind a barrier so that it is not folded back.
@@ -37,13 +41,19 @@ if TYPE_CHECKING:
 _SLICES = 64  # pixels of a window, above which patches come from a convolution
 
 
-def understood(how: dict[str, Any]) -> bool:
-    """Returns whether the parameters of a convolution are those of one without groups."""
+def ungrouped(how: dict[str, Any]) -> bool:
+    """True if neither features nor the batch are grouped.
+
+    Used for speed only, to choose `convolve`; convolutions in groups are handled in `use`.
+    """
     return bool(how["feature_group_count"] == 1 and how["batch_group_count"] == 1)
 
 
 def convolve(how: dict[str, Any], x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The convolution of these parameters (of `conv_general_dilated`), without groups."""
+    """The convolution of these parameters (of `conv_general_dilated`), if it is `ungrouped`.
+
+    Used for speed only; convolutions in groups run as JAX has them and are handled in `use`.
+    """
     x_axes, (out, into, *space), d_axes = how["dimension_numbers"]
 
     def plain(x: jax.Array, kernel: jax.Array, exchanged: bool = False) -> jax.Array:
@@ -72,7 +82,7 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
     """The patch of each output pixel, `[n, *out, *window, features]`, the last axes flat.
 
     Args:
-      how: parameters of the convolution.
+      how: parameters of the convolution; strides, padding and both dilations are used.
       x: its input, `[n, *space, features]`.
       window: of the kernel.
     """
@@ -84,14 +94,14 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
         read = jnp.moveaxis(read, 1, -1)
         read = jnp.swapaxes(read.reshape(*read.shape[:-1], x.shape[-1], -1), -1, -2)
         return read.reshape(*read.shape[:-2], -1)
-    # pad, and put zeros between pixels where the input is dilated
+    # pad, and put lhs_dilation - 1 zeros between pixels of the input
     edges = [(low, high, dilation - 1)
              for (low, high), dilation in zip(how["padding"], how["lhs_dilation"], strict=True)]
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
     strides, dilations = how["window_strides"], how["rhs_dilation"]
 
     def seen(offset: tuple[int, ...]) -> jax.Array:
-        """The pixel at this offset of every window: output pixel p reads p * stride + offset."""
+        """The pixel at this offset of all windows: p * stride + offset * rhs_dilation for p."""
         first = [o * dilation for o, dilation in zip(offset, dilations, strict=True)]
         last = [size - (width - 1) * dilation + low for size, width, dilation, low
                 in zip(x.shape[1:-1], window, dilations, first, strict=True)]

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxminimax.gradients.ghost.convolution import convolve, understood
+from jaxminimax.gradients.ghost.convolution import convolve, ungrouped
 from jaxminimax.gradients.ghost.uses import Path
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _run_equation(jaxpr: "core.Jaxpr", equation: "core.JaxprEqn", results: "list
                   *operands: Any) -> list[Any]:
     from jax.extend import core
 
-    if equation.primitive.name == "conv_general_dilated" and understood(equation.params):
+    if equation.primitive.name == "conv_general_dilated" and ungrouped(equation.params):
         return [convolve(equation.params, *operands)]
     inputs = {x: value for x, value in zip(equation.invars, operands, strict=True)
               if not isinstance(x, core.Literal)}
