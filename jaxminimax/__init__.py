@@ -54,7 +54,7 @@ __all__ = [
 ]
 __all__ += algorithms.__all__
 
-# names that stood at the top level until 0.3, by the module that has them; they go in 0.4
+# names that stood at the top level until 0.2, by the module that has them; they go in 0.3
 MOVED = {name: module for module, names in {
     "accounting": "Ledger LedgerStatement Profile Statement TuningStatement calibrate_iterations "
                   "calibrate_noise effective_noise_multiplier tuned_delta tuned_epsilon",
@@ -74,8 +74,8 @@ def __getattr__(name: str) -> Any:
     """Finds a name that has moved, and warns where to."""
     if name not in MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"jaxminimax.{name} is jaxminimax.{MOVED[name]}.{name} since 0.3, and the old "
-                  "name goes in 0.4.", DeprecationWarning, stacklevel=2)
+    warnings.warn(f"jaxminimax.{name} is jaxminimax.{MOVED[name]}.{name} since 0.2, and the old "
+                  "name goes in 0.3.", DeprecationWarning, stacklevel=2)
     return getattr(globals()[MOVED[name]], name)
 
 

@@ -20,6 +20,7 @@ What the numbers rest on is measured, not proved; privacy rests on none of them.
 import dataclasses
 import functools
 import math
+import warnings
 from typing import Any
 
 import optax
@@ -106,6 +107,12 @@ class Defaults:
     def extra(self) -> tuple[Mechanism, ...]:
         """The releases that are charged with the run."""
         return (*self.alongside, self.moments, *(() if self.losses is None else (self.losses,)))
+
+    def beside(self) -> tuple[Mechanism, ...]:
+        """The old name of `extra`, for one version."""
+        warnings.warn("Defaults.beside is Defaults.extra since 0.2, and the old name goes in 0.3.",
+                      DeprecationWarning, stacklevel=2)
+        return self.extra()
 
     def mechanism(self) -> Mechanism:
         """All that is released, as one description."""

@@ -1,6 +1,7 @@
 """The public schema of a table: its columns with their ranges or values, label, owner, groups."""
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -206,6 +207,12 @@ class Schema:
     def without_charged(self) -> "Schema | None":
         """The schema without the columns whose ranges are to be released; None: nothing is left."""
         return None if len(self.charged) == len(self.columns) else self.without(self.charged)
+
+    def told(self) -> "Schema | None":
+        """The old name of `without_charged`, for one version."""
+        warnings.warn("Schema.told is Schema.without_charged since 0.2, and the old name goes in "
+                      "0.3.", DeprecationWarning, stacklevel=2)
+        return self.without_charged()
 
     def features(self, frame: Any) -> np.ndarray:
         """`[n, width]` float32 in [-1, 1]: every row by itself.
