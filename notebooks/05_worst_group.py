@@ -138,7 +138,7 @@ plt.show()
 # many runs on the same data, and they add up: for study, not for release.
 
 # %%
-print(jmm.statement(jmm.balanced_groups, chosen.hyper, delta=delta, alongside=chosen.beside(),
+print(jmm.statement(jmm.balanced_groups, chosen.hyper, delta=delta, alongside=chosen.extra(),
                     unit=task.unit, assumed=(*task.public, *cut.assumed,
                                              "Keys follow from seeds; a real run needs a secret "
                                              "key.")))

@@ -30,7 +30,7 @@ import numpy as np
 from jaxminimax.algorithms import averaging, schedules
 from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.types import AnyProblem, Problem, PyTree, Saddle
-from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism import Query, Repeat
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.releases.sums import noisy_operator_and_clip
 
@@ -82,6 +82,18 @@ def init(z: Saddle, hyper: Any, memory: Callable[[Saddle], Any] = lambda z: ()) 
     if hyper.query.adaptive is not None:
         clip = jax.tree.map(lambda c: jnp.asarray(c, jnp.float32), hyper.query.clip)
     return State(z, memory(z), averaging.start(z), jnp.int32(0), clip)
+
+
+def fixed_clip(query: Query) -> Query:
+    """The query, for an algorithm whose clip norms stay.
+
+    Raises:
+      ValueError: for clip norms that follow a quantile.
+    """
+    if getattr(query, "adaptive", None) is not None:
+        raise ValueError("adaptive clip norms are for jmm.sgda: leave Query.adaptive out, or take "
+                         "jmm.sgda.")
+    return query
 
 
 def update(key: jax.Array, state: State, data: PyTree, hyper: Any, problem: Problem,

@@ -59,12 +59,12 @@ def mechanism(hyper: Hyper) -> Repeat:
     """Describes a run: one full-batch release a round.
 
     Raises:
-      ValueError: for another sampling than `Full()`.
+      ValueError: for another sampling than `Full()`, and for clip norms that follow a quantile.
     """
     if not isinstance(hyper.query.sampling, Full):
         raise ValueError(f"gda reads every record in every round, got {hyper.query.sampling!r}: "
                          "use sampling=Full(), or sgda for minibatches.")
-    return Repeat(query=hyper.query, times=hyper.iterations)
+    return Repeat(query=descent.fixed_clip(hyper.query), times=hyper.iterations)
 
 
 def example(query: Query, iterations: int) -> Hyper:

@@ -76,8 +76,12 @@ class Hyper:
 
 
 def mechanism(hyper: Hyper) -> Repeat:
-    """Describes a run: one release a round. The accountant reads nothing else."""
-    return Repeat(query=hyper.query, times=hyper.iterations)
+    """What a run does to the data: one release a round. The accountant reads nothing else.
+
+    Raises:
+      ValueError: for clip norms that follow a quantile.
+    """
+    return Repeat(query=descent.fixed_clip(hyper.query), times=hyper.iterations)
 
 
 def example(query: Query, iterations: int) -> Hyper:

@@ -40,11 +40,11 @@ class _Several(Description):
         if isinstance(self.parts, tuple):  # else `check` refuses it
             object.__setattr__(self, "parts", self._parts_placed(set()))
 
-    def _parts_placed(self, taken: set[tuple[str, int]]) -> tuple[Any, ...]:
+    def _parts_placed(self, taken: set[tuple[int, int]]) -> tuple[Any, ...]:
         return tuple(part.placed(taken) if isinstance(part, Description) else part
                      for part in self.parts)
 
-    def placed(self, taken: set[tuple[str, int]]) -> Self:
+    def placed(self, taken: set[tuple[int, int]]) -> Self:
         """The same, with a free place for every part."""
         return dataclasses.replace(  # type: ignore[type-var]
             self, parts=self._parts_placed(taken))

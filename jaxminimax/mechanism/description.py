@@ -11,6 +11,7 @@ Make them frozen `pytree_dataclass`es. A new leaf is one file: `docs/adding_a_me
 
 import abc
 import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -45,7 +46,8 @@ class Facts(NamedTuple):
       records: how many it is for; 0 where it does not say.
       noise: the noise multiplier, or one a player; None where it is not set.
       parameters: d, an upper bound on the numbers of one release.
-      exact: whether the noise is made of integers; None: it is not made here.
+      exact: whether the noise is made of integers and added without rounding; None: the caller
+        adds it.
       rounded: the unit that rounding is counted in, where it is not `unit`.
       slack: certified distance of a solution from the exact one, over its sensitivity.
       absent: whether curves compare with the sum that a record takes no part in.
@@ -56,13 +58,13 @@ class Facts(NamedTuple):
     releases: int
     reads: int
     numbers: int
-    near: int = 0
+    near: int
     length: float = 1.0
     repeats: bool = False
     records: int = 0
     noise: Any = None
     parameters: int = PARAMETERS
-    exact: bool | None = True
+    exact: bool | None = False
     rounded: Unit | None = None
     slack: Any = None
     absent: bool = False
@@ -130,7 +132,7 @@ class Description(abc.ABC):
         """The descriptions in it that releases are made for, each with its own place, in order."""
         return self.flattened()
 
-    def placed(self, taken: set[tuple[str, int]]) -> "Description":
+    def placed(self, taken: set[tuple[int, int]]) -> "Description":
         """The same at places that are not in `taken`, to which they are added; see `Answered`."""
         return self
 
@@ -154,12 +156,32 @@ class Description(abc.ABC):
 Mechanism = Description
 
 
+class Kind(enum.IntEnum):
+    """What the keys of a description's releases are for; see `Answered.kind`.
+
+    A class of one's own takes a number from 64 to 255.
+    """
+
+    MEAN = 0  # clipped sums, and proximal points: a run repeats the one or the other
+    ONE_GROUP = 1
+    GROUP_LOSSES = 2
+    GROUP_SOLUTION = 3
+    LEAF = 4  # the rounding of a tree's leaf
+    NODE = 5  # the noise of a tree's node
+    RECORD_LOSS = 6
+    SELECTION = 7
+    # what correlated noise is made of, blocks of numbers, and how it is rounded:
+    INNOVATION = 8  # that of leaves
+    MEAN_INNOVATION = 9  # that of clipped sums
+    SOLUTION = 10  # noise that the caller adds
+
+
 @pytree_dataclass
 class Answered(Description):
     """A description that releases are made for.
 
     Attributes:
-      place: its number among the descriptions of one kind in a run, see `draws`. 0 unless a
+      place: its number among the descriptions of one `kind` in a run. 0 unless a
         `Sequence` or a `Parallel` sets it. The place is part of the keys of its releases, so that
         no two descriptions share noise or samples.
     """
@@ -168,19 +190,18 @@ class Answered(Description):
 
     @property
     @abc.abstractmethod
-    def draws(self) -> str:
-        """A name for the `opening.Kind` of keys that its releases draw from.
+    def kind(self) -> int:
+        """The number of the kind of keys that its releases draw from, a `Kind` or 64 to 255.
 
-        Descriptions with one name differ by `place`. Subclasses share their class's keys, so they
-        share its name.
+        Places are counted for each kind, so two classes of one kind never share a key.
         """
 
-    def placed(self, taken: set[tuple[str, int]]) -> Self:
+    def placed(self, taken: set[tuple[int, int]]) -> Self:
         """At its own place, or the next one that is free."""
         place = self.place
-        while (self.draws, place) in taken:
+        while (self.kind, place) in taken:
             place += 1
-        taken.add((self.draws, place))
+        taken.add((self.kind, place))
         return self if place == self.place else dataclasses.replace(self, place=place)
 
 

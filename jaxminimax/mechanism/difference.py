@@ -42,7 +42,7 @@ from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import description, sentences
 from jaxminimax.mechanism.composed import Sequence
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Answered, Facts, Leaf
+from jaxminimax.mechanism.description import Answered, Facts, Kind, Leaf
 from jaxminimax.mechanism.fixed_size import Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
@@ -74,6 +74,7 @@ class Difference(OneRelease):
         True
     """
 
+    sum_of_sample = True
     lipschitz: float | jax.Array
     noise_multiplier: float | jax.Array | None = None
     sampling: Sampling = Full()
@@ -158,7 +159,7 @@ class Windows(Answered):
     length: int = jax.tree.static()
     rounds: int = jax.tree.static(default=1)
 
-    draws = "mean"
+    kind = Kind.MEAN
 
     @property
     def population(self) -> int:

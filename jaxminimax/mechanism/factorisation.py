@@ -71,7 +71,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import CLIP_NORM, Charge
-from jaxminimax.mechanism.description import Facts, Once
+from jaxminimax.mechanism.description import Facts, Kind, Once
 from jaxminimax.mechanism.grid import DITHER_FAILURE, PARAMETERS, grid_bits
 from jaxminimax.mechanism.sentences import Words
 
@@ -256,7 +256,7 @@ class TreeSums(Once):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    draws = "leaf"
+    kind = Kind.LEAF
 
     def check(self) -> None:
         """The leaves, the clip norm and the noise."""
@@ -315,7 +315,7 @@ class CorrelatedSums(Once):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    draws = "leaf"
+    kind = Kind.LEAF
 
     def check(self) -> None:
         """The leaves, the bands, the clip norm and the noise."""

@@ -11,7 +11,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import Saddle, pytree_dataclass
 from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import LOSS_BOUND, SCORE, SENSITIVITY, Charge, concrete
-from jaxminimax.mechanism.description import Facts, Leaf, Once
+from jaxminimax.mechanism.description import Facts, Kind, Leaf, Once
 from jaxminimax.mechanism.fixed_size import FixedSize, Full
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.query import Query
@@ -211,7 +211,7 @@ class GroupLosses(Leaf):
     exact: bool = jax.tree.static(default=True)
     noise: str | None = jax.tree.static(default=None)
 
-    draws = "group losses"
+    kind = Kind.GROUP_LOSSES
 
     @property
     def gaussian(self) -> bool:
@@ -249,7 +249,7 @@ class GroupLosses(Leaf):
         """A record moves one number of a release; losses are rounded one by one in any noise."""
         # losses are in [0, B], so one mean moves by B / n_i, the unit, and not by twice as much
         return Facts(SENSITIVITY if self.gaussian else LOSS_BOUND, self.times, self.times,
-                     numbers=self.times, repeats=True, records=sum(self.sizes),
+                     numbers=self.times, near=0, repeats=True, records=sum(self.sizes),
                      noise=self.noise_multiplier, exact=self.exact, rounded=LOSS_BOUND)
 
     def words(self) -> Words:
@@ -299,7 +299,7 @@ class Selection(Leaf):
     noise_multiplier: float | jax.Array | None = None
     times: int = jax.tree.static(default=1)
 
-    draws = "selection"
+    kind = Kind.SELECTION
     only_argmax = True  # as of `GroupLosses`
 
     def check(self) -> None:
@@ -327,10 +327,10 @@ class Selection(Leaf):
 
     def facts(self) -> Facts:
         """A record moves one score, an integer."""
-        return Facts(SCORE, self.times, self.times, numbers=0, repeats=True,
+        return Facts(SCORE, self.times, self.times, numbers=0, near=0, repeats=True,
                      records=sum(self.sizes), noise=self.noise_multiplier,
                      how=("An index of the law of the largest score, drawn from integers",
-                          "rounding of scores"))
+                          "rounding of scores"), exact=True)
 
     def words(self) -> Words:
         """How many, of which groups, and what one scale for unequal groups means."""
@@ -368,7 +368,7 @@ class RecordLosses(Once):
     times: int = jax.tree.static()
     exact: bool = jax.tree.static(default=True)
 
-    draws = "record loss"
+    kind = Kind.RECORD_LOSS
 
     def check(self) -> None:
         """The number of releases, the bound and the noise."""
@@ -378,7 +378,7 @@ class RecordLosses(Once):
     def facts(self) -> Facts:
         """A record is in one release, and moves one number."""
         # whichever release reads it, the others have one law on both data sets
-        return Facts(LOSS_BOUND, self.times, 1, numbers=1, noise=self.noise_multiplier,
+        return Facts(LOSS_BOUND, self.times, 1, numbers=1, near=0, noise=self.noise_multiplier,
                      exact=self.exact)
 
     def words(self) -> Words:

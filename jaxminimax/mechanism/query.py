@@ -207,6 +207,7 @@ class Query(OneRelease):
     adaptive: AdaptiveClip | None = None
 
     wide = True
+    sum_of_sample = True
 
     def check(self, repeat: Repeat) -> None:
         """The sampling, clip norms and noise."""

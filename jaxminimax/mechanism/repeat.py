@@ -14,7 +14,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import costs, description, sentences
 from jaxminimax.mechanism.costs import Charge, concrete
-from jaxminimax.mechanism.description import Facts, Leaf
+from jaxminimax.mechanism.description import Facts, Kind, Leaf
 from jaxminimax.mechanism.factorisation import check_bands
 from jaxminimax.mechanism.sampling import NARROW, Sampling, known_sampling
 from jaxminimax.mechanism.sentences import Words
@@ -31,9 +31,12 @@ class OneRelease(abc.ABC):
       exact: whether the noise is made of integers.
       noise_multiplier: None if it was never set.
       wide: whether its release takes numbers of rows beyond 32 bits.
+      sum_of_sample: whether a release is a function of the clipped sum of its sample, which the
+        proofs for absent records and for parts of the data are for.
     """
 
     wide = False
+    sum_of_sample = False
     sampling: Sampling
     parameters: int
     exact: bool
@@ -71,8 +74,12 @@ class OneRelease(abc.ABC):
         Raises:
           ValueError: for a relation that the sampling has no proof for, or on parts of the data.
         """
+        if repeat.parts > 1 and not self.sum_of_sample:
+            raise ValueError(f"{type(self).__name__} is released on the data as a whole: "
+                             f"parts must be 1, got {repeat.parts}.")
         # parts of the data, and most samplings, have a proof for replaced records alone
-        if repeat.parts > 1 or neighbours not in known_sampling(self.sampling).relations:
+        proven = known_sampling(self.sampling).relations if self.sum_of_sample else ()
+        if repeat.parts > 1 or neighbours not in proven:
             description.replace_one_only(neighbours)
         check_relation(self.sampling, neighbours)
         return (costs.price(repeat, neighbours),)
@@ -82,8 +89,14 @@ class OneRelease(abc.ABC):
         return False
 
     def multiplier(self) -> float:
-        """The noise multiplier, players combined."""
-        return concrete(description.check_noise(self))
+        """The noise multiplier, players combined.
+
+        Raises:
+          ValueError: if it is not set, or out of range.
+        """
+        z = concrete(description.check_noise(self))
+        description.check_multiplier("noise_multiplier", z)
+        return z
 
     def effective_noise_multiplier(self, neighbours: str) -> float:
         """The multiplier of a real mechanism that is no more private, rounding included."""
@@ -133,9 +146,9 @@ class Repeat(Leaf):
     parts: int = jax.tree.static(default=1)
 
     @property
-    def draws(self) -> str:
+    def kind(self) -> int:
         """One group's gradients have keys of their own; sums and proximal points share theirs."""
-        return "one group" if getattr(self.query, "groups", None) == "one" else "mean"
+        return Kind.ONE_GROUP if getattr(self.query, "groups", None) == "one" else Kind.MEAN
 
     @property
     def _query(self) -> OneRelease:

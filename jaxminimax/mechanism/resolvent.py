@@ -90,6 +90,7 @@ class Resolvent(OneRelease):
         0.00051
     """
 
+    sum_of_sample = True
     bound: float | jax.Array
     prox: float | jax.Array
     lipschitz: float | jax.Array

@@ -9,7 +9,7 @@ from jaxminimax.base import checks
 from jaxminimax.base.types import pytree_dataclass
 from jaxminimax.mechanism import description, sentences
 from jaxminimax.mechanism.costs import SENSITIVITY, concrete
-from jaxminimax.mechanism.description import Facts, Once
+from jaxminimax.mechanism.description import Facts, Kind, Once
 from jaxminimax.mechanism.grid import PARAMETERS
 from jaxminimax.mechanism.sentences import Words
 from jaxminimax.solvers import groups
@@ -40,7 +40,7 @@ class Solution(Once):
     noise_multiplier: float | jax.Array | None = None
     because: str = jax.tree.static()
 
-    draws = "solution"
+    kind = Kind.SOLUTION
 
     def check(self) -> None:
         """The sensitivity, what is left of it uncertified, and its assumptions."""
@@ -52,7 +52,8 @@ class Solution(Once):
 
     def facts(self) -> Facts:
         """One Gaussian; the caller adds the noise."""
-        return Facts(SENSITIVITY, 1, 1, numbers=0, noise=self.noise_multiplier, exact=None)
+        return Facts(SENSITIVITY, 1, 1, numbers=0, near=0, noise=self.noise_multiplier,
+                     exact=None)
 
     def words(self) -> Words:
         """The sensitivity, what is left of it uncertified, and what it rests on."""
@@ -115,7 +116,7 @@ class GroupSolution(Once):
     parameters: int = jax.tree.static(default=PARAMETERS)
     exact: bool = jax.tree.static(default=True)
 
-    draws = "group solution"
+    kind = Kind.GROUP_SOLUTION
 
     def check(self) -> None:
         """The phases, the constants of the loss, and whether solutions can be certified."""

@@ -12,7 +12,6 @@ from jaxminimax.base.types import GroupProblem, PyTree, Saddle
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism import GroupGradients, Repeat, group_batch_sizes
 from jaxminimax.mechanism.description import check_noise
-from jaxminimax.mechanism.groups import in_group
 from jaxminimax.releases import opening, operator_rng, reading
 from jaxminimax.releases.noisy_sums import noisy_sum
 from jaxminimax.releases.opening import Opened
@@ -131,7 +130,6 @@ def _opened(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: GroupP
     assert isinstance(query, GroupGradients)
     z = check_noise(query)
     checks.scalars(clip=query.clip, noise_multiplier=z)
-    in_group(query, max(query.sizes)).check_own()
     reading.check_groups(data, query.sizes)
     return opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data,
                             clip=Saddle(query.clip, None), noise_multiplier=Saddle(z, None),
@@ -163,4 +161,5 @@ def _described(mechanism: Repeat, release: str, groups: str) -> GroupGradients:
     if query.groups != groups:
         raise ValueError(f"{release} answers GroupGradients(groups={groups!r}), got "
                          f"groups={query.groups!r}.")
+    query.check(mechanism)
     return query

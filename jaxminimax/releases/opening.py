@@ -10,7 +10,6 @@ closed by `nan_if_refused`.
 """
 
 import dataclasses
-import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import GroupProblem, Problem, PyTree, Saddle
 from jaxminimax.gradients.clipping import ClippedSum, clipped_sum
 from jaxminimax.mechanism import Repeat
-from jaxminimax.mechanism.description import Answered, check_noise
+from jaxminimax.mechanism.description import Answered, Kind, check_noise
 from jaxminimax.placement import sharding
 from jaxminimax.releases import operator_rng, record_isolation
 
@@ -37,48 +36,32 @@ _SAMPLE, _NOISE, _OPERATORS, _PUBLIC, _AHEAD = range(5)  # what the key of a rel
 # --- keys ---
 
 
-class Kind(enum.IntEnum):
-    """The use of a release's key; descriptions of one kind have different places.
-
-    That of a description is its `draws`.
-    """
-
-    MEAN = 0  # clipped sums, and proximal points: a run repeats the one or the other
-    ONE_GROUP = 1
-    GROUP_LOSSES = 2
-    GROUP_SOLUTION = 3
-    LEAF = 4  # the rounding of a tree's leaf
-    NODE = 5  # the noise of a tree's node
-    RECORD_LOSS = 6
-    SELECTION = 7
-    # what correlated noise is made of, blocks of numbers, and how it is rounded:
-    INNOVATION = 8  # that of leaves
-    MEAN_INNOVATION = 9  # that of clipped sums
+_KINDS = 2**8
+# second keys of descriptions that have other kinds
+_FURTHER = (Kind.NODE, Kind.INNOVATION, Kind.MEAN_INNOVATION)
 
 
-_KINDS = 2**8  # more than there are
-
-
-def stream(kind: Kind, mechanism: Answered) -> int:
+def stream(mechanism: Answered, further: Kind | None = None) -> int:
     """The number of the stream of keys that a description's releases use.
 
         kind + 256 place
 
-    with the description's place among those of its kind in a run, see `mechanism.Answered`. Two
-    parts of a `Sequence` or a `Parallel` never share a stream, so neither noise nor samples.
+    with the description's kind, and its place among those of its kind in a run, see
+    `mechanism.Answered`. Two parts of a `Sequence` or a `Parallel` never share a stream, so neither
+    noise nor samples. A description whose noise has keys of a `further` kind uses them at the same
+    place.
 
     Raises:
-      ValueError: for a place out of range.
+      ValueError: for a kind or a place out of range.
     """
+    kind = int(mechanism.kind)
+    if not (0 <= kind < _KINDS and kind not in _FURTHER):
+        raise ValueError(f"kind of {type(mechanism).__name__} must be that of a class of the "
+                         f"library, or a number from 64 to {_KINDS - 1}, got {mechanism.kind!r}.")
     if not 0 <= mechanism.place < 2**32 // _KINDS:
         raise ValueError(f"place must be in [0, {2**32 // _KINDS}), got {mechanism.place}: leave "
                          "it to Sequence and Parallel, which set it.")
-    return int(kind) + _KINDS * mechanism.place
-
-
-def kind_of(mechanism: Answered) -> Kind:
-    """The kind of a description's releases."""
-    return Kind[mechanism.draws.upper().replace(" ", "_")]
+    return int(kind if further is None else further) + _KINDS * mechanism.place
 
 
 class Keys(NamedTuple):
@@ -240,7 +223,7 @@ def open_release(key: jax.Array, mechanism: Answered, spent: jax.Array, point: P
         threefry's.
     """
     within = within_budget(spent, mechanism.releases())
-    own = stream(kind_of(mechanism), mechanism)
+    own = stream(mechanism)
     point, data = jax.tree.map(jnp.asarray, point), sharding.arrays(data)
     if sharding.is_spread(data):
         sharding.check_key(key)

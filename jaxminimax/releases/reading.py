@@ -117,7 +117,7 @@ def draw_sample(keys: Keys, run: jax.Array, mechanism: Repeat, number: jax.Array
 
 def sample_of_release(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sample:
     """`draw_sample` of release `spent` of a run with this key."""
-    stream = opening.stream(opening.Kind.MEAN, mechanism)
+    stream = opening.stream(mechanism)
     return draw_sample(opening.keys_of_release(key, stream, spent), key, mechanism, spent)
 
 
@@ -134,7 +134,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
     Raises:
       ValueError: while tracing, if releases read every record.
     """
-    stream = opening.stream(opening.Kind.MEAN, mechanism)
+    stream = opening.stream(mechanism)
 
     def one(number: jax.Array) -> Sent:
         sample = sample_of_release(key, mechanism, number)

@@ -15,11 +15,11 @@ from jaxminimax.base import checks
 from jaxminimax.base.random_bits import random_words
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import CorrelatedSums, TreeSums
-from jaxminimax.mechanism.description import check_noise
+from jaxminimax.mechanism.description import Kind, check_noise
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, PrefixSums, coefficients
 from jaxminimax.noise import floored_normal, gaussian
 from jaxminimax.releases import noisy_sums, opening, reading
-from jaxminimax.releases.opening import Kind, Opened
+from jaxminimax.releases.opening import Opened
 from jaxminimax.releases.reading import Place
 from jaxminimax.releases.watch import watched
 
@@ -111,7 +111,7 @@ def _node(key: jax.Array, level: jax.Array, index: jax.Array, mechanism: TreeSum
     different one for each.
     """
     number = (2 * index.astype(jnp.uint32) - 1) << level.astype(jnp.uint32)
-    keys = opening.keys_of_release(key, opening.stream(opening.Kind.NODE, mechanism), number)
+    keys = opening.keys_of_release(key, opening.stream(mechanism, Kind.NODE), number)
     return (noisy_sums.integer_noise if mechanism.exact else noisy_sums.float_noise)(
         keys.noise, z, Saddle(scale, scale))
 
@@ -133,7 +133,7 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
 
 def correlated_noise_of(opened: Opened, kind: Kind) -> noisy_sums.Noise:
     """`correlated_noise` of a release, of the bands that it describes."""
-    query, stream = opened.query, opening.stream(kind, opened.mechanism)
+    query, stream = opened.query, opening.stream(opened.mechanism, kind)
     return lambda like, scale: correlated_noise(opened.run, stream, opened.number, query.bands,
                                                 like, scale, query.exact)
 

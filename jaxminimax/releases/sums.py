@@ -11,12 +11,11 @@ from jaxminimax.base import arguments, checks, tree
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import Problem, PyTree, Saddle
 from jaxminimax.mechanism import Query, Repeat, batch_size, rows_read
-from jaxminimax.mechanism.description import Answered, check_noise
+from jaxminimax.mechanism.description import Answered, Kind, check_noise
 from jaxminimax.mechanism.query import REACH, count_grid, count_multiplier
 from jaxminimax.mechanism.repeat import check_correlated
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, reading, stream
-from jaxminimax.releases.opening import Kind
 from jaxminimax.releases.watch import watched, watched_pair
 
 _COUNTS = 3  # what a release's noise key is folded with, besides what noise and slots are
@@ -179,7 +178,7 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     assert problem.public is not None
     if not problem.random:
         return problem.public(z)
-    own = opening.stream(Kind.MEAN, mechanism)
+    own = opening.stream(mechanism)
     return problem.public(z, opening.public_key(key, own, number))
 
 

@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 class Numbered(NamedTuple):
     """A release that was made: its stream of keys, its number, and the description's numbers."""
 
-    draws: str
+    kind: int
     place: int
     number: int
     settings: tuple[float, ...]
@@ -88,10 +88,10 @@ def _watched(function: Function, shown: Callable[[Any], PyTree]) -> Function:
     return release  # type: ignore[return-value]
 
 
-def _note(numbers: list[Numbered], draws: str, place: int, limit: int, spent: Any,
+def _note(numbers: list[Numbered], kind: int, place: int, limit: int, spent: Any,
           settings: list[Any], _: list[Any]) -> None:
     if 0 <= int(spent) < limit:  # others release NaN
-        numbers.append(Numbered(draws, place, int(spent), tuple(map(float, settings))))
+        numbers.append(Numbered(kind, place, int(spent), tuple(map(float, settings))))
 
 
 def _program() -> Any:
@@ -101,8 +101,8 @@ def _program() -> Any:
     return get_opaque_trace_state()
 
 
-def _stream(described: Any) -> tuple[str, int]:
-    return described.draws, described.place
+def _stream(described: Any) -> tuple[int, int]:
+    return described.kind, described.place
 
 
 def update(algorithm: Algorithm[Any, Any], key: jax.Array, state: Any, data: PyTree, hyper: Any,
@@ -208,15 +208,15 @@ def check_numbers(numbers: list[Numbered], described: Any) -> None:
     """
     jax.effects_barrier()
     charged = {_stream(one): jax.tree.leaves(one) for one in described.answered()}
-    for draws, place, _, settings in numbers:
-        if not np.allclose(settings, charged[draws, place], rtol=1e-6, atol=0.0):
-            raise ValueError(f"update releases a description ({draws}, place {place}) with other "
-                             "settings than the one of mechanism(hyper) that is charged for it: "
-                             "release the parts of mechanism(hyper) as they are.")
+    for kind, place, _, settings in numbers:
+        if not np.allclose(settings, charged[kind, place], rtol=1e-6, atol=0.0):
+            raise ValueError(f"update releases a description (kind {kind}, place {place}) with "
+                             "other settings than the one of mechanism(hyper) that is charged for "
+                             "it: release the parts of mechanism(hyper) as they are.")
     releases = [one[:3] for one in numbers]
     again = {one for one in releases if releases.count(one) > 1}
     if again:
-        draws, place, number = min(again)
-        raise ValueError(f"update makes two releases number {number} of one description ({draws}, "
-                         f"place {place}), so with one noise: count on between them, and from "
-                         "round to round.")
+        kind, place, number = min(again)
+        raise ValueError(f"update makes two releases number {number} of one description (kind "
+                         f"{kind}, place {place}), so with one noise: count on between them, and "
+                         "from round to round.")

@@ -14,6 +14,7 @@ from benchmarks.utility.variance import __main__ as variance
 from benchmarks.utility.variance import auc as variance_auc
 from benchmarks.utility.variance import tables as variance_tables
 from jaxminimax import Saddle, sgda, spider
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.differences import distance, release_difference, release_in_window
 from jaxminimax.releases.reading import sample_of_release
@@ -154,7 +155,7 @@ def test_both_points_share_the_key_of_a_record():
         chex.assert_trees_all_close(released(described, problem=random), released(described),
                                     rtol=1e-9, atol=1e-9)
     words = operator_rng.with_key_data((), jnp.arange(N), opening.operator_key_data(
-        KEY, opening.Kind.MEAN, 0))[1]
+        KEY, Kind.MEAN, 0))[1]
     assert len(np.unique(np.asarray(words), axis=0)) == N
 
 

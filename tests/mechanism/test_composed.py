@@ -15,6 +15,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.drivers.runs import whole_run
 from jaxminimax.mechanism import composed
+from jaxminimax.mechanism.description import Kind
 
 N, KEY = 40, jax.random.key(5)
 QUERY = jmm.Query(clip=Saddle(1.0, None), population=N, noise_multiplier=Saddle(4.0, None))
@@ -99,13 +100,13 @@ def test_a_place_that_would_be_another_one_is_refused(place):
 def test_streams_of_all_kinds_and_places_differ():
     from jaxminimax.releases import opening
 
-    actual = [opening.stream(kind, dataclasses.replace(repeat(), place=place))
-              for kind in opening.Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
-    assert len(set(actual)) == len(actual)
-    assert max(actual) < 2**32
-    assert actual[0] == 0
-    for kind in opening.Kind:  # as before there were places
-        assert opening.stream(kind, repeat()) == int(kind)
+    found = [opening.stream(dataclasses.replace(repeat(), place=place), kind)
+             for kind in Kind for place in (0, 1, 2, 255, 256, 2**24 - 1)]
+    assert len(set(found)) == len(found)
+    assert max(found) < 2**32
+    assert found[0] == 0
+    for kind in Kind:  # as before there were places
+        assert opening.stream(repeat(), kind) == int(kind)
 
 
 @pytest.mark.parametrize("several", [jmm.Sequence, jmm.Parallel])
@@ -466,10 +467,10 @@ def test_an_audit_sees_noise_that_two_releases_share():
     sound = audited(with_point(Two.point))
     assert sound.shared == 0
     assert not sound.violated
-    with mock.patch.object(opening, "stream", lambda kind, described: int(kind)):
-        actual = audited(with_point(Two.point))
-    assert actual.shared > 0.9
-    assert actual.violated
+    with mock.patch.object(opening, "stream", lambda described, further=None: int(described.kind)):
+        found = audited(with_point(Two.point))
+    assert found.shared > 0.9
+    assert found.violated
 
 
 # --- numbers that were no numbers ---

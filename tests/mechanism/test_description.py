@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import math
 import pathlib
+from typing import Any
 
 import chex
 import jax
@@ -18,7 +19,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle, mechanism
 from jaxminimax.mechanism import Description, Leaf, Sampling, costs, sentences
-from jaxminimax.mechanism.description import Facts
+from jaxminimax.mechanism.description import Facts, Kind
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
 from jaxminimax.mechanism.sentences import Words
@@ -408,7 +409,7 @@ class ClipCounts(Leaf):
     times: int = jax.tree.static()
     noise_multiplier: float | None = None
 
-    draws = "clip count"
+    kind = 64
 
     def check(self):
         if self.times < 1:
@@ -417,7 +418,7 @@ class ClipCounts(Leaf):
     def facts(self):
         return Facts(costs.CLIP_NORM, self.times, self.times, numbers=self.times, near=self.times,
                      repeats=True, records=self.population, noise=self.noise_multiplier,
-                     parameters=1)
+                     parameters=1, exact=True)
 
     def words(self):
         return Words(
@@ -442,6 +443,29 @@ def test_a_new_leaf_is_charged_beside_others():
     assert mechanism.releases(both) == 200
 
 
+@jmm.types.pytree_dataclass
+class OtherCounts(ClipCounts):
+    """Another class of the same kind."""
+
+
+def test_two_classes_of_one_kind_have_different_keys():
+    from jaxminimax.releases import opening
+
+    other = OtherCounts(population=1000, times=100)
+    for several in (jmm.Sequence, jmm.Parallel):
+        parts = several(parts=(COUNTS, other, GRADIENTS)).parts
+        assert len({opening.stream(part) for part in parts}) == 3
+
+
+@pytest.mark.parametrize("kind", [-1, 256, Kind.NODE, Kind.INNOVATION])
+def test_a_kind_of_other_keys_is_refused(kind):
+    from jaxminimax.releases import opening
+
+    own = type("Own", (ClipCounts,), {"kind": kind})
+    with pytest.raises(ValueError, match="kind of Own must be"):
+        opening.stream(own(population=10, times=1))
+
+
 def test_a_new_leaf_is_calibrated_and_told():
     made = jmm.accounting.calibrate_noise(jmm.Sequence(parts=(GRADIENTS, COUNTS)), 1.0, 1e-5)
     assert 0.99 < jmm.epsilon(made, 1e-5) <= 1.0
@@ -459,3 +483,36 @@ def test_a_new_leaf_without_noise_or_out_of_range_is_refused():
     with pytest.raises(ValueError, match="times must be positive"):
         jmm.epsilon(jmm.Sequence(parts=(GRADIENTS, dataclasses.replace(COUNTS, times=0))), 1e-5)
     assert jmm.epsilon(dataclasses.replace(COUNTS, noise_multiplier=0.0), 1e-5) == math.inf
+
+
+# --- a new release of a Repeat, in one class ---
+
+
+@jmm.types.pytree_dataclass
+class Sums(OneRelease):
+    """A class that states no more than it must."""
+
+    population: int = jax.tree.static()
+    sampling: Any = jax.tree.static(default=jmm.Poisson(rate=0.01))
+    noise_multiplier: float = 4.0
+    parameters: int = jax.tree.static(default=1)
+    exact: bool = jax.tree.static(default=True)
+
+    def check(self, repeat):
+        """Checks nothing."""
+
+    def words(self, repeat):
+        return Words("Sums.")
+
+
+def test_what_is_not_proven_for_a_new_release_is_refused():
+    """Absent records and parts of the data have proofs for clipped sums of samples alone."""
+    own = jmm.Repeat(query=Sums(population=100), times=10)
+    assert jmm.epsilon(own, 1e-6) > 0
+    with pytest.raises(ValueError, match="replace_one"):
+        jmm.epsilon(own, 1e-6, neighbours="add_or_remove_one")
+    with pytest.raises(ValueError, match="parts must be 1, got 3"):
+        jmm.epsilon(dataclasses.replace(own, parts=3), 1e-6)
+    for z in (-4.0, float("nan")):
+        with pytest.raises(ValueError, match="noise_multiplier"):
+            jmm.epsilon(jmm.Repeat(query=Sums(population=100, noise_multiplier=z), times=10), 1e-6)

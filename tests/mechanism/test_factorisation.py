@@ -13,9 +13,10 @@ from scipy.linalg import toeplitz
 import jaxminimax as jmm
 from jaxminimax import Problem, Saddle, ftrl, group_oco, problems
 from jaxminimax.base.random_bits import random_words
-from jaxminimax.mechanism import CorrelatedSums, TreeSums
+from jaxminimax.mechanism import CorrelatedSums, TreeSums, sentences
 from jaxminimax.mechanism import factorisation as described
 from jaxminimax.mechanism.composed import charges as described_charges
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.factorisation import FRACTION, TOGETHER, coefficients, norms, sums_for
 from jaxminimax.mechanism.grid import grid_bits
 from jaxminimax.noise import floored_normal
@@ -37,7 +38,7 @@ def increments(releases, bands, size, z=1.5, exact=True, key=KEY):
     like = Saddle(jnp.zeros(size, jnp.float32), ())
     scale = noisy_sums.scales(Saddle(2.0, 2.0), Saddle(z, z), size)
     made = jax.jit(lambda t: stream.correlated_noise(
-        key, opening.Kind.INNOVATION, t, bands, like, scale, exact).w)
+        key, Kind.INNOVATION, t, bands, like, scale, exact).w)
     return np.stack([made(jnp.int32(t)) for t in range(releases)]), float(scale.w.step)
 
 
@@ -114,7 +115,7 @@ def test_integers_are_what_the_argument_says(bands):
     noise, _ = increments(releases, bands, size, z)
     rows, a = min(TOGETHER, bands), coefficients(bands).astype(np.int64)
     def keys(j):
-        return opening.keys_of_release(KEY, opening.Kind.INNOVATION, j)
+        return opening.keys_of_release(KEY, Kind.INNOVATION, j)
 
     draw = jax.jit(lambda j: floored_normal(keys(j).noise, rows * size, grid_bits(z, size)))
     zeta = np.concatenate([np.asarray(draw(jnp.uint32(j))).reshape(rows, size)
@@ -402,7 +403,7 @@ def test_the_statement_of_passes_says_so():
     own = jmm.sgda.Hyper(query=PASSES, iterations=9, step=Saddle(0.1, 0.1))
     stated = str(jmm.statement(jmm.sgda, own, delta=1e-6))
     assert stated.count("correlated noise by 3 bands") == 1
-    assert stated.count(PASSES.enforced()[1]) == 1
+    assert stated.count(sentences.REGENERATED) == 1
     plain = dataclasses.replace(own, query=dataclasses.replace(PASSES, bands=1))
     assert "correlated" not in str(jmm.statement(jmm.sgda, plain, delta=1e-6))
 
@@ -423,7 +424,7 @@ def test_a_pass_has_the_same_bits_on_the_host_and_its_noise_is_the_correlated_on
     for t in range(4):
         noisy, quiet = (release(jnp.int32(t), z) for z in (PASSES.noise_multiplier,
                                                           Saddle(0.0, 0.0)))
-        noise = stream.correlated_noise(KEY, opening.Kind.MEAN_INNOVATION, jnp.int32(t), 3, start,
+        noise = stream.correlated_noise(KEY, Kind.MEAN_INNOVATION, jnp.int32(t), 3, start,
                                         scale, True)
         for a, b, x, s in zip(noisy, quiet, noise, scale, strict=True):
             np.testing.assert_allclose(5 * (a - b), x * s.step, atol=1e-3)

@@ -11,6 +11,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import GroupGradients, GroupLosses, Repeat, Saddle
 from jaxminimax.base.random_bits import threefry, threefry_key
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys, draw_in_group
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases import opening, operator_rng
@@ -76,9 +77,9 @@ def test_every_record_of_every_group_has_a_key_of_its_own():
 @pytest.mark.parametrize("sampling", [jmm.Full(), jmm.Poisson(rate=0.5),
                                       jmm.FixedSize(batch=3, replacement=True)], ids=str)
 def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
-    each, _ = values(opening.Kind.ONE_GROUP)
+    each, _ = values(Kind.ONE_GROUP)
     made = gradients(sampling)
-    own = opening.keys_of_release(KEY, opening.Kind.ONE_GROUP, SPENT)
+    own = opening.keys_of_release(KEY, Kind.ONE_GROUP, SPENT)
     sample = jax.jit(lambda: draw_in_group(SampleKeys(own.sample, KEY), made.query, jnp.int32(1)))()
     rows = np.arange(9) if sample.rows is None else np.asarray(sample.rows)
     rows = rows if sample.valid is None else rows[np.asarray(sample.valid)]
@@ -90,7 +91,7 @@ def test_a_groups_gradient_is_the_sum_over_rows_with_their_keys(sampling):
 
 @pytest.mark.slow  # four programs
 def test_the_other_doors_of_groups_have_the_same_keys():
-    each, _ = values(opening.Kind.MEAN)
+    each, _ = values(Kind.MEAN)
     v = jnp.array([0.7, 0.3])
     g = opened(release_weighted_gradient, gradients(groups="all"), of(noisy), v)
     np.testing.assert_allclose(g, 0.7 * each[0, :5].mean(0) + 0.3 * each[1].mean(0), rtol=1e-6)
@@ -99,19 +100,19 @@ def test_the_other_doors_of_groups_have_the_same_keys():
         return [x[:n].mean() for x, n in zip(values(kind)[1], SIZES, strict=True)]
 
     actual = opened(release_group_losses, losses(), of(noisy))
-    np.testing.assert_allclose(actual, means(opening.Kind.GROUP_LOSSES), rtol=1e-5)
+    np.testing.assert_allclose(actual, means(Kind.GROUP_LOSSES), rtol=1e-5)
     index = jmm.mechanism.Selection(bound=1.0, sizes=SIZES, noise_multiplier=0.0, times=4)
-    assert opened(release_group_index, index, of(noisy)) == np.argmax(means(opening.Kind.SELECTION))
+    assert opened(release_group_index, index, of(noisy)) == np.argmax(means(Kind.SELECTION))
     one = jmm.mechanism.RecordLosses(bound=1.0, noise_multiplier=0.0, times=4)
     place = jnp.int32(1), jnp.int32(6)
     loss = opened(release_loss, one, of(noisy), place)
-    np.testing.assert_allclose(loss, values(opening.Kind.RECORD_LOSS)[1][1, 6], rtol=1e-5)
+    np.testing.assert_allclose(loss, values(Kind.RECORD_LOSS)[1][1, 6], rtol=1e-5)
 
 
 def test_releases_of_every_kind_have_keys_of_their_own():
-    words = [np.asarray(opening.operator_key_data(KEY, kind, number)) for kind in opening.Kind
+    words = [np.asarray(opening.operator_key_data(KEY, kind, number)) for kind in Kind
              for number in range(3)]
-    others = [np.asarray(jax.random.key_data(k)) for kind in opening.Kind for number in range(3)
+    others = [np.asarray(jax.random.key_data(k)) for kind in Kind for number in range(3)
               for k in (*opening.keys_of_release(KEY, kind, number),
                         opening.public_key(KEY, kind, number))]
     assert len({tuple(x) for x in (*words, *others)}) == len(words) + len(others)

@@ -17,10 +17,11 @@ from jaxminimax.mechanism import overflow_probability
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.noise import floats
 from jaxminimax.problems import ball, worst_group
-from jaxminimax.releases.groups import release_group_gradient
+from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_losses
 
 SIGMAS = 4.5
+KEY = jax.random.key(0)
 SIZES = (3, 7, 5)
 CLIP, BOUND, Z = 0.5, 2.0, 1.5
 LINEAR = worst_group(lambda w, x: w @ x, ball(10.0), lipschitz=1.0, bound=1.0)
@@ -378,3 +379,22 @@ def test_one_group_and_one_clip_norm_are_asked_for(group, clip, message):
     with pytest.raises(ValueError, match=message):
         release_group_gradient(jax.random.key(0), jmm.Repeat(query=query, times=1), jnp.int32(0),
                                problem, jnp.zeros(2), jnp.zeros((2, 5, 2)), group)
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(("change", "named"), [
+    ({"parts": 2}, "got 2"), ({"query": {"sampling": Poisson(rate=0.01)}}, "Poisson")])
+def test_groups_are_read_as_they_are(change, named):
+    """`times` releases are charged, so no more are answered, and all groups are all records."""
+    described = gradients(1.0)
+    described = dataclasses.replace(
+        described, parts=change.get("parts", 1), query=dataclasses.replace(
+            described.query, groups="all", **change.get("query", {})))
+    with pytest.raises(ValueError, match=named):
+        release_weighted_gradient(KEY, described, jnp.int32(0), LINEAR, W, records(),
+                                  jnp.ones(3) / 3)
+    one = dataclasses.replace(gradients(1.0), parts=2)
+    with pytest.raises(ValueError, match="parts must be 1 for gradients of groups, got 2"):
+        release_group_gradient(KEY, one, jnp.int32(0), LINEAR, W, records(), jnp.int32(0))

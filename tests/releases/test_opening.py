@@ -14,6 +14,7 @@ import pytest
 import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import fold_in
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import opening, reading
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 from jaxminimax.releases.losses import release_group_index, release_group_losses, release_loss
@@ -233,7 +234,7 @@ def test_no_two_uses_of_a_runs_key_have_the_same_key(generator):
     made = words(jax.random.split(key, 300))
     made += words(jax.vmap(lambda i: jax.random.fold_in(key, i))(
         jnp.asarray([*range(300, 400), 0x6D6763, 0x647261, 2**31 - 1], jnp.uint32)))
-    for kind in opening.Kind:
+    for kind in Kind:
         keys = jax.vmap(lambda k, kind=kind: opening.keys_of_release(key, kind, k))(numbers)
         of_release = jax.vmap(lambda k, kind=kind: fold_in(
             key, k + jnp.uint32(2**31), kind))(numbers)
@@ -248,7 +249,7 @@ def test_a_release_of_the_first_kind_has_the_keys_that_fold_in_makes():
     for number, generator in itertools.product((0, 5, 2**31 - 1), ("threefry2x32", "rbg")):
         key = jax.random.key(7, impl=generator)
         own = jax.random.fold_in(key, jnp.uint32(2**31 + number))
-        actual = opening.keys_of_release(key, opening.Kind.MEAN, jnp.int32(number))
+        actual = opening.keys_of_release(key, Kind.MEAN, jnp.int32(number))
         assert words(jnp.stack(list(actual))) == words(
             jnp.stack([jax.random.fold_in(own, i) for i in (0, 1)]))
 

@@ -10,6 +10,7 @@ from benchmarks.examples import demo_gan
 from jaxminimax import Saddle
 from jaxminimax.base.random_bits import threefry_key
 from jaxminimax.gradients.clipping import clipped_sum
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.reading import sample_of_release
 from jaxminimax.releases.solutions import release_resolvent
@@ -48,7 +49,7 @@ def of(loss, strategy="vmap", **values):
 
 
 def words(rows=np.arange(N), release=0, key=KEY, group=0):
-    base = opening.operator_key_data(key, opening.Kind.MEAN, release)
+    base = opening.operator_key_data(key, Kind.MEAN, release)
     return operator_rng.with_key_data((), jnp.asarray(rows), base, group)[1]
 
 
@@ -59,8 +60,8 @@ def test_every_row_of_every_release_and_group_has_a_key_of_its_own():
     every = [words(release=k, group=i) for k in range(3) for i in range(2)]
     actual = {tuple(x) for x in np.concatenate(every)}
     others = [jax.random.key_data(k) for r in range(3)
-              for k in (*opening.keys_of_release(KEY, opening.Kind.MEAN, r),
-                        opening.public_key(KEY, opening.Kind.MEAN, r))]
+              for k in (*opening.keys_of_release(KEY, Kind.MEAN, r),
+                        opening.public_key(KEY, Kind.MEAN, r))]
     assert len(actual) == 6 * N
     assert not actual & {tuple(np.asarray(x)) for x in others}
 
@@ -70,7 +71,7 @@ def test_a_key_belongs_to_the_row_and_not_to_its_place():
 
 
 def test_words_are_the_keys_that_folding_gives():
-    base = threefry_key(opening.operator_key_data(KEY, opening.Kind.MEAN, 0))
+    base = threefry_key(opening.operator_key_data(KEY, Kind.MEAN, 0))
     np.testing.assert_array_equal(words([9])[0], jax.random.key_data(jax.random.fold_in(base, 9)))
 
 
@@ -170,7 +171,7 @@ def test_runs_from_the_host_and_resumed_ones_draw_the_same(tmp_path):
 @pytest.mark.slow
 def test_a_stream_draws_for_the_record_that_it_reads():
     sums = jmm.mechanism.TreeSums(clip=2.0, leaves=4, noise_multiplier=0.0)
-    base = opening.operator_key_data(KEY, opening.Kind.LEAF, 1)
+    base = opening.operator_key_data(KEY, Kind.LEAF, 1)
     for place in ((5,), (2, 3)):  # of all records, and of a group
         data = DATA if len(place) == 1 else jax.tree.map(
             lambda x: x.reshape(4, 10, *x.shape[1:]), DATA)
@@ -189,7 +190,7 @@ def test_a_public_term_has_a_key_of_its_own_in_every_round():
         points = jmm.run(KEY, START, DATA, hyper(), jmm.sgda, p, lambda state: state.z.w)[1]
         moves.append(np.diff(np.concatenate([START.w[None], points]), axis=0))
     for release, gap in enumerate((moves[1] - moves[0]) / 0.1):
-        key = opening.public_key(KEY, opening.Kind.MEAN, release)
+        key = opening.public_key(KEY, Kind.MEAN, release)
         np.testing.assert_allclose(gap, jax.random.normal(key, (D,)), rtol=1e-6)
 
 

@@ -114,7 +114,7 @@ def refused() -> Finding:
 
 def of_the_kind_alone(_: Callable[..., Any]) -> Callable[..., Any]:
     """Keys that do not ask for the place of a description."""
-    return lambda kind, described: int(kind)
+    return lambda described, further=None: int(described.kind if further is None else further)
 
 
 def of_one_number(_: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,6 +34,7 @@ from jaxminimax.mechanism import (
     rows_read,
     sampling,
 )
+from jaxminimax.mechanism.description import Kind
 from jaxminimax.mechanism.sampling import SampleKeys
 from jaxminimax.placement import host_data
 from jaxminimax.problems import _vi
@@ -275,7 +276,7 @@ def of_block_0(keys: Any) -> Any:
     """Correlated noise is made of the same numbers over and over."""
     def changed(key: Any, kind: Any, number: Any) -> Any:
         return keys(key, kind, 0 if kind in (
-            opening.Kind.INNOVATION, opening.Kind.MEAN_INNOVATION) else number)
+            Kind.INNOVATION, Kind.MEAN_INNOVATION) else number)
 
     return changed
 
