@@ -2,8 +2,7 @@
 
     plan(algorithm, epsilon=..., delta=..., population=..., ...) -> Plan
 
-Which numbers there are is said by each algorithm's own `plan`, whose keywords they are; it stands
-below the accountant and gets it as an argument. One way to write it serves all algorithms.
+The keywords are those of the algorithm's own `plan`, which receives the accountant as an argument.
 """
 
 import dataclasses
@@ -24,9 +23,9 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
          neighbours: str = "replace_one", **numbers: Any) -> Plan[HyperT]:
     """Settings from an algorithm's theorem, with the noise that its run needs.
 
-        made = jmm.plan(jmm.proximal, epsilon=1.0, delta=1e-6, population=n, dim=d, bound=M,
-                        smooth=L, diameter=D, passes="many")
-        state, _ = jmm.run(key, start, data, made.hyper, jmm.proximal, problem)
+        planned = jmm.plan(jmm.proximal, epsilon=1.0, delta=1e-6, population=n, dim=d, bound=M,
+                           smooth=L, diameter=D, passes="many")
+        state, _ = jmm.run(key, start, data, planned.hyper, jmm.proximal, problem)
 
     Args:
       algorithm: a module such as `sgda`.
@@ -42,9 +41,9 @@ def plan(algorithm: Algorithm[HyperT, Any], *, epsilon: float | None, delta: flo
       TypeError: for what is no algorithm.
 
     Examples:
-        >>> made = jmm.plan(jmm.gda, population=1000, bound=1.0, smooth=1.0, modulus=0.5,
-        ...                 epsilon=1.0, delta=1e-6)
-        >>> made.hyper.iterations, jmm.epsilon(jmm.gda.mechanism(made.hyper), 1e-6) <= 1
+        >>> planned = jmm.plan(jmm.gda, population=1000, bound=1.0, smooth=1.0, modulus=0.5,
+        ...                    epsilon=1.0, delta=1e-6)
+        >>> planned.hyper.iterations, jmm.epsilon(jmm.gda.mechanism(planned.hyper), 1e-6) <= 1
         (100, True)
     """
     arguments.algorithm(algorithm)

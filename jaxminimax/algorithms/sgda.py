@@ -122,7 +122,8 @@ def plan(target: Target, *, population: int, dim: int, bound: float, smooth: flo
       target: of privacy.
       population: n.
       dim: d, coordinates of both players together; of the larger one for many passes.
-      bound: L, on the norm of a record's operator, players together: the joint clip.
+      bound: L, on the norm of a record's operator, players together: the joint clip. The
+        guarantee of one pass is for an L that includes the public terms.
       smooth: of many passes, the operator's Lipschitz constant; None: not known.
       diameter: B, of W x V; for one pass.
       passes: "many" or "one".
@@ -172,7 +173,8 @@ def _one_pass(target: Target, population: int, dim: int, bound: float, diameter:
     return Plan(hyper, gap, gap >= trivial, (
         "The strong gap of one pass, for saddle points, Appendix A.2 of Bassily, Guzman and Menart "
         "(2023).", planning.beside_trivial(gap, trivial),
-        "It is for losses of which nothing is clipped.",
+        "It is for losses of which nothing is clipped: L bounds the norm of every record's "
+        "operator, public terms included.",
         "The published noise forgets that replacing a record moves its operator by 2 L, and the "
         "published step divides by epsilon where it should multiply."), trivial)
 

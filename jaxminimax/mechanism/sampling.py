@@ -1,9 +1,8 @@
 """Samplings: which records a release reads, and the charge of it.
 
-A sampling is one class, in one file, that answers every question about it: its sampler, how far
-that may depart from the described law, its price, its sentence in statements. `Sampling` lists the
-questions and answers none of them, so that none is answered by accident; a class that leaves one
-out cannot be constructed, and what is no `Sampling` is refused wherever it is met. The
+A sampling is one class in one file: its sampler, the sampler's total-variation error, its privacy
+cost, and its description in statements. `Sampling` is an abstract class: a subclass that lacks a
+method cannot be instantiated, and every entry point refuses other objects. The library's
 samplings are in `fixed_size` and `poisson`.
 
 Numbers of rows beyond 32 bits: two words each, drawn on the host, for data that stay there.
@@ -214,7 +213,8 @@ class Sampling(abc.ABC):
         """Charges `times` releases with Gaussian noise on sums that are real numbers.
 
         It includes the passes over the data, and how far the sampler departs from the described
-        law: by its rates and failures, and in total variation (`sample_error`).
+        law: in its rates, in `failure`, or in total variation as `law_error`. `sample_error` is a
+        departure that matters only where several records of a person differ.
 
         Args:
           times: releases.

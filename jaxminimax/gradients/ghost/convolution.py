@@ -20,7 +20,7 @@ first gets l - 1 zeros between neighbouring pixels. `patches` follows both, in a
 
 How it is run: the derivative by the input is a convolution with the kernel's two feature axes
 exchanged. XLA's CPU compiler has a fast convolution for one order of these axes, and plain loops
-for the other; the exchange is made beforehand here, behind a barrier so that it is not folded back.
+for the other; here the exchange comes first, behind a barrier so that it is not folded back.
 The numbers are the same. That is a rule for the backward pass: clipped sums with a convolution have
 no forward-mode derivative.
 """
