@@ -54,8 +54,8 @@ def stream(mechanism: Answered, further: Kind | None = None) -> int:
     Raises:
       ValueError: for a kind or a place out of range.
     """
-    kind = int(mechanism.kind)
-    if not (0 <= kind < _KINDS and kind not in _FURTHER):
+    kind = mechanism.kind
+    if not (isinstance(kind, int) and 0 <= kind < _KINDS and kind not in _FURTHER):
         raise ValueError(f"kind of {type(mechanism).__name__} must be that of a class of the "
                          f"library, or a number from 64 to {_KINDS - 1}, got {mechanism.kind!r}.")
     if not 0 <= mechanism.place < 2**32 // _KINDS:

@@ -457,7 +457,7 @@ def test_two_classes_of_one_kind_have_different_keys():
         assert len({opening.stream(part) for part in parts}) == 3
 
 
-@pytest.mark.parametrize("kind", [-1, 256, Kind.NODE, Kind.INNOVATION])
+@pytest.mark.parametrize("kind", [-1, 256, 64.5, None, Kind.NODE, Kind.INNOVATION])
 def test_a_kind_of_other_keys_is_refused(kind):
     from jaxminimax.releases import opening
 
