@@ -131,6 +131,7 @@ def named_epsilon(cost: Charge, delta: float, neighbours: str, people: int = 1, 
     r, o, tau = apart(cost, people)
 
     def paid(epsilon: float) -> float:  # by the described releases, at epsilon - r
+        # delta = e^r (delta_0 + o) + (1 + e^(epsilon + r)) tau, solved for delta_0
         return math.exp(-min(r, 500.0)) * (
             delta - (1 + math.exp(min(epsilon + r, 500.0))) * tau) - o
 
@@ -163,6 +164,7 @@ def _fixed_point(epsilon: Callable[[float], float], paid: Callable[[float], floa
         value = epsilon(left)
         if paid(value) >= left:
             return value
+        # paid falls with epsilon; a little less than it, so that the next value may suffice
         left = paid(value) - 0.05 * (left - paid(value))
     return math.inf
 
@@ -219,12 +221,14 @@ def both_ways(cost: Charge, epsilons: np.ndarray, neighbours: str, people: int =
         return [(np.ones_like(epsilons), np.ones_like(epsilons))]
     r, o, tau = apart(cost, people)
     asked = epsilons - r
+    # H_0(e - r) <= H_0(0) + 1 - e^(e - r) where e < r
     below = -np.expm1(np.minimum(asked, 0.0))
     with np.errstate(over="ignore"):
         law = (1 + np.exp(epsilons)) * tau if tau else 0.0
         more = math.exp(min(r, 500.0))
 
     def charged(described: np.ndarray) -> np.ndarray:
+        # e^r (H_0(e - r) + o) + (1 + e^e) tau
         return np.minimum(1.0, more * (described + below + o) + law)
 
     ways = _described(cost.described(), np.maximum(asked, 0.0), neighbours, people)
@@ -329,6 +333,7 @@ def dearest(mechanism: Description, delta: float, neighbours: str, people: int =
         return lemma()
     direct = one(delta, people, anywhere(costs))
     e = direct.epsilon / people
+    # delta(e) sum_{j < k} e^(j e) > delta: the lemma does not hold at this epsilon
     if math.isfinite(e) and (rough or factor(e, people) * max(
             delta_of(cost, e, neighbours) for cost in costs) > delta):
         return direct
@@ -348,6 +353,7 @@ def factor(epsilon: float, people: int) -> float:
     """sum_{j < k} e^(j epsilon), rounded up."""
     if epsilon * (people - 1) > 690.0:
         return math.inf
+    # e^((k - 1) eps) (1 - e^(-k eps)) / (1 - e^-eps), in which no term overflows
     more = (math.exp((people - 1) * epsilon) * math.expm1(-people * epsilon)
             / math.expm1(-epsilon) if epsilon > 0 else people)
     return (1 + 1e-12) * more
@@ -356,6 +362,7 @@ def factor(epsilon: float, people: int) -> float:
 def _by_lemma(one: Callable[[float], Dearest], delta: float, people: int) -> Dearest:
     """The smallest k e found with delta(e) factor(e) <= delta; infinity if there is none."""
     def at(e: float) -> Dearest:
+        # delta(e) must be at most delta / sum_{j < k} e^(j e)
         share = delta / factor(e, people)
         return one(share) if share > 1e-300 else none
 

@@ -34,6 +34,7 @@ _FARTHEST = 39.0  # deviations, beyond which a Gaussian has less than that
 
 
 def _mills(x: np.ndarray | float) -> np.ndarray:
+    # M(x) = Phi(-x) / phi(x) = (pi / 2)^(1/2) erfcx(x / 2^(1/2))
     return math.sqrt(math.pi / 2) * scipy.special.erfcx(x / math.sqrt(2))
 
 
@@ -43,9 +44,12 @@ def _divergence(mu: float, epsilon: np.ndarray | float) -> tuple[np.ndarray, np.
     square, near = s * s, s <= 0
     with np.errstate(under="ignore"):
         density = np.exp(-square / 2) / math.sqrt(2 * math.pi)
+        # phi(s) M(t) = a Phi(-t)
         second = density * _mills(t)
+        # Phi(-s) - a Phi(-t) for s <= 0, else phi(s) (M(s) - M(t))
         value = np.where(near, scipy.special.ndtr(-s) - second,
                          density * (_mills(np.maximum(s, 0.0)) - _mills(t)))
+        # 4 u ((4 + s^2) H + (8 + epsilon) a Phi(-t)); s^2 goes with the second for s <= 0
         moved = np.where(near, (12 + epsilon + square) * second, (8 + epsilon) * second)
         error = 2.0**-51 * (np.where(near, 5.0, 4 + square) * np.maximum(value, 0.0) + moved)
     return value, error
@@ -64,6 +68,7 @@ def delta(mu: float, epsilon: np.ndarray | float) -> np.ndarray:
     if not math.isfinite(mu):
         return np.ones_like(epsilon)
     value, error = _divergence(mu, epsilon)
+    # the upper end of what is computed: delta is charged, so it is rounded up
     return np.clip(value + error, _LEAST, 1.0)
 
 
@@ -90,6 +95,7 @@ def epsilon(mu: float, delta: float) -> float:
 
     if not exceeds(0.0):
         return 0.0
+    # s = 39 at the upper end; of two neighbours, the one that does not exceed delta
     return _last(exceeds, 0.0, mu * (_FARTHEST + mu / 2))[1]
 
 
@@ -102,6 +108,7 @@ def closest_mu(epsilon: float, divergence: float) -> float:
     """
     def short(at: float) -> bool:
         value, error = _divergence(at, epsilon)
+        # the lower end counts, so that mu is rounded up: H grows with mu
         return bool(value - error < divergence)
 
     if divergence <= 0:

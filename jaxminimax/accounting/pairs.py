@@ -79,12 +79,14 @@ class _Mixtures:
         self.z, self.rate, self.r, self.s = z, rate, r, s
         self.none = [n * math.log1p(-rate) if n and rate < 1 else (-math.inf if n else 0.0)
                      for n in (r, s)]  # ln w_0, ln v_0
+        # ln w_j = ln C(n, j) + j ln q + (n - j) ln(1 - q); at q = 1 all of it is at j = n
         self.w, self.v = (
             np.array([none] + [math.log(math.comb(n, j)) + j * math.log(rate)
                                + ((n - j) * math.log1p(-rate) if j < n else 0.0)
                                for j in range(1, n + 1)])
             if rate < 1 else np.append(np.full(n, -math.inf), 0.0)
             for none, n in zip(self.none, (r, s), strict=True))
+        # the largest |ln w_j|, |ln v_j|: each is off by a few u of its size
         self.rare = max(-x for x in (*self.w, *self.v) if x > -math.inf)
         self.edge = math.inf if r else -self.none[1]  # losses end there
         x = np.linspace(-_REACH * z - s, _REACH * z + r, _TABLE)
@@ -96,11 +98,13 @@ class _Mixtures:
         out, slope = np.zeros_like(y), np.zeros_like(y)
         for sign, logs in ((1, self.w), (-1, self.v)):
             j = np.arange(len(logs))[:, None]
+            # ln of w_j N(j) / N(0) at x = z^2 y:  ln w_j + j y - j^2 / (2 z^2); of Q with -y
             a = logs[:, None] + sign * j * y - 0.5 * (j / self.z) ** 2
             top = a.max(0)
             e = np.exp(a - top)
             total = e.sum(0)
             out += sign * (top + np.log(total))
+            # d loss / dy = E_P[j | x] + E_Q[j | x], the mean number of hits given x
             slope += (j * e).sum(0) / total
         return out, slope
 
@@ -129,22 +133,27 @@ class _Mixtures:
         with np.errstate(under="ignore", over="ignore", invalid="ignore", divide="ignore"):
             away = 2 * residual / slope
             near = away * hits <= 1
+            # the root is at t - z^2 dy or beyond; where dy > 1 / max(r, s), all of P counts
             least = np.where(near, t - z**2 * away, -np.inf)
             most = np.where(near, 0.4 * z * away, np.inf)  # densities are below 0.4 / z
             beyond = scipy.special.log_ndtr(-t / z)
             value, size = self._unhit(eps, beyond)
+            # P's mass between t and the root: at most all beyond `least`, and density times width
             between = np.exp(self.none[0]) * np.minimum(scipy.special.ndtr(-least / z), most)
             for sign, logs in ((1, self.w), (-1, self.v)):
                 for j in range(1, len(logs)):
                     if logs[j] == -math.inf:
                         continue
+                    # + w_j P[N(j) > t]  or  - e^eps v_j P[N(-j) > t]
                     arg = (sign * j - t) / z
                     term = np.exp(logs[j] + (0 if sign == 1 else eps) + scipy.special.log_ndtr(arg))
                     value = value + sign * term
+                    # a rounding of arg moves ln Phi(arg) by about arg^2 u at most
                     size = size + term * (1 + arg * arg + eps - logs[j])
                     if sign == 1:
                         between = between + math.exp(logs[j]) * np.minimum(
                             scipy.special.ndtr((j - least) / z), most)
+        # at least H: rounding of the terms, and how far t may be from the root, are added
         value = np.maximum(value, 0.0) + ROUNDING * size + np.expm1(residual) * between
         # beyond the reach a normal law has next to nothing; where that cannot be told from nearby,
         # as losses near the edge are all alike, the profile is at most what it is at the reach
@@ -156,8 +165,10 @@ class _Mixtures:
         """(w_0 - e^eps v_0) P[N(0) > t], which cancels, and its size for rounding."""
         p, q = self.none
         if not (math.isfinite(p) and math.isfinite(q)):
+            # w_0 = 0 or v_0 = 0: nothing cancels
             one, two = np.exp(p + beyond), np.exp(q + eps + beyond)
             return one - two, (one + two) * (1 + eps - beyond)
+        # w_0 - e^eps v_0 = w_0 (1 - e^gap), by expm1 where both are close
         gap = eps + (q - p)
         value = np.where(gap > 30, np.exp(p + beyond) - np.exp(eps + q + beyond),
                          -np.expm1(np.minimum(gap, 30.0)) * np.exp(p + beyond))
@@ -174,12 +185,14 @@ Charged: TypeAlias = list[tuple[tuple[Pair, ...], int]]
 def _poisson(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     if neighbours == "replace_one":
         return [(symmetric(_Mixtures(people, people, loss.rate, loss.z)), times)]
+    # the reverse of mixture r is mixture k - r, mirrored
     mixtures = [_Mixtures(r, people - r, loss.rate, loss.z) for r in range(people + 1)]
     return [(tuple(map(Pair, mixtures, reversed(mixtures))), times)]
 
 
 def _fixed(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
     if people == 1:
+        # H_a((1 - q) N(0) + q N(1) || N(0)) = q delta_1(1 + (a - 1) / q); z / 2 is over 2 C
         return [(symmetric(_Mixtures(1, 0, loss.rate, loss.z / 2)), times)]
     return _replacement(loss, times, neighbours, people)
 
@@ -191,6 +204,7 @@ def _replacement(loss: PrivacyLoss, times: int, neighbours: str, people: int) ->
 
 
 def _laplace(loss: PrivacyLoss, times: int, neighbours: str, people: int) -> Charged:
+    # H = 1 - e^((eps - t) / 2) up to t = k / z, which is rounded up
     most = people / loss.z * (1 + 1e-15)
     return [(symmetric(lambda eps: np.where(
         eps < most, -np.expm1(np.minimum(eps - most, 0.0) / 2) * (1 + ROUNDING), 0.0)), times)]

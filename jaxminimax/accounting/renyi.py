@@ -114,6 +114,7 @@ def divergences(cost: Charge, neighbours: str, people: int = 1) -> np.ndarray | 
       None where some release has no exact pair.
     """
     shift = 2.0 if neighbours == "replace_one" else 1.0
+    # Gaussian releases: D_a = a mu^2 / 2
     total = 0.5 * ORDERS * (people * shift) ** 2 * cost.gaussian
     for loss, times in cost.losses:
         one = _one(loss, neighbours, people)
@@ -141,6 +142,7 @@ def _one(loss: PrivacyLoss, neighbours: str, people: int) -> np.ndarray | None:
 def _laplace(z: float) -> np.ndarray:
     """Divergences of Laplace noise of scale z on a sensitivity of 1, in closed form."""
     a = ORDERS
+    # e^((a - 1) D_a) = a / (2a - 1) e^((a - 1) / z) + (a - 1) / (2a - 1) e^(-a / z)
     near = math.log(0.5) + np.log(2 * a / (2 * a - 1)) + (a - 1) / z
     far = np.log((a - 1) / (2 * a - 1)) - a / z
     # near order 1 the logarithm of a number near 1 is known to one rounding only
@@ -158,10 +160,12 @@ def _mixtures(rate: float, z: float, up: int, down: int) -> np.ndarray:
             break
         x = np.arange(-20 * z, far + 20 * z + 2 * step, step)
         p, q = _over_centre(x, rate, z, up), _over_centre(-x, rate, z, down)
+        # ln of Q (e^(a l) - 1 - a (e^l - 1)), l = ln(P / Q) = p - q
         base = -(x**2) / (2 * z * z) - math.log(z * math.sqrt(2 * math.pi)) + q
         logs = base + _log_excess(p - q, order)
         fine, coarse = (scipy.special.logsumexp(f) + math.log(h)
                         for f, h in ((logs, step), (logs[::2], 2 * step)))
+        # D_a = ln(1 + integral) / (a - 1)
         one, two = (np.logaddexp(0.0, f) / (order - 1) for f in (fine, coarse))
         if abs(one - two) <= _AGREE * one + 1e-300:
             out[i] = one * (1 + 1e-9) + 1e-15 * order
@@ -175,11 +179,13 @@ def _over_centre(x: np.ndarray, rate: float, z: float, records: int) -> np.ndarr
     j, weights = j[weights > 0], weights[weights > 0]
     if not len(j):
         return np.zeros_like(x)
+    # ln N(j) / N(0) at x
     y = (2 * np.outer(x, j) - j**2) / (2 * z * z)
     none = (1 - rate) ** records
     large = scipy.special.logsumexp(np.column_stack([np.zeros_like(x), y]), axis=1,
                               b=np.append(none, weights)) if none > 0 else (
         scipy.special.logsumexp(y, axis=1, b=weights))
+    # ln(1 + sum_j w_j (e^y_j - 1)), where all y_j are small
     small = np.log1p(np.maximum(np.sum(weights * np.expm1(np.minimum(y, 1.0)), axis=1), -1.0)
                      ) if none > 0 else large
     return np.where(y.max(axis=1) < 1.0, small, large)
@@ -216,6 +222,7 @@ def concentrated(cost: Charge, neighbours: str, people: int = 1) -> Concentrated
         return None
     ratio, a = divergence_at / ORDERS, ORDERS
     between = 1 + np.diff(a) ** 2 / (4 * a[:-1] * (a[:-1] - 1))
+    # below the first order D_a / a <= D_{a_1}, as a > 1 and D_a grows with a
     upto = np.maximum.accumulate(
         np.append(divergence_at[0], np.maximum(ratio[1:], ratio[:-1]) * between))
     two = upto[np.searchsorted(a, 2.0)]
@@ -286,6 +293,7 @@ def pure(epsilon: float, order: float) -> float:
     if not math.isfinite(epsilon):
         return math.inf
     mass = float(np.logaddexp(0, epsilon))
+    # (e^(a eps) + e^((1 - a) eps)) / (1 + e^eps)
     near, far = order * epsilon - mass, (1 - order) * epsilon - mass
     return (max(float(np.logaddexp(near, far)), 0.0) + 1e-15) / (order - 1) * (1 + 1e-12)
 
@@ -302,6 +310,7 @@ def _selection_at(t: float, order: float) -> float:
     if t > 700:
         return simple
     g = -math.expm1(-(order - 1) * t) / math.expm1(t)
+    # rho = ln(u^(a - 1) (1 + g) / a) / (a - 1) at the best u
     u = (order - 1) * (1 + g) / (order * g)
     exact = math.log(u) + (math.log1p(g) - math.log(order)) / (order - 1)
     # logarithms of numbers near u, 1 + g and a, each of which a few roundings move
@@ -311,6 +320,7 @@ def _selection_at(t: float, order: float) -> float:
 def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
     curved = 1 / z**2 + (order - 1) / (3.5 * z**4)
     height = min(0.5 * math.pi * z * z, 9 / math.sqrt(curved))
+    # 2 pi d / h = 40 + d^2 A / 2, so that the rule is off by a part 2 e^-40
     step = 2 * math.pi * height / (40 + 0.5 * height**2 * curved)
     points = math.ceil((2 * order + 14 * z) / step)
     if not points <= _MOST_NODES:
@@ -332,6 +342,7 @@ def _poisson_at(rate: float, z: float, order: float, neighbours: str) -> float:
         f = order * p + (1 - order) * q
         top = float(f.max())
         counts = f > top - 60
+        # rounding of the largest exponents that count; added, so that rho is rounded up
         off = _OFF * (1 + order * float(np.max(np.abs(p[counts]) + np.abs(q[counts]))))
         logs.append(top + math.log(float(np.sum(np.exp(f - top)))) + scale + off)
     return max(*logs, 0.0) / (order - 1)
@@ -343,6 +354,7 @@ def _of_pair(pair: pairs.Pair, order: float, tail: float) -> tuple[float, float]
         return math.inf, 0.0
     (x, above), (y, below) = right, left
     failure, rest = float(above[-1]), float(below[-1])
+    # beyond the last y, the integral of e^(-a x) G(x) is at most G(y) e^(-a y) / a
     total = _log_sum(np.concatenate([
         _chords(x, above - failure, order - 1), _chords(y, below, -order),
         [math.log(rest / order) - order * y[-1] if rest > 0 else -math.inf]]))

@@ -62,6 +62,7 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
         law = masses.hypergeometric(population, people, batch)
     else:
         one = (1 if replacement else batch) / population if rate is None else rate
+        # k of them: Binomial(m, k p) slots with replacement; without, one slot with probability p
         hit, both = float(one).as_integer_ratio()
         law = masses.binomial(batch if replacement else 1, people * hit, both)
     start = max(1 - law.first, 0)  # P[0] is apart
@@ -111,6 +112,7 @@ class Profile:
         eps = np.asarray(eps, np.float64)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             low = self._water_level(eps)
+            # sum_k w_k delta_k(g_k), ln g_k = max(eps, mu_k x - mu_k^2 / 2); the rest in full
             value = np.full_like(eps, self.left_out)
             for p, m in zip(self.w, self.mu, strict=True):
                 value += p * gaussian.delta(m, np.maximum(m * low - m * m / 2, eps))
@@ -118,12 +120,14 @@ class Profile:
 
     def _mass(self, eps: np.ndarray) -> np.ndarray:
         """What is shared among the multiplicities, over e^eps."""
+        # sum_k w_k (g_k - a) = a - w_0 - a (1 - w_0) = (a - 1) w_0
         return -np.expm1(-eps) * self.none
 
     def _used(self, x: np.ndarray, eps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What they use at level x, over e^eps; and its derivative."""
         total, slope = np.zeros_like(x), np.zeros_like(x)
         for p, m in zip(self.w, self.mu, strict=True):
+            # w_k (g_k - a) / a
             more = p * np.maximum(np.expm1(np.minimum(m * x - m * m / 2 - eps, 700.0)), 0.0)
             total += more
             slope += m * (more + p * (more > 0))
@@ -133,6 +137,7 @@ class Profile:
         """Where the first multiplicity alone uses that share."""
         x = np.full_like(eps, np.inf)
         for p, m in zip(self.w, self.mu, strict=True):
+            # w_k (e^(mu_k x - mu_k^2 / 2 - eps) - 1) = share, solved for x
             x = np.minimum(x, (eps + m * m / 2 + np.log1p(share / p)) / m)
         return x
 
@@ -162,6 +167,7 @@ class Profile:
                 self.table[top] = self._newton(self._level(at, self._mass(at)), at, self._mass(at),
                                                60)
             x = self._newton(np.interp(eps, self.at * top, self.table[top]), eps, mass, 4)
+        # a lower level has smaller g_k, and so a larger bound
         x = x - 1e-12 * np.maximum(np.abs(x), 1 / self.mu[0])
         return np.where(self._used(x, eps)[0] <= mass, x, self._level(eps, mass / len(self.w)))
 

@@ -94,14 +94,18 @@ def masses(pair: Pair, at: np.ndarray, times: int) -> Masses:
     Losses below 0 are those of the reversed pair, mirrored, e^-l each: never differences of numbers
     near 1. Both halves share F_0. What is left over is at 0.
     """
+    # profiles fall: a bound at a smaller eps holds at all larger ones
     right, left = (np.minimum.accumulate(np.minimum(profile, 1.0)) for profile in _both(pair, at))
     if not (np.all(np.isfinite(right)) and np.all(np.isfinite(left))):
         raise ArithmeticError("a divergence is not finite")
+    # F_0 = H_1 is the total variation, in either direction; the larger bound holds for both
     right[0] = left[0] = max(right[0], left[0])
     p, first = _half(right, at)
     back, first_back = (p, first) if pair.left is pair.right else _half(left, at)
     with np.errstate(under="ignore"):
+        # where ln(Q / P) = l, P has e^-l of Q's mass
         back = back * np.exp(-at[1:])
+    # P has F_0 + s_1 above 0, infinity included, and the reversed pair's s_1 below
     zero = max(1.0 - right[0] - first - first_back, 0.0)
     mass = np.concatenate([back[::-1], [zero], p])
     loss = np.concatenate([-at[:0:-1], [0.0], at[1:]])
@@ -120,11 +124,13 @@ def _half(profile: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, float]:
     widths = np.diff(at)
     fall = -np.diff(profile) / np.expm1(np.minimum(widths, 600.0))  # a_{i-1} s_i
     after = np.append(fall[1:], 0.0)
+    # a_i (s_i - s_{i+1}), where a_i s_i = fall_i + fall_i expm1(width_i)
     p = np.maximum((fall - after) + fall * np.expm1(np.minimum(widths, 600.0)), 0.0)
     near = int(np.searchsorted(at, 30.0))
     a = np.exp(at[:near])
     s = fall[: near] / a if near < len(at) else fall / a[:-1]
     if np.any(s[1:] > s[:-1]):
+        # weights a_i - a_{i-1}: the regression keeps the total fall of F
         weights = a * np.expm1(widths[:len(s)]) if near < len(at) else a[:-1] * np.expm1(widths)
         s = scipy.optimize.isotonic_regression(s, weights=weights, increasing=False).x
     p[: len(s) - 1] = np.exp(at[1: len(s)]) * (s[:-1] - s[1:])
@@ -155,6 +161,7 @@ def moments(parts: Sequence[Masses], t: float) -> tuple[float, float, float]:
         top = float(a.max())
         g = np.exp(a - top)
         total = float(g.sum())
+        # K' and K'' are mean and variance of the loss under q
         one = float(np.sum(g * part.loss)) / total
         k += part.times * (top + math.log(total))
         mean += part.times * one
@@ -166,6 +173,7 @@ def atoms(parts: Sequence[Masses]) -> float:
     """P[some loss is infinite], at least."""
     total, excess = 0.0, 0.0
     for part in parts:
+        # M = product of (1 v total mass)^T, masses rounded up; the bound is M sum T p_inf
         mass = float(np.exp(part.log_mass).sum()) * (1 + 1e-14) + part.atom
         excess += part.times * math.log(max(1.0, mass))
         total += part.times * part.atom
@@ -174,6 +182,7 @@ def atoms(parts: Sequence[Masses]) -> float:
 
 def most_paid(t: float) -> float:
     """Ln sup_y e^(-t y) (1 - e^-y)."""
+    # at e^-y = t / (1 + t) it is t^t / (1 + t)^(1 + t)
     return t * math.log(t) - (1 + t) * math.log1p(t) if t > 0 else 0.0
 
 
@@ -205,6 +214,7 @@ def normal_delta(k: float, spread: float, t: float, gap: float) -> float:
         x = s * spread - gap / spread
         return 0.5 * (s * spread) ** 2 - s * gap + float(scipy.special.log_ndtr(-x))
 
+    # E[e^(-t Y) (1 - e^-Y); Y > 0] = e^one - e^two
     one, two = side(t), side(1 + t)
     return k + one + math.log(-math.expm1(min(two - one, -1e-12)))
 
@@ -212,6 +222,7 @@ def normal_delta(k: float, spread: float, t: float, gap: float) -> float:
 def cell(eps: float, t: float, spread: float, times: int) -> float:
     """Width of cells that costs about 1e-4 of epsilon, or of delta where epsilon is tiny."""
     t = max(t, 1 / spread)
+    # T (1 + t) h^2 / 12 = 1e-4 max(eps, 1 / t), as ln delta falls by about t for each eps
     return math.sqrt(12 * _LOOSENESS * max(eps, 1 / t) / ((1 + t) * times))
 
 
@@ -248,6 +259,7 @@ class Composed:
             raise MemoryError(f"{self.size} cells")
         losses = (self.low + np.arange(self.size)) * h
         last = float(losses[-1])
+        # K(s) - s end bounds ln of the mass beyond the window, for every s >= 0
         self.right = min(moments(parts, s)[0] - s * last + rounding(parts, s)
                          for s in (t, _tail_tilt(guess, last)))
         tilted, self.most, self.norm = self._transformed(parts)
@@ -275,11 +287,13 @@ class Composed:
             first += part.times * centre
             q = np.bincount((cells - centre) % n, g, n)
             f = scipy.fft.rfft(q)
+            # ||e||_2 <= 7 u log2(N) N^(1/2) ||q||_2
             length = one * _norm(q)
             e = math.sqrt(n) * length
             with np.errstate(divide="ignore", under="ignore", invalid="ignore"):
                 log = np.log(f)
                 power = np.where(f == 0, 0.0, np.exp(part.times * log))
+                # T max(|a|, |b|)^(T-1): both are at most min(|f|, 1) + e, as no true one exceeds 1
                 slope = part.times * np.exp((part.times - 1) * np.log(
                     np.minimum(np.abs(f), 1.0) + e))
                 turned = 8 * UNIT * part.times * (1 + np.where(f == 0, 0.0, np.abs(log)))
@@ -296,6 +310,7 @@ class Composed:
                     rest = rest * (power + turned + moved + 4 * UNIT * power)
             turned = (sizes[i][1] + 4 * UNIT * sizes[i][0]) * rest
             moved = slope * rest
+            # Cauchy and Schwarz: sum_j |e_j| g_j / N <= ||e|| ||g|| / N, ||e|| = N^(1/2) length
             most += (length * math.sqrt(float(np.sum(two * moved**2)) / n)
                      + float(np.sum(two * turned)) / n)
             norm += length * float(moved.max()) + math.sqrt(float(np.sum(two * turned**2)) / n)
@@ -313,8 +328,10 @@ class Composed:
         off = 4 * UNIT * float(np.abs(self.losses[[0, -1]]).max())  # rounding of y
         nearest = float(y[0]) if len(y) else 0.0  # taken out, or everything may underflow to 0
         with np.errstate(under="ignore"):
+            # e^(-t y) (1 - e^-y) at y = s - eps, which is rounded up in 1 - e^-y
             weight = np.exp(-self.t * (y - nearest)) * -np.expm1(-(y + off))
         scale = self.k - self.t * (eps + nearest) + self.slack
+        # the transform's error: sup norm times sum of weights, or 2-norm times 2-norm
         value = (float(np.sum(weight * self.mass[first:]))
                  + min(self.most * float(weight.sum()), self.norm * _norm(weight))
                  ) * (1 + 1e-12)

@@ -102,6 +102,7 @@ def of_gradients(operator: Any, z: Saddle, wanted: PyTree, one: PyTree,
         live = 2 * results(plan.traced if plan else jax.make_jaxpr(operator.loss)(z.w, z.v, one))
     else:
         live = results(jax.make_jaxpr(operator)(z, one))
+    # m (2 kept + live) + 6 sums
     return Need(2 * bytes_of(wanted) + live + bytes_of(one), 6 * bytes_of(wanted), full=True)
 
 
@@ -127,6 +128,7 @@ def results(program: Any) -> int:
     inside = [hasattr(x, "eqns") for x, _ in steps[1:]]  # whether a program follows in an equation
     total = 0
     for (x, times), has_program in zip(steps, [*inside, False], strict=True):
+        # an equation with a program in it is counted by the equations of that
         if hasattr(x, "primitive") and x.outvars and not has_program:
             out = x.outvars[0].aval
             total += times * math.prod(getattr(out, "shape", ())) * getattr(

@@ -72,6 +72,7 @@ class ClippedSum:
           neighbours: "replace_one" (twice the clip norm) or "add_or_remove_one" (the clip norm).
         """
         checks.one_of("neighbours", neighbours, ("replace_one", "add_or_remove_one"))
+        # a record put for another takes one vector of norm C away and adds one
         factor = 2.0 if neighbours == "replace_one" else 1.0
         return jax.tree.map(lambda c: factor * c, self.clip)
 
@@ -201,9 +202,11 @@ class ClippedSum:
         needs, settled = {}, self.strategy == "ghost"
         if plan is not None and (settled or (plan.gains and size > 1)):
             needs["ghost"] = budget.of_plan(plan, wanted, one)
+            # no need to compare: all rows fit, or gradients one by one would be slow
             settled |= rows(needs["ghost"]) >= (1 if plan.convolves else size)
         if not settled:
             needs["vmap"] = budget.of_gradients(self.operator, z, wanted, one, plan)
+        # the fewest bytes that go through memory
         best = min(needs, key=lambda name: needs[name].moved(size, rows(needs[name])))
         held = rows(needs[best])
         if not held:
@@ -246,6 +249,7 @@ class ClippedOperator:
         """The clipped operator of one example."""
         total = clipped_sum(self.operator, Saddle(self.bound, self.bound), strategy="vmap",
                             joint=True)
+        # a batch of one, [1, ...]
         return total(z, jax.tree.map(lambda x: jnp.asarray(x)[None], example))
 
 

@@ -73,6 +73,7 @@ def dither(key: jax.Array, like: PyTree) -> PyTree:
 
     word = materialise(lambda: random_words(key, (2 * -(-size // 8),)))  # or drawn for each byte
     place = np.arange(0, 32, 8, dtype=np.uint32)[:, None]
+    # the four bytes of each word, [4, words], flat
     drawn = materialise(lambda: (word[None] >> place).astype(jnp.uint8)).reshape(-1)
     ends = np.cumsum([0, *(x.size for x in leaves)])
     return jax.tree.unflatten(treedef, [
@@ -89,6 +90,7 @@ def rounded(x: jax.Array, scale: jax.Array, dither: jax.Array) -> jax.Array:
 
 
 def _carried(high: jax.Array, low: jax.Array) -> Words:
+    # low = 2^20 carry + rest, also of a negative one: the shift is arithmetic
     return Words(high + (low >> _LOW), low & (2**_LOW - 1))
 
 
@@ -124,6 +126,7 @@ def _added(blocks: jax.Array, wide: bool) -> Words:
     while low.shape[0] > 1:
         # 1024 words below 2^20 add up to less than 2^30
         groups = -(-low.shape[0] // _GROUP)
+        # [n, ...] -> [groups, 1024, ...], the last group filled with zeros
         room = [(0, groups * _GROUP - low.shape[0])] + [(0, 0)] * (low.ndim - 1)
         high, low = (jnp.sum(jnp.pad(x, room).reshape(groups, _GROUP, *x.shape[1:]), 1,
                              dtype=jnp.int32) for x in (high, low))
@@ -167,6 +170,7 @@ class Leaf(NamedTuple):
         flat, dither = x.reshape(count, math.prod(shape)), self.dither.reshape(-1)
         inner = 32  # one level of the tree of additions inside a block
         full = count // BLOCK * BLOCK
+        # rows beyond the last full block are a block of their own
         rest = rounded(sum_rows(weight[full:], flat[full:]), self.scale, dither)
         if not full:
             return jax.tree.map(lambda a: a.reshape(shape), _of(rest, self.wide))

@@ -58,6 +58,7 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
     if not groups and not joint:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
             batched.jaxpr, batched.consts, *jax.tree.leaves((z, examples))))
+    # shapes of one example
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
     alone = jax.make_jaxpr(of_one)(z, one)
 
@@ -72,6 +73,7 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
     def in_turn(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
         return jax.lax.map(lambda x: of(held, z, x), examples)
 
+    # no more groups for many than for one: no record meets what belongs to another
     apart = groups == _groups(programs.equations(alone)) and not joint
     return jax.custom_batching.sequential_vmap(together if apart else in_turn)(
         list(alone.consts), z, examples)
@@ -177,6 +179,7 @@ class Summation:
             mask = mask & jnp.isfinite(x)  # a non-finite example counts as absent, for both
         # ||g_p|| / C_p
         ratio = self.players(lambda clip, x: x / jnp.asarray(clip, x.dtype), norm)
+        # (sum_p (||g_p|| / C_p)^2)^(1/2) for both players
         if self.joint:
             ratio, g = weights.joint_ratio(ratio), Saddle(g, g)
         ratio = self.players(lambda _, r, x: weights.widened(r, x), ratio, g)
@@ -211,6 +214,7 @@ class Summation:
         """Each sum in a branch of its own, for whether it is wanted."""
         if rounding is None:
             return Sums(floats(), None)
+        # branches, so that a sum that is not wanted is not computed
         return Sums(materialise(floats, rounding.floats),
                     materialise(lambda: integers(rounding.grid), rounding.integers))
 
@@ -231,6 +235,7 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
     """All per-example operators are held."""
     # once, for norms and sum alike: computed twice, cancelling terms could round differently
     g = materialise_rows(lambda: each(how.operator, z, examples), mask)
+    # min(1, C / ||g_i||), [b]
     scale = how.weights(g, mask)
 
     if rounding is not None and how.in_one_go(z, mask):
@@ -240,6 +245,7 @@ def at_once(how: Summation, z: Saddle, examples: PyTree, mask: jax.Array,
             )._replace(num_unclipped=how.num_unclipped(scale))
 
     def integers(grid: Grid) -> Saddle:
+        # rows of weight 0 become 0: those on a grid must be finite
         silenced = how.players(lambda _, x, s: weights.silenced(x, s), g, scale)
         return how.on_leaves(lambda leaf, _, x: leaf.rows(*x), grid, z, silenced)
 
@@ -281,6 +287,7 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
             return slices
         first = jnp.minimum(slices, count - size)
         counted = jax.lax.dynamic_slice_in_dim(mask, first, size)
+        # rows before `slices` are counted in the slice before
         return part.read(first, size), counted & fresh(first + jnp.arange(size), slices)
 
     def step(carry: tuple[Sums, Saddle], slices: Any) -> tuple[tuple[Sums, Saddle], None]:

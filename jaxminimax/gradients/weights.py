@@ -39,6 +39,7 @@ def joint_ratio(ratio: Saddle) -> Saddle:
     largest = jnp.maximum(*ratio)
     scale = unit(largest)
     squares = jnp.square(ratio.w / scale) + jnp.square(ratio.v / scale)
+    # not below the larger one, however the root is rounded
     both = jnp.maximum(scale * jnp.sqrt(squares), largest)
     return Saddle(both, both)
 
@@ -53,6 +54,7 @@ def widened(ratio: jax.Array, g: PyTree) -> jax.Array:
     coarse = max((float(jnp.finfo(t).eps) for t in types), default=0.0)
     if coarse <= jnp.finfo(ratio.dtype).eps:
         return ratio
+    # infinite beyond the narrow type's range, which is a weight of 0
     return jnp.where(ratio < min(map(_longest, types)), ratio * (1.0 + 32 * coarse), jnp.inf)
 
 
@@ -74,6 +76,7 @@ def silenced(g: PyTree, weight: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
     for x in jax.tree.leaves(g):
         x = x.astype(at_least_float32(x.dtype))
         scale = weight.astype(x.dtype)
+        # 0 * NaN is NaN, so a record of weight 0 is replaced by zeros
         rows.append((scale, jnp.where(scale.reshape(-1, *[1] * (x.ndim - 1)) > 0, x, 0)))
     return rows
 

@@ -74,6 +74,7 @@ class _Several(Description):
             counts = [part.releases() for part in self._listed]
 
             def split(rounds: int) -> list[int]:
+                # part 0 is in every round; the others from round `alone` on
                 return [min(max(rounds - self.alone * (i > 0), 0), count)
                         for i, count in enumerate(counts)]
 
@@ -306,6 +307,7 @@ def check_charged(algorithm: Any, hyper: Any) -> None:
                          "set: give it a Query, or another of jaxminimax.mechanism, as a field "
                          "that is not static.")
     for name in names:
+        # twice the noise of one description must change the multiplier of some leaf
         if 0 not in plain and charged(**{name: 2.0}) == plain:
             raise ValueError(f"hyper.{name} is not charged: its noise changes nothing in "
                              "algorithm.mechanism(hyper). Put it into mechanism, or leave it out "

@@ -201,6 +201,7 @@ class Charge(NamedTuple):
         if people > 1:
             if any(loss.kind == "fixed" for loss, _ in self.losses):
                 total *= _SUBSTITUTES
+            # (1) for every Poisson release; at rate 1 the chain of k steps is enough
             total += sum(times * _bad_sets(people, loss.rate) for loss, times in self.losses
                          if loss.kind == "poisson" and loss.rate < 1)
         return total
@@ -212,6 +213,7 @@ def _bad_sets(people: int, rate: float) -> float:
     law = masses.binomial(people, *float(rate).as_integer_ratio())
     each = (min(1.0, 2 * DITHER_FAILURE * (2.0 ** min(j, 1000) - 1))
             for j in range(law.first, law.first + len(law.upper)))
+    # sum_j P[j] min{1, 2 (2^j - 1) d}, masses rounded up, those not listed in full
     return (math.fsum(p * bad for p, bad in zip(law.upper, each, strict=True))
             + law.rest) * (1 + 2.0**-50)
 
@@ -241,6 +243,7 @@ def of_noise(unit: Unit, times: int, z: float) -> Charge:
     if unit.law == "gaussian":
         return gaussian(times, z, unit)
     kind = {"laplace": "laplace", "gumbel": "selection"}[unit.law]
+    # scale over the replace-one sensitivity
     return Charge(losses=((PrivacyLoss(kind, z / unit.moves), times),))
 
 
@@ -251,6 +254,7 @@ def combined(multipliers: Iterable[float], joint: bool) -> float:
     """
     z = list(multipliers)
     smallest = min(z)
+    # a joint clip has sum_p (||d_p|| / C_p)^2 <= 1: the smallest multiplier decides
     if smallest == 0 or joint:
         return smallest
     # scaled, so that squares neither overflow nor underflow
@@ -304,6 +308,7 @@ def sampler_cost(exact: bool, *, near: int, normals: int = 0, laplaces: int = 0)
         from one law on both data sets, whatever it is.
       laplaces: the same of Laplace numbers.
     """
+    # each pair is farther apart than it is charged with that probability, at most
     failure = near * DITHER_FAILURE
     if not exact:
         return Charge(failure=failure)
@@ -328,6 +333,7 @@ def compose(*parts: Charge) -> Charge:
     for one in parts:
         for loss, times in one.losses:
             losses[loss] = losses.get(loss, 0) + times
+    # mu^2, failures, departures and ratios of adaptive releases add up
     return Charge(sum(c.gaussian for c in parts), tuple(sorted(losses.items())),
                   sum(c.failure for c in parts), sum(c.law_error for c in parts),
                   sum(c.ratio for c in parts), sum(c.sample_error for c in parts))

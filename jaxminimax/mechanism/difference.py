@@ -114,6 +114,7 @@ class Difference(OneRelease):
 
     def cost(self, times: int, z: float) -> Charge:
         """The cost of the quotients."""
+        # noise over l = L ||z - z'|| is z_2 whatever l is: no charge depends on the points
         return self.quotient.cost(times, z)
 
     def facts(self, repeat: Repeat) -> Facts:
@@ -204,6 +205,7 @@ class Windows(Answered):
 
     def truncated(self, spent: int) -> "Windows | None":
         """Windows of so many rounds: the last one may be cut short, its anchor is not."""
+        # of the first s releases ceil(s / length) are anchors, for every s
         rounds = min(spent, self.rounds)
         return dataclasses.replace(self, rounds=rounds) if rounds else None
 

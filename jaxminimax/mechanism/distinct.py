@@ -69,7 +69,9 @@ def lost(slots: int, population: int) -> float:
     if part >= 1:
         return math.inf
     # -log(1 - x) <= x + x^2 / (2 (1 - x))
+    # summed over j < slots with x = j / n; rounding up, 1 - x >= 1 - part
     twice = slots * part / 2 * (1 + part / (3 * (1 - part)))
+    # and a slot is without a row with probability (2^32 mod n) / 2^32
     return twice - slots * math.log1p(-(2**32 % population) / 2**32)
 
 
@@ -95,12 +97,14 @@ def room(most: int, population: int, short: Callable[[int], float],
 @functools.lru_cache(maxsize=256)
 def room_for(size: int, population: int) -> Room:
     """Slots of which so many are new, all but surely."""
+    # P[Poisson(lambda) > slots - size]: fewer than `size` slots are new
     return room(size, population, lambda slots: float(
         scipy.special.pdtrc(slots - size, lost(slots, population))))
 
 
 def scaled(word: jax.Array, n: int, carry: jax.Array) -> jax.Array:
     """floor((word n + carry) / 2^32) for carry < n < 2^31, in digits of 16 bits."""
+    # word n = high n1 2^32 + (high n0 + low n1) 2^16 + low n0
     low, high = word & 0xFFFF, word >> 16
     n0, n1 = jnp.uint32(n & 0xFFFF), jnp.uint32(n >> 16)
     bottom = low * n0
@@ -131,6 +135,7 @@ def rows_of_slots(key: jax.Array, room: Room, population: int, *,
 
     def draw() -> tuple[jax.Array, ...]:
         x, y = word_pairs(key, (count,), rolled=rolled)
+        # x n mod 2^32 >= 2^32 mod n leaves floor(2^32 / n) numbers x for every row
         return (scaled(x, population, jnp.uint32(0)).astype(jnp.int32),
                 x * np.uint32(population) >= np.uint32(2**32 % population), y)
 
@@ -203,6 +208,7 @@ def some(words: jax.Array, among: jax.Array, m: jax.Array) -> tuple[jax.Array, j
 
 def _among(counts: jax.Array, rank: jax.Array) -> tuple[jax.Array, jax.Array]:
     """In which part the one of this rank is, counted from 1, and its rank there."""
+    # how many are in each part and those before it
     upto = jnp.sum(jnp.where(np.tri(counts.shape[0], dtype=bool).T, counts[:, None], 0), 0)
     part = jnp.minimum(jnp.sum(upto < rank, dtype=jnp.int32), counts.shape[0] - 1)
     return part, rank - (upto[part] - counts[part])
@@ -238,6 +244,7 @@ def tied(count: int) -> float:
 
     Otherwise the order that they give is uniform, and independent of everything else.
     """
+    # count^2 / 2 pairs at most, each equal with probability 2^-128
     return count**2 * 2.0**-129
 
 
@@ -268,6 +275,7 @@ def places(key: jax.Array, count: int) -> jax.Array:
 
     if count <= _COUNTED:
         order = materialise(lambda: jnp.sum(first[:, None] < first[None, :], 0, dtype=jnp.int32))
+        # places 0, ..., c - 1 add up to c (c - 1) / 2; equal numbers share the lower one
         ties = jnp.sum(order) < count * (count - 1) // 2
     else:
         order, ties = sort(first, second)

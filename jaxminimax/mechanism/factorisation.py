@@ -134,11 +134,13 @@ def norms(releases: int, bands: int, apart: int | None = None) -> Norms:
     # column t - every, t - 2 every, ... of the one at t
     padded = np.pad(column, (0, -releases % every)).reshape(-1, every)
     together = np.cumsum(padded, 0).ravel()[:releases]
+    # all terms are positive, so roundings are relative: p + 2 in each of Q steps, and 64 more
     above = 1 + 2.0**-51 * (releases * (bands + 2) + 64)
     sums = np.cumsum(a)
     # the noise of prefix sum t is zeta times the partial sums of r; their squares add up
     squares = np.square(np.concatenate([sums, np.full(releases - len(sums), sums[-1])]))
     variances = np.cumsum(squares)
+    # column k of C has Q - k entries c_0, c_1, ...: sum of squares (Q - k) c_k^2 in all
     return Norms(*(float(x) * above for x in (
         np.sqrt(np.sum(np.square(together))),
         np.sum(np.arange(releases, 0, -1) * np.square(column)), np.sum(column),
@@ -170,7 +172,9 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
         # ||v||^2 <= H^2 + 2 n H + (m + n)^2, for a record of one leaf
         length = math.sqrt(moved * (moved + 2 * deviation) + spread**2)
     else:
+        # ||v|| <= H + m + n, for a record of several leaves
         length = moved + spread
+    # of the multiplier a part H / ||v|| is left, rounded down
     return real * (moved / length) * (1 - 1e-15)
 
 
@@ -203,6 +207,7 @@ def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands:
     """
     moves = norms(releases, bands, apart).column
     ratio = charged_correlated(z, real, releases, bands, parameters, smallest=smallest, apart=apart)
+    # mu = 2 ||c|| / z; two bounds may fail for each number of releases a run may stop at
     return costs.gaussian(1, ratio / moves)._replace(failure=2 * DITHER_FAILURE * releases)
 
 
@@ -267,6 +272,7 @@ class TreeSums(Once):
 
     def moves(self) -> float:
         """How far a record moves the nodes, over twice the clip norm."""
+        # ceil(log2(Q + 1)) nodes move by 2 clip each, and squares add up
         return math.sqrt(self.leaves.bit_length())
 
     spread = moves  # largest deviation of a prefix sum's noise, over that of the multiplier
@@ -385,6 +391,7 @@ def _mean_bits(leaves: int) -> float:
     """The mean number of bits that are set in 1, ..., Q."""
     total = 0
     for bit in range(leaves.bit_length()):
+        # in 0, ..., Q: of 2^(bit + 1) numbers in a row the upper half has the bit
         full, rest = divmod(leaves + 1, 2 ** (bit + 1))
         total += full * 2**bit + max(0, rest - 2**bit)
     return total / leaves

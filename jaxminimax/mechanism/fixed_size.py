@@ -278,6 +278,7 @@ class FixedSize(Sampling):
         if self._everything(population) or self._one_by_one(population):
             return 0.0
         room = room_for(self.batch, population)
+        # P[Poisson(lambda) > slots - m], a bound on P[fewer than m slots are new]
         return 0.0 if room.shuffled else float(scipy.special.pdtrc(
             room.slots - self.batch, lost(room.slots, population)))
 
@@ -289,6 +290,7 @@ class FixedSize(Sampling):
         rate, failure, error = realised(self.batch, int(population))
         loss = PrivacyLoss("replacement" if self.replacement else "fixed", z, rate,
                            population=population, batch=self.batch)
+        # with replacement the rate covers k records too, so no total variation is charged
         return Charge(losses=((loss, times),), failure=times * failure,
                       sample_error=0.0 if self.replacement else times * error)
 
@@ -332,6 +334,7 @@ class FixedSize(Sampling):
         if self.replacement:
             # a record is drawn Binomial(m, 1/n) times
             times = np.arange(self.batch + 1)
+            # it is drawn at all with probability 1 - (1 - 1/n)^m
             return WorstCase(times.astype(float), scipy.stats.binom.pmf(times, self.batch, one),
                              self.batch, 1 - (1 - one) ** self.batch)
         if self._everything(population):
@@ -353,6 +356,7 @@ def _one_draw(batch: int, population: int) -> tuple[float, float, float]:
     # no row has more than 2^96 / n + 1 of the 2^96 numbers
     rate = (1 + population * 2.0**-96) / population * (1 + 2.0**-50)
     # on a mesh its slots are put in order, by numbers that may be equal
+    # each draw is within n 2^-96 of uniform in total variation
     return min(1.0, rate), _crowded(batch * rate) + tied(batch), batch * population * 2.0**-96
 
 
@@ -370,6 +374,7 @@ def _with_replacement(key: jax.Array, batch: int, population: int) -> Sample:
         return Sample(low, None, True, high)
 
     def rows() -> jax.Array:
+        # nested floors: c <- floor((word n + c) / 2^32) ends at floor(U n / 2^96)
         carry = jnp.zeros(batch, jnp.uint32)
         for word in random_words(key, (3, batch)):  # the lowest first
             carry = scaled(word, population, carry)

@@ -64,6 +64,7 @@ DITHER_FAILURE = 2 * math.exp(-2 * _T**2)
 
 def finer_bits(parameters: int) -> int:
     """How many bits finer the grid is for that many numbers: 0 up to 2^24, 4 at 2^31."""
+    # rounding grows like d^(1/2): half a bit for each bit of d beyond 24, rounded up
     return max(0, (parameters - 1).bit_length() - 24 + 1) // 2
 
 
@@ -84,6 +85,7 @@ def grid_bits(z: Any, parameters: int) -> Any:
     if isinstance(z, jax.core.Tracer):
         exponent = jnp.frexp(jnp.asarray(z, jnp.float32))[1].astype(jnp.int32)
         return jnp.clip(exponent + (17 + more), 0, MOST_BITS)
+    # z = f 2^e, 1/2 <= f < 1: L = e + 17 makes 2^L / z = 2^17 / f units in a clip norm
     return min(max(int(np.frexp(np.float32(z))[1]) + 17 + more, 0), MOST_BITS)
 
 
@@ -117,4 +119,5 @@ def charged_multiplier(z: float, smallest: float, parameters: int, *, absent: bo
     units = 2.0 ** grid_bits(smallest, parameters) / z  # in a clip norm
     distance = (1 + 2 * eta) * units if absent else 2 * (1 + eta) * units
     moved = distance + _rounding(distance, parameters)
+    # z' over z is the described distance over what the integer sum may move by
     return z * (units if absent else 2 * units) / moved

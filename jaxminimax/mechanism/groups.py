@@ -327,6 +327,7 @@ class Selection(Leaf):
 
     def facts(self) -> Facts:
         """A record moves one score, an integer."""
+        # a score moves by B / n_i, at most the unit B / min(sizes)
         return Facts(SCORE, self.times, self.times, numbers=0, near=0, repeats=True,
                      records=sum(self.sizes), noise=self.noise_multiplier,
                      how=("An index of the law of the largest score, drawn from integers",

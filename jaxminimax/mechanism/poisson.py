@@ -131,6 +131,7 @@ class Poisson(Sampling):
         # are orders of a shard's slots that are not told by their numbers
         crowded = (1 + law.error) * CROWDED
         # given that a sample fits, what is rare is so many times as likely at most
+        # Z >= 1 - s; for k records 1.5 rows_error / Z is charged, see `size_law`
         often = times / max(1 - self.drawn_less(population), 1e-300)
         return Charge(losses=((PrivacyLoss("poisson", z, law.rate(float(self.rate))), times),),
                       failure=often * (law.failure + crowded + room.failure(population)
@@ -167,6 +168,7 @@ class Poisson(Sampling):
 
     def spread(self) -> float | None:
         """The spread of draws that are independent between releases, but for `drawn_less`."""
+        # n q (1 - q) C^2 / m^2 = (1 - q) C^2 / m, as m = q n
         return 1 - concrete(self.rate)
 
     def worst_case(self, population: int) -> WorstCase:
@@ -187,6 +189,7 @@ def _slots(rate: float, population: int, capacity: int | None) -> tuple[Room, in
         return room_for(most, population), most
     mean = rate * population
     sizes = np.arange(1, int(mean + 20 * math.sqrt(mean)) + 40)
+    # P[Binomial(n - 1, q) >= size]: the others leave a record no room
     seldom = scipy.special.bdtrc(sizes - 1, population - 1, rate) <= _AGAIN_AT_MOST
     most = min(population, int(sizes[np.argmax(seldom)]))
     room_of = room(most, population, lambda slots: _short(
@@ -218,11 +221,14 @@ def _short(rate: float, population: int, most: int, mean: float, slots: int) -> 
     if mean > slots:
         return 1.0
     lost = np.arange(min(slots, int(mean + 20 * math.sqrt(mean)) + 40) + 1)
+    # Poisson masses e^-mean mean^l / l! of l slots without a row
     chance = (np.exp(lost * math.log(mean) - mean - scipy.special.gammaln(lost + 1)) if mean
               else (lost == 0).astype(float))
     fits = np.minimum(most, slots - lost)
+    # P[Binomial(n - 1, q) >= fits]: with the record among them they do not fit
     beyond = np.where(fits >= population, 0.0, scipy.special.bdtrc(
         np.minimum(fits, population - 1) - 1, population - 1, rate))
+    # what is beyond the listed l counts in full
     return float(min(1.0, np.sum(chance * np.where(fits > 0, beyond, 1.0))
                      + scipy.special.pdtrc(lost[-1], mean)))
 
@@ -242,6 +248,7 @@ def drawn_size(key: jax.Array, rate: float, population: int,
 
     def exactly() -> jax.Array:
         less = jnp.zeros(len(table), bool)
+        # W < t as numbers of 160 bits: a higher word decides, the lower ones where it is equal
         for word, t in reversed(list(zip(words, jnp.asarray(table).T, strict=True))):
             less = (word < t) | ((word == t) & less)
         return first + jnp.sum(less, dtype=jnp.int32)

@@ -202,6 +202,7 @@ class Repeat(Leaf):
 
     def cost(self, z: float) -> Charge:
         """`times` releases on one part of the data."""
+        # a record is in one part of the data: releases on the others do not read it
         return self._query.cost(self.times, z)
 
 

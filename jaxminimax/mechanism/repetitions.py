@@ -107,6 +107,7 @@ class Repetitions:
 
     def chance_of_trying(self, candidates: int) -> float:
         """1 - f(1 - 1/c): the probability that one given candidate of c is tried at all."""
+        # none of K runs tries it with probability E[(1 - 1/c)^K] = f(1 - 1/c)
         missed = 1 - 1 / candidates
         return 1 - sum(w / 2**BITS * missed**k for k, w in enumerate(self.weights, 1))
 
@@ -141,12 +142,15 @@ def _table(asked: Repetitions) -> tuple[float, tuple[int, ...], float, float]:
     for _ in range(60):
         middle = math.sqrt(low * high)
         above = _mean(asked.eta, middle, most) > asked.expected
+        # the mean at `high` is at most `expected`
         low, high = (middle, high) if above else (low, middle)
     law = _law(asked.eta, high, most)
+    # P[K >= k]; the law ends where that is at most 1e-9
     beyond = np.cumsum(law[::-1])[::-1]
     law = law[: max(2, int(np.sum(beyond > _TAIL)))]
     law = law / law.sum()
     weights = [max(1, int(x)) for x in np.round(law * 2.0**BITS)]
+    # P[K = 1] takes what rounding leaves over
     weights[0] += 2**BITS - sum(weights)
     # rounding of integers, and of the products and sums that the float64 law is made of
     off = max(abs(w / (2.0**BITS * float(p)) - 1) for w, p in zip(weights, law, strict=True))
@@ -154,5 +158,6 @@ def _table(asked: Repetitions) -> tuple[float, tuple[int, ...], float, float]:
     if not off < 1e-3:
         raise ValueError(f"The law of eta = {asked.eta:g}, expected = {asked.expected:g}, most = "
                          f"{most} has probabilities too small to be drawn: lower most.")
+    # E[K] multiplies delta, so it is rounded up
     mean = sum(k * w for k, w in enumerate(weights, 1)) / 2**BITS * (1 + 1e-15)
     return high, tuple(weights), math.log((1 + off) / (1 - off)), mean

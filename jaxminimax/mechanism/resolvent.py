@@ -237,7 +237,9 @@ def split(query: Resolvent) -> tuple[Any, Any]:
     """
     steep = batch_lipschitz(query)
     if query.assumes == "lipschitz":
+        # F + L (u - c) is monotone and 2 L-Lipschitz where F is L-Lipschitz
         return steep, 2 * steep + 0.01 * modulus(query)
+    # F - mu_0 (u - c) is monotone, and L-Lipschitz as F is
     return -query.modulus, steep + 0.01 * modulus(query)
 
 
@@ -283,6 +285,7 @@ def inner_steps(query: Resolvent, parts: int = 1) -> int | tuple[int, ...]:
 
 
 def _steps(query: Resolvent) -> int:
+    # rho M / m
     residual = concrete(query.slack) * concrete(query.bound) / batch_size(query)
     lost = concrete(rounding(query, concrete(query.diameter)))
     # half of the residual, for a quarter may be lost to rounding

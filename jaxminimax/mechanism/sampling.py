@@ -371,6 +371,7 @@ def consecutive_rows(number: jax.Array, batch: int) -> tuple[jax.Array, jax.Arra
     """
     @in_float64
     def rows(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # k and b are below 2^31, their product below 2^62
         first = number.astype(jnp.uint64) * np.uint64(batch)
         return _two_words(first + jnp.arange(batch, dtype=jnp.uint64))
 
@@ -378,5 +379,6 @@ def consecutive_rows(number: jax.Array, batch: int) -> tuple[jax.Array, jax.Arra
 
 
 def _two_words(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # i = low + 2^31 high, neither negative as int32
     return ((rows & np.uint64(2**31 - 1)).astype(jnp.int32),
             (rows >> np.uint64(31)).astype(jnp.int32))

@@ -96,6 +96,7 @@ def limits(rate: float, population: int, most: int,
     for k, x in enumerate(mass, first):
         left -= x
         if k <= most:
+            # t_k = floor(2^B P[M > k]), at most 2^B - 1 to fit in B bits
             ends.append(min((left << bits) // total, (1 << bits) - 1))
     # below, all are those of a size that is exceeded all but surely
     skipped = sum(t == (1 << bits) - 1 for t in ends[:-1])
@@ -137,11 +138,13 @@ def ordinary(rate: float, population: int, most: int) -> tuple[int, int]:
     total, low, high = sum(mass), 0, min(most, population)
     allowed = int(total * FAILURE) // 4  # four tails share it
     below = above = 0
+    # a: the largest k with P[M <= k] of at most a quarter of FAILURE
     for k, x in enumerate(mass, first):
         below += x
         if below > allowed:
             break
         low = k
+    # b: the least k with P[M >= k] of at most a quarter of FAILURE
     for k, x in zip(reversed(range(first, first + len(mass))), reversed(mass), strict=True):
         above += x
         if above > allowed:

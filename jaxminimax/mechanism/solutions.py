@@ -240,6 +240,7 @@ def solution_rounding(query: GroupSolution, reg_w: Any, size: Any) -> Any:
     if query.smooth is not None:
         # a gradient's weights are as exact as risks over reg_lam
         gradient = query.lipschitz * (1 + query.bound / query.reg_lam)
+        # an error e of the gradient moves a mu-strongly convex function's minimiser by e / mu
         return tiny * (gradient + solution_smooth(query, reg_w) * reach) / reg_w
     assert query.steps is not None
     # a value's error is half of mu times a squared distance, hence the root

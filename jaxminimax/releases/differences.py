@@ -37,6 +37,7 @@ def _wide(z: PyTree) -> PyTree:
 def distance(z: Saddle, before: Saddle) -> jax.Array:
     """||z - before||, both players together, `[]`; not finite where one of them is not."""
     moves = jax.tree.leaves(jax.tree.map(jnp.subtract, _wide(z), _wide(before)))
+    # ||d|| = s (sum_k (d_k / s)^2)^(1/2),  s near max_k |d_k|
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in moves]))
     scale = jnp.where(largest > 0, tree.unit(largest), 1.0)  # squares neither over- nor underflow
     return scale * jnp.sqrt(sum(jnp.sum(jnp.square(x / scale.astype(x.dtype))) for x in moves))
@@ -77,13 +78,16 @@ def release_difference(key: jax.Array, mechanism: Repeat, spent: jax.Array, prob
         arguments.same_shapes(other, one, f"before.{name}", f"z.{name}")
         arguments.floats(one, f"z.{name}")
     z, before = jax.tree.map(jnp.asarray, (z, before))
+    # l = L ||z - before|| of released points, so public given the past
     length = query.lipschitz * distance(z, before)
     strategy = getattr(problem.operator, "strategy", "auto")
     quotient = OwnOperator(_Quotient(problem.operator, before, length))
     problem = problem._replace(operator=with_strategy(
         quotient, "microbatch" if strategy == "ghost" else strategy,
         getattr(problem.operator, "microbatch", quotient.microbatch)))
+    # (sum_{i in B} clip(quotient_i, 1) + N(0, z_2^2 I)) / m
     g = release(key, dataclasses.replace(mechanism, query=query.quotient), spent, problem, z, data)
+    # times l is postprocessing; an l that is not finite gives NaN whatever the data
     length = jnp.where(jnp.isfinite(length), length, jnp.nan)
     return jax.tree.map(lambda x: x * length.astype(x.dtype), g)
 
@@ -115,6 +119,7 @@ def release_in_window(key: jax.Array, mechanism: Windows, spent: jax.Array, prob
         raise TypeError("release_in_window answers Windows, algorithm.mechanism(hyper), got "
                         f"{checks.describe(mechanism)}.")
     mechanism.check_own()
+    # one stream of keys, numbered by rounds: of each number one of the two is released
     anchors, differences = (Repeat(query=query, times=mechanism.rounds, place=mechanism.place)
                             for query in (mechanism.anchor, mechanism.difference))
     opens = jnp.asarray(spent) % mechanism.length == 0

@@ -52,8 +52,10 @@ def release_group_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Array,
         raise ValueError(f"group must be an integer, got {jnp.result_type(group)}.")
     opened = _opened(key, mechanism, spent, problem, w, data)
     p = len(query.sizes)
+    # without such a group NaN, and not the records of the nearest one
     opened = opened.only_if((group >= 0) & (group < p))
     group = jnp.clip(group, 0, p - 1)
+    # m_i: n_i, q n_i or m, never the realised size
     size = jnp.asarray(group_batch_sizes(query))[group]
     return noisy_sum(opened, reading.of_group(opened, group), size).value.w
 
@@ -115,12 +117,14 @@ def release_weighted_gradient(key: jax.Array, mechanism: Repeat, spent: jax.Arra
         # (w; x, r) -> r clip(grad loss(w, x), C)
         x, share = record
         g = operator(z, x).w
+        # r min(1, C / ||g||); the sum clips to C once more, which leaves r <= 1 as it is
         scale = share * _own_clip(g, query.clip)
         return Saddle(jax.tree.map(lambda a: a * scale.astype(tree.at_least_float32(a.dtype)), g),
                       ())
 
     opened = opened.summing(weighted)
     mean = noisy_sum(opened, reading.of_all_groups(opened, r), n).value.w
+    # the bracket is N times the mean; s and N are public, so this is postprocessing
     return jax.tree.map(lambda a: a * (n * s).astype(a.dtype), mean)
 
 
@@ -140,11 +144,13 @@ def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     """The largest weight of a record, s = max_i v_i / n_i `[]`, and r_i = v_i / (n_i s) `[p]`."""
     each = v / jnp.asarray(sizes, v.dtype)
     s = jnp.max(each)
+    # for v = 0 every r is 0, not 0 / 0
     return s, each / jnp.where(s > 0, s, 1)
 
 
 def _own_clip(g: PyTree, clip: jax.typing.ArrayLike) -> jax.Array:
     """min(1, C / ||g||) of one record; 0 for a NaN, and where the norm is not finite."""
+    # as a batch of one, [1, ...]; of no numbers at all the norm is [] already
     norm = weights.norm(jax.tree.map(lambda a: a[None], g)).reshape(())
     return weights.weight(norm / jnp.asarray(clip, norm.dtype), jnp.isfinite(norm))
 

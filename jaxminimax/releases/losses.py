@@ -110,6 +110,7 @@ def release_group_index(key: jax.Array, mechanism: Selection | GroupLosses, spen
                          f"only_argmax=True), got {type(mechanism).__name__}.")
     opened = _opened(key, mechanism, spent, problem, w, data)
     each, z = _losses(opened, problem), check_noise(mechanism)
+    # `chosen` depends on the scores by max S - S_i alone
     below, argmax = in_float64(functools.partial(_scores, mechanism.sizes))(
         *jax.tree.map(jnp.asarray, (each, mechanism.bound, z)))
     # without noise the index is what it is
@@ -148,6 +149,7 @@ def release_loss(key: jax.Array, mechanism: RecordLosses, spent: jax.Array, prob
     loss = operator_rng.loss_of(problem)(opened.point, record)
     if jnp.shape(loss) != ():
         raise ValueError(f"The loss of one record must be one number, got shape {loss.shape}.")
+    # without a record NaN, which counts as B, and not the loss of the nearest one
     alone = jnp.where(exists, loss, jnp.nan)[None, None]  # a group of one record
     noisy = _noisy_means(opened, alone, (1,), at_least_float32(loss.dtype))
     return opening.nan_if_refused(opened.answered, noisy[0])
@@ -171,6 +173,7 @@ def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:
     if isinstance(data, Sharded):
         each = each_record(loss, w, data, operator_rng.with_key_data_in_groups, key_data)
     else:
+        # [p, n_max]; the losses of padding are computed too, and masked by `_present`
         each = summation.each_of_groups(
             loss, w, operator_rng.with_key_data_of_groups(data, key_data))
     if each.ndim != 2:
@@ -181,6 +184,7 @@ def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:
 
 def _present(each: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
     """Which rows are records, and not padding."""
+    # row j of group i is a record if j < n_i: [1, n_max] and [p, 1]
     return jnp.arange(each.shape[1])[None] < np.array(sizes)[:, None]
 
 
@@ -191,12 +195,15 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
     To be called with 64-bit types.
     """
     each, bound, z = widened((each, bound, z))
+    # clip(loss, 0, B) / B; padding adds 0
     losses = jnp.where(_present(each, sizes), _clipped_parts(each, bound), 0.0)
     integers = jnp.round(losses * 2.0**_LOSS_BITS)  # exact, and so are their sums
     noiseless = z == 0
     share = min(sizes) / np.array(sizes, np.float64)  # c_i is this over z in units of the grid
     unit = 2.0 ** (MOST_BITS - _LOSS_BITS) / (jnp.where(noiseless, 1.0, z) * ROUNDING_MARGIN)
+    # the integer next to c_i I_i
     score = jnp.round(jnp.sum(integers, -1) * (share * unit))
+    # capped for int32: `chosen` takes no group that is 2^29 or more below
     below = jnp.minimum(jnp.max(score) - score, 2.0**30).astype(jnp.int32)
     means = jnp.sum(losses, -1) / np.array(sizes, np.float64)
     largest = jnp.where(means == jnp.max(means), np.arange(len(sizes), dtype=np.int32), len(sizes))
@@ -206,6 +213,7 @@ def _scores(sizes: tuple[int, ...], each: jax.Array, bound: jax.Array,
 def _clipped_parts(each: jax.Array, bound: jax.Array) -> jax.Array:
     """Losses over B, in [0, 1] whatever B is; one that is not a number counts as 1."""
     part = each / bound
+    # part < 1 is false for NaN as well
     return jnp.where(part < 1, jnp.maximum(part, 0.0), 1.0)
 
 

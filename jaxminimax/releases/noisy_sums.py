@@ -68,6 +68,7 @@ def std(clip: jax.typing.ArrayLike, noise_multiplier: jax.typing.ArrayLike) -> j
 
 def scales(clip: Saddle, noise_multiplier: Saddle, parameters: int) -> Saddle:
     """A `GridNoise` for each player with a clip norm, None for the other."""
+    # L follows from z_p and d, which the accountant reads, whatever the clip norm is
     return Saddle(*(None if c is None else GridNoise(std(c, z), jnp.asarray(
         grid_bits(z, parameters), jnp.int32)) for c, z in zip(clip, noise_multiplier, strict=True)))
 
@@ -88,7 +89,9 @@ def rounding(key: jax.Array, scale: Saddle, like: Saddle, rows: int,
       rows: the most that a sum has.
       parameters: of the description, as for `scales`.
     """
+    # a player with sigma = 0 has no grid: its floating-point sum is the answer
     noiseless = jnp.stack([s.stddev == 0 for s in scale if s is not None])
+    # two words if rows of up to 2^(18 + finer bits) units may exceed 2^30 together
     grid = Grid(Saddle(*(None if s is None else 1 / s.step for s in scale)),
                 dither(fold_in(key, _DITHER), like), wide=rows > SHORT >> finer_bits(parameters))
     return Rounding(grid, floats=jnp.any(noiseless), integers=~jnp.all(noiseless))
@@ -147,6 +150,7 @@ def add_noise_and_normalise(key: jax.Array, sums: Sums, scale: Saddle, size: jax
       size: m.
       exact: whether the noise is made of integers, and added to them.
     """
+    # by another key than the dither of `rounding`
     noise = (integer_noise if exact else float_noise)(fold_in(key, _NOISE), sums.floats, scale)
     return added(sums, noise, scale, exact, size)
 
@@ -163,6 +167,7 @@ def added(sums: Sums, noise: Saddle, scale: Saddle, exact: bool,
         else:  # the noise meets what is small of the sum first
             high, low = (x * step for x in parts(total, plain.dtype))
             noisy = high + (low + noise)
+        # the plain sum where sigma = 0; m is public, so / m is postprocessing
         return jnp.where(s.stddev == 0, plain, noisy) / jnp.asarray(size, plain.dtype)
 
     return Saddle(*(None if s is None else jax.tree.map(
@@ -183,6 +188,7 @@ def as_leaves(numbers: jax.Array, like: PyTree) -> PyTree:
 def integer_noise(key: jax.Array, like: Saddle, scale: Saddle) -> Saddle:
     """floor(2^L G) for every number, each player with its own L: floors of floors nest."""
     most = finest(scale)
+    # both players in one draw, at the largest L
     drawn = as_leaves(floored_normal(key, sum(x.size for x in jax.tree.leaves(like)), most,
                                      jnp.any(jnp.stack([s.stddev != 0 for s in scale
                                                         if s is not None]))),
@@ -219,6 +225,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
     size = sum(x.size for x in jax.tree.leaves(point))
     if not size:
         return point
+    # sigma; the margin is for what float32 descriptions lose
     std = length * z * ROUNDING_MARGIN
     noise_key = fold_in(key, _NOISE)
     if not exact:
@@ -229,6 +236,7 @@ def add_noise_to_point(key: jax.Array, point: PyTree, length: jax.Array, z: jax.
         # (floor(x / g) + [x / g is rounded up] + X + 1/2) g: X is a floor
         a = jnp.clip(x / scale.step, -(2.0**50), 2.0**50)
         integer = jnp.floor(a)
+        # U = (u + 1/2) / 256, public and the same on neighbouring data
         up = a - integer > (u.astype(x.dtype) + 0.5) * 2.0**-8
         return jnp.where(std == 0, x, (integer + up + noise.astype(x.dtype) + 0.5) * scale.step)
 
@@ -257,10 +265,12 @@ def add_noise_to_losses(key: jax.Array, losses: jax.Array, bound: jax.Array, z: 
         return jnp.sum(losses, -1) + width * drawn
     bits = jnp.asarray(grid_bits(z, PARAMETERS), jnp.int32)
     step = GridNoise(width, bits).step
+    # I = sum_j round(loss_j / g), of at most 2^20 each: 2^31 of them stay below 2^52
     total = jnp.sum(jnp.round(jnp.minimum(losses / step, 2.0**20)), -1)
     if gaussian:
         noise = floored_normal(key, math.prod(shape), bits, width != 0).reshape(shape)
     else:
+        # floor(2^L E) = floor(floor(2^22 E) / 2^(22 - L))
         noise = floored_laplace(key, shape) >> (MOST_BITS - bits)
     noisy = (total + noise + 0.5) * step  # the noise is a floor
     return jnp.where(width == 0, jnp.sum(losses, -1), noisy)

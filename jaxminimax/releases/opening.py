@@ -102,6 +102,7 @@ def keys_of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -
 
 def operator_key_data(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     """Key data that a release's operators draw from, uint32 `[2]`; see `releases.operator_rng`."""
+    # two words, which are a key of threefry; one of rbg has four
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _OPERATORS))[:2]
 
 
@@ -113,10 +114,12 @@ def public_key(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax
 
 def mark_ahead(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
     """The words that mark a sample drawn ahead, uint32 `[2]`; see `host_data.mark`."""
+    # by words that serve nothing else, since marks are sent along with the rows
     return jax.random.key_data(fold_in(_of_release(key, stream, number), _AHEAD))[:2]
 
 
 def _of_release(key: jax.Array, stream: int, number: jax.typing.ArrayLike) -> jax.Array:
+    # (stream, 2^31 + number mod 2^32): a different counter for each stream and number
     counter = jnp.uint32(_FIRST) + jnp.asarray(number).astype(jnp.uint32)
     return fold_in(key, counter, stream)
 
@@ -261,6 +264,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
     for name, *numbers in zip(Saddle._fields, clip, noise_multiplier, strict=True):
         checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
                                   strict=True)))
+    # before a record is read: sensitivity needs operators of one record each
     value = record_isolation.check_operator(problem, z, data, axes, records)
     arguments.players("The operator's value", value, "like z")
     for name, norm in clip._asdict().items():
@@ -270,6 +274,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
     clipped = dataclasses.replace(
         clipped_sum(operator_rng.operator_of(problem), clip, joint=joint),
         counted=counts is not None)
+    # what rounding to the grid costs grows with the number of coordinates
     check_size([x for c, x in zip(clip, z, strict=True) if c is not None], query.parameters,
                counts or 0)
     return open_release(key, mechanism, spent, z, data, draws=problem.random, clipped=clipped,

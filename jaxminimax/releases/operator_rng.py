@@ -55,6 +55,7 @@ class _WithKey:
     function: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
+        # (z, (record, words)), or (w, v, (record, words)) for a loss of both players
         *point, (record, words) = arguments
         return self.function(*point, record, threefry_key(words))
 
@@ -71,6 +72,7 @@ def loss_of(problem: GroupProblem) -> Callable[[PyTree, PyTree], jax.Array]:
 
 def _keyed(operator: Callable[..., Any]) -> Callable[[Saddle, PyTree], Saddle]:
     if type(operator) is SaddleOperator:
+        # the key goes to the loss, so that ghost clipping may still trace it
         return dataclasses.replace(operator, loss=_WithKey(operator.loss))
     if isinstance(operator, OwnOperator | ClippedOperator):
         return dataclasses.replace(operator, operator=_keyed(operator.operator))  # type: ignore[arg-type]
@@ -89,6 +91,7 @@ def with_key_data(examples: PyTree, rows: jax.Array, key_data: jax.Array | None,
     """
     if key_data is None:
         return examples
+    # threefry_{key of the operators}(group, row), [..., 2]
     group = jnp.broadcast_to(jnp.asarray(group).astype(jnp.uint32), rows.shape)
     return examples, jnp.stack(threefry(key_data, group, rows.astype(jnp.uint32)), -1)
 
@@ -101,6 +104,7 @@ def with_key_data_in_groups(examples: PyTree, group: jax.Array, rows: jax.Array,
 
 def with_key_data_of_groups(data: PyTree, key_data: jax.Array | None) -> PyTree:
     """The same of all records of all groups, leaves `[p, n_max, ...]`."""
+    # [p, 1] and [1, n_max]: numbers in the data, not places in a sample
     group, row = jnp.indices(jax.tree.leaves(data)[0].shape[:2], sparse=True)
     return with_key_data(data, jnp.broadcast_to(row, (group.size, row.size)), key_data, group)
 

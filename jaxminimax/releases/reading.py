@@ -93,6 +93,7 @@ def check_place(data: PyTree, place: Place) -> tuple[int, ...]:
 
 def part_of(mechanism: Repeat, number: jax.Array) -> jax.Array:
     """The part of the data that a release reads; the nearest one for releases that are refused."""
+    # `times` releases read part 0, the next ones part 1, ...
     return jnp.clip(number // mechanism.times, 0, mechanism.parts - 1)
 
 
@@ -144,6 +145,7 @@ def samples_ahead(key: jax.Array, mechanism: Repeat, spent: jax.Array) -> Sent:
                              "or give the arrays themselves.")
         fits = jnp.asarray(sample.fits)
         words = opening.mark_ahead(key, stream, number)
+        # the mark covers `fits` too: a sample that does not fit stays refused
         marked = host_data.mark(words, sample.rows, sample.valid, sample.high) + fits
         return Sent(sample.rows, sample.high, sample.valid, fits, marked)
 
@@ -222,6 +224,7 @@ def sampled_records(opened: Opened) -> tuple[Sample, PyTree]:
         data = jax.tree.map(lambda x: x.at[slots].get(
             mode="promise_in_bounds", indices_are_sorted=opened.query.sampling.ordered), data)
     elif mechanism.parts > 1:
+        # records first, ..., first + n - 1 of the part
         first = _first_row(mechanism, number)
         data = jax.tree.map(
             lambda x: jax.lax.dynamic_slice_in_dim(x, first, opened.query.population), data)
@@ -250,6 +253,7 @@ def of_population(opened: Opened) -> Rows:
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
         if is_spread(data):
             sample, marked = sample_on_mesh(opened)
+            # the shards' slots have a key apart from those of noise and dither
             sums, same = sum_over_shards(
                 total, z, data, query, sample.rows, sample.valid, rounding,
                 fold_in(opened.keys.noise, SLOTS), operator_rng.with_key_data, key_data,
@@ -258,6 +262,7 @@ def of_population(opened: Opened) -> Rows:
             return sums, sample.fits if same is None else sample.fits & same
         sample, records = sampled_records(opened)
         if key_data is not None:
+            # keys by the rows' numbers in the data, not by their places in the sample
             rows = _numbers_of_rows(opened, sample)
             records = operator_rng.with_key_data(records, rows, key_data)
         return total(z, records, sample.valid, rounding), sample.fits
@@ -306,6 +311,7 @@ def group_records(sample: Sample, sizes: tuple[int, ...], group: jax.Array,
     """The records of a sample of one group, of leaves `[p, n_max, ...]`."""
     if sample.rows is None:
         longest = max(sizes)
+        # [p, n_max, ...] -> [p n_max, ...], group i from row i n_max on
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
         return Part(flat, group * longest, longest)
     return jax.tree.map(lambda x: x.at[group, sample.rows].get(mode="clip"), data)
@@ -320,6 +326,7 @@ def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
                extra: tuple[Any, ...]) -> tuple[Any, ...]:
         key_data, share = extra
         x = operator_rng.with_key_data_in_groups(x, group, row, key_data)
+        # (x, r_i) of a record of group i
         return x, jnp.broadcast_to(share[group], row.shape)
 
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
@@ -327,6 +334,7 @@ def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
             return sum_over_groups(total, z, data, sizes, rounding, attach,
                                    (key_data, share)), True
         of_groups = operator_rng.with_key_data_of_groups(data, key_data)
+        # [p, n_max, ...] -> [N, ...], without padding
         rows = jax.tree.map(lambda x: jnp.concatenate(
             [x[i, :size] for i, size in enumerate(sizes)]), of_groups)
         of_record = share[np.repeat(np.arange(len(sizes)), sizes)]  # [N]
@@ -344,6 +352,7 @@ def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:
     exists = jnp.array(True)
     for index, length in zip(place, check_place(data, place), strict=True):
         exists &= (index >= 0) & (index < length)
+    # out of range the nearest record is read, and `exists` is False
     if isinstance(data, Sharded):
         return gather_rows.record(data, place), exists
     return jax.tree.map(lambda x: jnp.asarray(x).at[place].get(mode="clip"), data), exists
@@ -362,6 +371,7 @@ def of_place(opened: Opened, place: Place, present: jax.Array | None) -> Rows:
     def added(total: Total, rounding: Rounding) -> tuple[Sums, jax.Array | bool]:
         record, exists = record_of(opened, place)
         mask = exists if present is None else exists & present
+        # a batch of one, [1, ...], masked if there is no record
         return total(opened.point, jax.tree.map(lambda x: x[None], record), mask[None],
                      rounding), True
 

@@ -56,9 +56,11 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     """
     checks.exact_arithmetic()
     rows, lead = _records(data, axes)
+    # shapes without the axes that number the records
     record = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         np.shape(x)[lead:], jnp.result_type(x)), rows)
     try:
+        # traced on shapes, so that no record is read
         traced, value = jax.make_jaxpr(function, return_shape=True)(point, record)
     except NameError as error:
         if "axis name" not in str(error):
@@ -71,6 +73,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
                        f"at a point of shapes {jax.tree.map(np.shape, point)}.")
         raise
     _check_equations(programs.equations(traced))
+    # an axis as long as one of the point or of a record proves nothing
     own = {length for x in jax.tree.leaves((point, record)) for length in np.shape(x)}
     lengths = {n for n in (records, *_lengths(data, rows, axes)) if n >= _TELLING} - own
     for x in programs.constants(traced):
@@ -118,6 +121,7 @@ def check_constants(program: Any, data: PyTree) -> None:
 def _records(data: PyTree, axes: int) -> tuple[PyTree, int]:
     """The rows, and how many of their leading axes number them."""
     if isinstance(data, Window):
+        # [k, c, ...] of releases and slots; on a mesh [k, S, c, ...]
         return data.rows, 2 + (data.mesh is not None)
     return (data.rows if isinstance(data, Sharded) else data), axes
 
@@ -128,6 +132,7 @@ def _lengths(data: PyTree, rows: PyTree, axes: int) -> set[int]:
     if not isinstance(data, Window):
         for x in jax.tree.leaves(rows):
             shape = np.shape(x)[:axes]
+            # the rows of a group, and those of all groups together
             lengths |= {shape[-1], math.prod(shape)}
     return lengths
 
@@ -174,7 +179,9 @@ def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int) -> No
     if not shape:
         return
     leaves = jax.tree.leaves(rows)
+    # the data's array itself, or one with the same numbers
     same = any(x is leaf or _equal(x, leaf) for leaf in leaves)
+    # an entry for each group and row, [p, n_max, ...]
     grouped = axes > 1 and math.prod(shape[:axes]) >= _TELLING and any(
         shape[:axes] == np.shape(leaf)[:axes] for leaf in leaves)
     if same or grouped or shape[0] in lengths:
@@ -189,6 +196,7 @@ def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int) -> No
 
 def _equal(x: Any, leaf: Any) -> bool:
     """Returns whether two arrays whose numbers are known here are equal."""
+    # short arrays may agree by chance; traced and remote ones have no numbers here
     if np.shape(x) != np.shape(leaf) or np.size(x) < _TELLING or any(
             isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True)
             for a in (x, leaf)):

@@ -123,8 +123,10 @@ def release_resolvent(key: jax.Array, mechanism: Repeat, spent: jax.Array, probl
         query = on_part(query, part)
         steps = each if isinstance(query.steps, tuple) else query.steps
         _check_float64(wide, public=problem.public, project=problem.project)
+        # the solver's draws and the noise have keys of their own
         v, certain = _proximal_point(fold_in(key, _SOLVER), query, steps, problem, wide,
                                      (batch, valid), mesh)
+        # of public and released numbers: NaN for all data where a certificate could fail
         certain &= _resolvent_never_fails(query, steps, wide, problem.project(wide))
         # v + N(0, (z * noise unit)^2 I)
         return _noisy(fold_in(key, _NOISE), v, certain, noise_unit(query), check_noise(query),
@@ -139,9 +141,11 @@ def _spread(data: Sharded, sample: Sample) -> tuple[PyTree, jax.Array]:
     """The rows of a sample on a mesh, as many in every shard, and which of them count."""
     if sample.rows is None:  # all of them, where they are
         count = jax.tree.leaves(data.rows)[0].shape[0]
+        # rows from n on are padding
         return data.rows, jnp.arange(count) < data.population
     rows = gather_rows.evenly(data, sample.rows)
     valid = jnp.ones(sample.rows.shape, bool) if sample.valid is None else sample.valid
+    # `evenly` repeats the last row to fill the shards; repeated rows do not count
     return rows, jnp.pad(valid, (0, jax.tree.leaves(rows)[0].shape[0] - valid.shape[0]))
 
 
@@ -158,6 +162,7 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
         if any(x.dtype != jnp.float64 for x in jax.tree.leaves(g)):
             raise ValueError("The operator answers in less than float64 at a float64 point: "
                              "cast the record to the point's dtype, not the reverse.")
+        # s / m + a (u - z), with a of `split`; `Regularised` has the other mu (u - z)
         g = jax.tree.map(lambda s, a, c: s / size + shift * (a - c), g, u, z)
         return g if problem.public is None else jax.tree.map(jnp.add, g, problem.public(u))
 
@@ -165,12 +170,14 @@ def _proximal_point(key: jax.Array, query: Resolvent, steps: Any, problem: Probl
         return over(u, gather_rows.added(lambda u, mine: total(u, *mine), u, rows, mesh), size)
 
     def component(u: Saddle, i: jax.Array) -> Saddle:
+        # (count / m) F_i + ..., whose mean over the rows i is `mean`
         return over(u, total(u, *gather_rows.one_row(rows, i, mesh)), size / count)
 
     count = rows_read(query)
     todo = Regularised(mean, component, count, problem.project, z, modulus(query), lipschitz)
     start = problem.project(z)
     lost = rounding(query, saddle.norm(z) + saddle.norm(start))
+    # the residual that the noise pays for, rho M / m, less what rounding may hide
     wanted = query.slack * query.bound / size - lost
     if query.solver is not None:
         guess = problem.project(query.solver(key, todo, wanted))
@@ -254,10 +261,13 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     opened = opening.open_release(key, mechanism, spent, w, data)
     opening.check_size(opened.point, mechanism.parameters)
     data = opened.data
+    # n_t of each group, [p, 1]
     each = np.array(phase_sizes(mechanism))[:, None]
     # rows beyond a smaller group's share repeat its last one, and do not count
     slot = np.arange(each.max())[None]
+    # row t n_t + j of group i, [p, max n_t]
     rows = spent * each + np.minimum(slot, each - 1)
+    # a record weighs 1 / n_t, a repeated one 0
     share = (slot < each) / each
     mesh = data.mesh if isinstance(data, Sharded) else None
     if isinstance(data, Sharded):
@@ -265,6 +275,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
         padding = jax.tree.leaves(batch)[0].shape[1] - share.shape[1]
         share = np.pad(share, ((0, 0), (0, padding)))
     else:
+        # [p, max n_t, ...]
         batch = jax.tree.map(
             lambda x: jax.vmap(lambda a, i: a.at[i].get(mode="clip", indices_are_sorted=True))(
                 x, rows), data)
@@ -272,6 +283,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     def answer(key: jax.Array, spent: jax.Array, query: GroupSolution, w: PyTree,
                batch: PyTree) -> PyTree:
         query, wide = widened((query, w))
+        # mu of phase t is 2^t times that of phase 0
         reg_w = query.reg_w * jnp.asarray(2.0 ** np.arange(query.phases))[spent]
         point, unravel = jax.flatten_util.ravel_pytree(wide)
 
@@ -282,6 +294,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
         def parts(x: jax.Array, mine: tuple[PyTree, jax.Array]) -> jax.Array:
             batch, share = mine
+            # [p, max n_t], of the rows on this device
             losses = jax.vmap(jax.vmap(problem.loss, (None, 0)), (None, 0))(unravel(x), batch)
             if losses.dtype != jnp.float64:
                 raise ValueError("The loss answers in less than float64 at a float64 point: cast "
@@ -289,6 +302,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
             if losses.ndim != 2:
                 raise ValueError("The loss of one record must be one number, got shape "
                                  f"{losses.shape[2:]}.")
+            # (1 / n_t) sum_j loss_ij, [p]
             return jnp.sum(losses * share, 1)
 
         def risks(x: jax.Array) -> jax.Array:
@@ -296,6 +310,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
 
         centre = project(point)
         lost = solution_rounding(query, reg_w, jnp.linalg.norm(centre))
+        # the distance that the noise pays for, less what rounding may hide
         wanted = query.slack * exact_sensitivity(query, reg_w) - lost
         solution = _solve(query, reg_w, risks, project, centre, wanted)
         certain = (solution.distance <= wanted) & _solution_never_fails(query, reg_w, problem,
@@ -338,6 +353,7 @@ def _solution_never_fails(query: GroupSolution, reg_w: jax.Array, problem: Group
             # (2 (L + mu M) / (mu a))^2 subgradient steps
             return (2 * (query.lipschitz + reg_w * query.diameter) / (reg_w * distance)) ** 2
         smooth = solution_smooth(query, reg_w)
+        # the centre's value is at most L min{M, L / mu} above the smallest one
         start = query.lipschitz * jnp.minimum(query.diameter, query.lipschitz / reg_w)
         fall = -jnp.log1p(-jnp.sqrt(jnp.minimum(reg_w / smooth, 0.999)))
         # accelerated steps: ln(8 l start / (mu a)^2) / -ln(1 - (mu / l)^(1/2))

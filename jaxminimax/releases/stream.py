@@ -40,6 +40,7 @@ def next_pair(turns: jax.Array, group: jax.Array, sizes: tuple[int, ...],
       ValueError: while tracing, if `data` are not those of the described groups.
     """
     reading.check_groups(data, sizes)
+    # each turn takes two records, so none is read twice
     row = 2 * turns[group]
     return (group, row), (group, row + 1), row + 1 < jnp.asarray(sizes, turns.dtype)[group]
 
@@ -122,9 +123,11 @@ def _noise_step(key: jax.Array, leaf: jax.Array, mechanism: TreeSums, z: Saddle,
     low = jax.lax.population_count((leaf & -leaf) - 1)  # the lowest bit of t that is set
 
     def drop(level: jax.Array, total: Saddle) -> Saddle:
+        # a bit of t - 1 that t does not have
         gone = _node(key, level, (leaf - 1) >> level, mechanism, z, scale)
         return jax.tree.map(jnp.subtract, total, gone)
 
+    # E of node (low, t >> low), less E of the nodes that go
     return jax.lax.fori_loop(0, low, drop, _node(key, low, leaf >> low, mechanism, z, scale))
 
 
@@ -171,6 +174,7 @@ def _over_window(spent: jax.Array, bands: int, start: PyTree,
     `lag` is how long ago each release of a block was, `[releases]`: negative for those to come.
     """
     size = min(TOGETHER, bands)
+    # the first block with one of the releases spent - p + 1, ..., spent
     first = jnp.maximum(spent - (bands - 1), 0) // size
 
     def one(block: jax.Array, total: PyTree) -> PyTree:
@@ -191,25 +195,31 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
     most = noisy_sums.finest(scale)
     wanted = jnp.any(jnp.stack([s.stddev != 0 for s in scale if s is not None]))
     weights = coefficients(bands)
+    # a_0 is left out: zeta_t is added outside of the floor
     table = jnp.asarray(weights).at[0].set(0)
+    # by how many bits a player's L is below the largest, for every number, [size]
     shift = jnp.concatenate([jnp.full(x.size, most - s.log2_steps) for s, player in zip(
         scale, like, strict=True) if s is not None for x in jax.tree.leaves(player)])
 
     def add(total: PyTree, block: jax.Array, lag: jax.Array) -> PyTree:
         now, high, low = total
+        # zeta of the releases of a block, [releases, size], each number on its own grid
         zeta = floored_normal(opening.keys_of_release(key, stream, block).noise,
                               rows * size, most, wanted).reshape(rows, size) >> shift[None]
         a = _weights(lag, table)[:, None]
+        # zeta_t, and sum_k a_k zeta_{t-k} = 2^13 high + low
         return (now + jnp.sum(jnp.where(lag == 0, 1, 0)[:, None] * zeta, 0, dtype=jnp.int32),
                 high + jnp.sum(a * (zeta >> _HALF), 0, dtype=jnp.int32),
                 low + jnp.sum(a * (zeta & (2**_HALF - 1)), 0, dtype=jnp.int32))
 
     zero = jnp.zeros(size, jnp.int32)
     now, high, low = _over_window(spent, bands, (zero, zero, zero), add)
+    # the stream draws no samples: the key of one is free for U_t
     uniform = random_words(opening.keys_of_release(key, stream, spent).sample, (size,))
     uniform = (uniform >> (32 - FRACTION)).astype(jnp.int32)
     # half of the sum of the coefficients in use: the means of zeta are -1/2
     halves = jnp.asarray((weights.cumsum() - weights[0]) >> 1, jnp.int32)
+    # before release p - 1 fewer coefficients are in use
     half = halves[jnp.clip(spent, 0, bands - 1)]
     # floors of floors nest
     mixed = (high + ((low + uniform + half) >> _HALF)) >> (FRACTION - _HALF)
@@ -219,6 +229,7 @@ def _integers(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: S
 def _floats(key: jax.Array, stream: int, spent: jax.Array, bands: int, like: Saddle,
             scale: Saddle) -> Saddle:
     rows = min(TOGETHER, bands)
+    # r_k = a_k / 2^17
     table = jnp.asarray(coefficients(bands) * 2.0**-FRACTION, jnp.float32)
     std = Saddle(*(None if s is None else s.stddev for s in scale))
     several = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), like)

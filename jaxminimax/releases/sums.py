@@ -111,6 +111,7 @@ def release_and_clip(key: jax.Array, mechanism: Repeat, spent: jax.Array, proble
     arguments.records(data)
     query.check_own()
     check_correlated(mechanism)
+    # noise is in units of the clip norm, so one from a state is checked
     clip = query.clip if query.adaptive is None else check_clip(query, clip)
     reading.check_parts(data, mechanism)
     for name, norm in clip._asdict().items():
@@ -178,6 +179,7 @@ def public_term(problem: Problem, z: Saddle, key: jax.Array, mechanism: Answered
     assert problem.public is not None
     if not problem.random:
         return problem.public(z)
+    # a key apart from those of sample, noise and operators
     own = opening.stream(mechanism)
     return problem.public(z, opening.public_key(key, own, number))
 
@@ -231,6 +233,7 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
     adaptive = query.adaptive
     assert adaptive is not None
     z = count_multiplier(query)
+    # u units for a record, and L of X = floor(2^L G), with 2^L >= z_b u
     units, bits = count_grid(z, rows_read(query))
     number = adaptive.counts(query)
     drawn = floored_normal(fold_in(key, _COUNTS), number, bits, z != 0)
@@ -240,9 +243,12 @@ def next_clip(key: jax.Array, query: Query, clip: Saddle, num_unclipped: Saddle)
         # (u I + X + 1/2) / u: the noise X is a floor, 1/2 below its number on average
         shifted = (units * count + noise).astype(jnp.float32) + 0.5
         noisy = jnp.where(z == 0, count.astype(jnp.float32), shifted / units)
+        # b = 1/2 + (sum_i s_i / 2 + noise) / m
         part = 0.5 + noisy / (2 * batch_size(query))
+        # C exp(-rate (b - quantile)), kept within 2^-20 and 2^20 of the first norm
         moved = norm * jnp.exp(-adaptive.rate * (part - quantile))
         new = jnp.clip(moved, *_range(start))
+        # u = 0: no integer noise is large enough for this multiplier
         return jnp.where(units > 0, new, jnp.nan).astype(jnp.float32)
 
     players = [k for k, norm in enumerate(query.clip) if norm is not None]

@@ -71,6 +71,7 @@ def _watched(function: Function, shown: Callable[[Any], PyTree]) -> Function:
         seen = _SEEN.get()
         if seen is None:
             return function(key, mechanism, spent, *args, **how)
+        # a release that calls others is charged as one
         token = _SEEN.set(None)
         try:
             value = function(key, mechanism, spent, *args, **how)
@@ -160,6 +161,7 @@ def _check(seen: list[Seen], described: Any, again: Any, trace: Any) -> None:
 
 def _equal(one: Any, other: Any) -> bool:
     """Returns whether two numbers of releases are known to be equal."""
+    # of traced numbers only the identity can be compared
     if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
         return one is other
     return bool(np.array_equal(one, other))
@@ -206,13 +208,16 @@ def check_numbers(numbers: list[Numbered], described: Any) -> None:
     Raises:
       ValueError: naming the number, or the description.
     """
+    # callbacks of rounds that still run are waited for
     jax.effects_barrier()
     charged = {_stream(one): jax.tree.leaves(one) for one in described.answered()}
     for kind, place, _, settings in numbers:
+        # but for rounding to float32
         if not np.allclose(settings, charged[kind, place], rtol=1e-6, atol=0.0):
             raise ValueError(f"update releases a description (kind {kind}, place {place}) with "
                              "other settings than the one of mechanism(hyper) that is charged for "
                              "it: release the parts of mechanism(hyper) as they are.")
+    # two of one kind, place and number have one noise: their difference has none
     releases = [one[:3] for one in numbers]
     again = {one for one in releases if releases.count(one) > 1}
     if again:

@@ -103,6 +103,7 @@ def patches(how: dict[str, Any], x: jax.Array, window: tuple[int, ...]) -> jax.A
     def seen(offset: tuple[int, ...]) -> jax.Array:
         """The pixel at this offset of all windows: p * stride + offset * rhs_dilation for p."""
         first = [o * dilation for o, dilation in zip(offset, dilations, strict=True)]
+        # the end leaves room for the width - 1 - offset pixels of the window that follow
         last = [size - (width - 1) * dilation + low for size, width, dilation, low
                 in zip(x.shape[1:-1], window, dilations, first, strict=True)]
         return jax.lax.slice(x, (0, *first, 0), (x.shape[0], *last, x.shape[-1]),
@@ -130,12 +131,14 @@ def use(at: Path, step: "Step", me: int, view: View) -> Use | str:
         return "a convolution of nothing"
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # [n, *space, features] and [n, *out pixels, features]
         x, d = (a.transpose((n, *pixels, last))
                 for a, (n, last, *pixels) in ((met[0], x_axes), (d, d_axes)))
         x = patches(how, x, window)
         if groups == 1:
             return x.reshape(t, k), d.reshape(t, o)
         # the features of a group lie side by side, within each pixel of a window
+        # [G, t, window, in] and [G, t, o]
         x = jnp.moveaxis(x.reshape(t, math.prod(window), groups, features), 2, 0)
         return x.reshape(groups, t, k), jnp.swapaxes(d.reshape(t, groups, o), 0, 1)
 

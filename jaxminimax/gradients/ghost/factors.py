@@ -95,6 +95,7 @@ def norms(x: jax.Array, d: jax.Array) -> jax.Array:
 
 
 def _gram(x: jax.Array) -> jax.Array:
+    # x_t . x_s, [b, t, t]
     return jnp.einsum("btk,bsk->bts", x, x, precision=EXACT)
 
 
@@ -135,6 +136,7 @@ def _piece_norms(gram_x: jax.Array, size: jax.Array, x: jax.Array, d: jax.Array,
     piece = units[0] * units[1]
     scale = unit(jnp.max(piece, -1))
     piece = piece / scale[:, None]
+    # sum_{t,s} (x_t . x_s)(d_t . d_s), over scale^2
     # one axis at a time: a single running sum of t^2 terms could lose more than is allowed for
     square = jnp.sum(jnp.sum(gram[0] * gram[1] * piece[:, :, None] * piece[:, None, :], 2), 1)
     # products of k and of o numbers, sums of t and of t, in whatever order
@@ -160,6 +162,7 @@ def weighted_outer(x: jax.Array, d: jax.Array, weight: jax.Array, norm: jax.Arra
     if d.shape[-1] > x.shape[-1]:  # the weight goes to the factor with fewer numbers
         # sum_t x_t d_t^T is the transpose of sum_t d_t x_t^T
         return weighted_outer(d, x, weight, norm).T
+    # weight_i d_it
     d = _normal(weight.astype(d.dtype)[:, None, None] * _normal(d))
     if x.shape[0] > 4 * _ROWS:
         return _in_blocks(x, d)
@@ -180,6 +183,7 @@ def _in_blocks(x: jax.Array, d: jax.Array) -> jax.Array:
         return add_compensated(total, lost, _product(_normal(x_k), jnp.where(fresh, d_k, 0)))
 
     zeros = jnp.zeros((x.shape[2], d.shape[2]), x.dtype)
+    # the sum, plus what its additions lost
     return sum(jax.lax.fori_loop(0, -(-count // rows), step, (zeros, zeros)))
 
 
@@ -187,6 +191,7 @@ def _product(x: jax.Array, d: jax.Array) -> jax.Array:
     k, o = x.shape[-1], d.shape[-1]
     if o == 1:
         return sum_rows(d.reshape(-1), x.reshape(-1, k))[:, None]
+    # [b t, k] and [b t, o]
     return jnp.einsum("ik,io->ko", x.reshape(-1, k), d.reshape(-1, o), precision=EXACT)
 
 
@@ -252,6 +257,7 @@ def outer_blocks(x: jax.Array, d: jax.Array, rounded: Callable[..., PyTree],
         x_j, d_j, *looked_j = (jax.lax.dynamic_slice_in_dim(a, first, rows)
                                for a in (x, d, *looked))
         if fresh is not None:
+            # rows that the block before counted add 0
             d_j, *rest = (jnp.where(fresh[:, None, None], a, 0) for a in (d_j, *looked_j[1:]))
             looked_j[1:] = rest
         return block(x_j, d_j, *looked_j)

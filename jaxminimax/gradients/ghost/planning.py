@@ -96,6 +96,7 @@ class Plan(NamedTuple):
                 (step, operand), *scalars = use.operands
                 slot = self.flat.steps[step[0]].operands[operand] if len(step) == 1 else None
                 if slot in values:
+                    # x is the same whatever d and the scalars are
                     zeros = tap(self.flat, use.step)
                     factors[k, j] = use.factors([values[slot], *(
                         jnp.zeros(()) for _ in scalars)], zeros)[0]
@@ -163,6 +164,7 @@ def plan(loss: Callable[[PyTree, PyTree, PyTree], jax.Array], z: Saddle, example
     names = tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in named)
     result = Plan(traced, flat, treatments, names, sizes)
     if any([x.primitive.name.startswith("custom") for x in programs.equations(traced)]):
+        # a custom rule that closes over values of the first trace fails in a second one
         try:
             again = jax.make_jaxpr(result.of_one)(z, example)
         except jax.errors.UnexpectedTracerError:

@@ -110,6 +110,7 @@ def _with_scales(use: Use, scales: Scales) -> Use:
         count = len(use.operands)
         x, d = use.factors(met[:count], d)
         d = d.astype(at_least_float32(d.dtype))
+        # the derivative by P is a times that by a P
         for (_, divides), a in zip(scales, met[count:], strict=True):
             d = d / a.astype(d.dtype) if divides else d * a.astype(d.dtype)
         return x, d
@@ -131,6 +132,7 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
     # a slice an iteration: more matrices; one for all of them: more rows of each
     groups, rows = (length * inner, t) if scanned else (inner, length * t)
     if scanned:
+        # slice l as matrices [G, k, o]; of all slices [L, G, k, o] -> [L G, k, o]
         apart = (length, *grouped(inner, k, o))
         view = (*view, *lifted(use.view, length), ("reshape", grouped(groups, k, o), apart))
     else:
@@ -138,7 +140,9 @@ def _in_loop(use: Use, number: int, loop: Loop, scanned: bool, view: View) -> Us
 
     def together(a: jax.Array) -> jax.Array:
         if not scanned and inner > 1:
+            # [L, G, t, ...] -> [G, L, t, ...]: all iterations meet the same matrices
             a = jnp.moveaxis(a, 0, 1)
+        # [L G, t, k] or [G, L t, k]; row numbers [L, t] -> [L t]
         return a.reshape(*grouped(groups, rows), *a.shape[a.ndim - (a.ndim > 2):])
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -212,6 +216,7 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
             scale = ((at, 1 - me), step.name == "div")
             return [place._replace(scales=(*place.scales, scale))]
         if other is not None and step.operands[1 - me] in free:
+            # the derivative by P is that by P + Q or P - Q, but minus that by Q - P
             if step.name in ("add", "add_any", "sub") and operator != ("sub", 1) and (
                     other.shape == step.avals[me].shape):
                 return [place]
@@ -244,6 +249,7 @@ def search(flat: Flat, places: dict[int, list[Place]], free: set[int],
     for slot in flat.outputs:
         for place in places.get(slot, ()):
             add(place.name, leaving)
+    # the latest first: uses of P M M' become those of P M, and these those of P
     for name, place, at, step, me in reversed(folds):
         uses = uses_of.pop(name)
         of_factor = [None] if isinstance(uses, str) else [

@@ -32,6 +32,7 @@ def norms_of(g: Factors) -> tuple[jax.Array, ...]:
         return (factors.union_norms(met, g.x[1], jnp.concatenate(d_and_c, 1), tables.TIED),)
 
     def norm(x: jax.Array, d: jax.Array) -> jax.Array:
+        # [b, G, t, k] as [b G, t, k]: a norm of each matrix, [b, G]
         each = factors.norms(x.reshape(-1, *x.shape[-2:]), d.reshape(-1, *d.shape[-2:]))
         return each.reshape(x.shape[:-2])
 
@@ -121,6 +122,7 @@ class Kept(NamedTuple):
     def _shaped(self, of_parts: list[PyTree]) -> PyTree:
         """From the shapes of weighted factors' products to the parameter's."""
         parts = self.treatment.parts
+        # (d x^T)^T = x d^T where the factors were exchanged
         of_parts = [jax.tree.map(lambda a: jnp.swapaxes(a, -1, -2), x) if part.is_wide else x
                     for part, x in zip(parts, of_parts, strict=True)]
         return jax.tree.map(lambda *a: placed(
@@ -158,6 +160,7 @@ class Kept(NamedTuple):
             return grid._replace(scale=scale, dither=dither).block(total)
 
         def rounded(x: jax.Array, rows: jax.Array) -> jax.Array:
+            # U of the looked up rows' entries, [b, t, o]
             return integer_sums.rounded(x, grid.scale, grid.dither.reshape(
                 t.parts[0].shape).at[rows].get(mode="clip"))
 
@@ -174,6 +177,7 @@ class Kept(NamedTuple):
         def of_matrix(x: jax.Array, d: jax.Array, dither: jax.Array) -> integer_sums.Words:
             return factors.outer_blocks(x, d, block, (grid.scale, dither), plus, BLOCK)
 
+        # groups are axis 1 of x and d, [b, G, t, ...], and axis 0 of the dither
         return self._shaped([
             of_matrix(x, d, its.dither) if part.groups == 1 else jax.vmap(of_matrix, (1, 1, 0))(
                 x, d, its.dither.reshape(part.groups, -1))

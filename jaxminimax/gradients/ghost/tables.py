@@ -58,6 +58,7 @@ def merged(rows: jax.Array, d: jax.Array, count: int) -> jax.Array:
         return d
     # for each lookup the number of the first one of the same row
     first = jnp.argmax(rows[:, None] == rows[None, :], 1)
+    # d_s = sum of d_t over all t whose first lookup of the row is s
     return jnp.einsum("ts,to->so", jax.nn.one_hot(first, rows.shape[0], dtype=d.dtype), d,
                       precision=EXACT)
 
@@ -78,6 +79,7 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
       count: rows of the table.
     """
     weight = weight.astype(d.dtype)[:, None, None]
+    # weight_i d_it, and 0 for weight 0, since 0 * NaN is NaN
     left = jnp.where(weight > 0, weight * d, 0)
 
     def some(rows: jax.Array, left: jax.Array) -> PyTree:
@@ -95,6 +97,7 @@ def rows_on_grid(rows: jax.Array, d: jax.Array, weight: jax.Array,
     def step(total: PyTree, these: Any) -> tuple[PyTree, None]:
         return plus(total, some(*these)), None
 
+    # [b, ...] -> [blocks, 1024, ...]; what is left over is added first
     slices = tuple(a[:in_blocks].reshape(-1, _ROWS, *a.shape[1:]) for a in (rows, left))
     total = some(rows[in_blocks:], left[in_blocks:])
     return jax.lax.scan(step, total, slices)[0]
@@ -118,6 +121,7 @@ def weighted_rows(rows: jax.Array, d: jax.Array, weight: jax.Array, count: int,
     """
     limits = jnp.finfo(d.dtype)
     weight = weight.astype(d.dtype)[:, None, None]
+    # weight_i d_it, [b t, o]
     left = jnp.where(weight > 0, weight * d, 0).reshape(-1, d.shape[-1])
     rows, digits = rows.reshape(-1), limits.nmant + 1
     cut = digits - math.ceil(math.log2(2 * left.shape[0]))  # binary digits of a part

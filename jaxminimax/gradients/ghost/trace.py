@@ -103,6 +103,7 @@ def _run_equation(jaxpr: "core.Jaxpr", equation: "core.JaxprEqn", results: "list
 
     if equation.primitive.name == "conv_general_dilated" and ungrouped(equation.params):
         return [convolve(equation.params, *operands)]
+    # a program of this equation alone, with its literals in it
     inputs = {x: value for x, value in zip(equation.invars, operands, strict=True)
               if not isinstance(x, core.Literal)}
     alone = core.ClosedJaxpr(jaxpr.replace(
@@ -216,6 +217,7 @@ def _run_loop(loop: Loop, operands: list[Any], taps: Mapping[Path, jax.Array],
         return strong(values[: loop.carry]), (values[loop.carry:], met)
 
     marked = body if loop.remat is None else loop.remat(body)
+    # taps [L, ...] are scanned over: iteration l adds slice l
     carry, (stacked, met) = jax.lax.scan(
         marked, strong(operands[first:last]), (operands[last:], dict(taps)), **loop.how)
     results = [*carry, *stacked]
@@ -261,4 +263,5 @@ def tap(flat: Flat, path: Path) -> jax.Array:
         assert loop is not None
         lengths, flat = [*lengths, loop.how["length"]], loop.body
     out = flat.steps[path[-1]].out
+    # [L, ..., *out]: one for each iteration of the loops around it
     return jnp.zeros((*lengths, *out.shape), out.dtype)

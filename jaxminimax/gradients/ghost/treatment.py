@@ -173,6 +173,7 @@ def _parts(uses: Sequence[Use], shape: tuple[int, ...]) -> tuple[Part, ...] | st
         owners = np.unique(owner[mine])
         if not mine.size:
             continue
+        # entries that no use saw before are a part of their own
         if len(owners) == 1 and owners[0] < 0:
             owner[mine] = len(parts)
             seen.append(mine)
@@ -230,8 +231,10 @@ def gathered(treatment: Treatment,
         return Factors((rows,), (c,))
 
     def joined(part: Part) -> tuple[jax.Array, jax.Array]:
+        # (x d^T)^T = d x^T of a use that sees the transposed matrix
         pairs = [factors(use)[:: -1 if turn else 1] for use, turn
                  in zip(part.uses, part.turned, strict=True) if use.kind != "lookup"]
+        # the rows t of all uses: they add to the same entries
         x, d = (jnp.concatenate(a, -2) if len(a) > 1 else a[0] for a in zip(*pairs, strict=True))
         return x, d
 
@@ -240,6 +243,7 @@ def gathered(treatment: Treatment,
         x, d = balanced(*pairs[0])
         return Factors((x, rows), (d, c))
     if treatment.kind != "matrix":
+        # a single product has nothing to cancel with, and needs no balance
         pairs = [balanced(x, d) if x.shape[-2] > 1 else (x, d) for x, d in pairs]
         return Factors(*map(tuple, zip(*pairs, strict=True)))
 
@@ -251,6 +255,7 @@ def gathered(treatment: Treatment,
 
     matrices = [matrix(x, d) for x, d in pairs]
     if looked:
+        # M + R, with M = 0 for a table that is looked up only
         first = matrices[0] if matrices else jnp.zeros(treatment.parts[0].shape, c.dtype)
         matrices[:1] = [first.at[rows].add(c.astype(first.dtype), mode="drop")]
     return placed([(part.view, a) for part, a in zip(treatment.parts, matrices, strict=True)],

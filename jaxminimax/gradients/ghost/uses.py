@@ -49,6 +49,7 @@ def seen(view: View, x: Any) -> Any:
 def unseen(view: View, x: jax.Array) -> jax.Array:
     """The inverse of `seen`, for a view of all entries."""
     for kind, how, shape in reversed(view):
+        # the inverse permutation is its argsort
         x = x.reshape(shape) if kind == "reshape" else x.transpose(np.argsort(how))
     return x
 
@@ -161,6 +162,7 @@ def product(at: Path, step: "Step", me: int, view: View) -> Use | str:
         return "a product of nothing"
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # batch, free and contracted axes of x: [G, t, k]
         x = met[0].transpose((*batch[1 - me], *its_free, *its)).reshape(grouped(groups, t, k))
         if me == 1:
             return x, d.reshape(grouped(groups, t, o))
@@ -199,6 +201,7 @@ def lookup(at: Path, step: "Step", me: int, view: View) -> Use | str:
         rows = _int32(met[0].reshape(t))
         # a row that is not there is read as NaN or a neighbour, and has no derivative
         inside = (rows >= 0) & (rows < n)
+        # n is no row, and sums leave it out
         rows = jnp.clip(rows, 0, n - 1) if clip else jnp.where(inside, rows, n)
         return rows, d.reshape(t, o)
 
@@ -240,12 +243,14 @@ def folded(use: Use, at: Path, step: "Step", me: int, view: View) -> Use | None:
 
     def factors(met: Sequence[jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, d = use.factors(met[:-1], d)
+        # [o, r], from M or its transpose
         matrix = met[-1].transpose((*its_free, *its)).reshape(o, r)
 
         def by(a: jax.Array) -> jax.Array:
             wide = at_least_float32(jnp.result_type(a, matrix))
             return jnp.matmul(a.astype(wide), matrix.astype(wide), precision=EXACT)
 
+        # M d_t or M^T x_t: the factor that goes along the axis of M
         return (x, by(d)) if along else (by(x), d)
 
     order, shape = ((*free, *mine), (k, r)) if along else ((*mine, *free), (r, k))
