@@ -40,7 +40,7 @@ def test_what_the_accountant_and_the_tables_need_is_loaded_when_it_is_asked_for(
     assert not HEAVY & imported
     assert not HEAVY & helped
     assert {"scipy.special"} <= asked  # the list tells what was loaded
-    assert {"calibrate", "epsilon", "statement", "Ledger", "audit", "tables", "sgda"} <= shown
+    assert {"calibrate", "epsilon", "statement", "accounting", "audit", "tables", "sgda"} <= shown
 
 
 def program(n, d, rounds, sampling):
