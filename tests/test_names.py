@@ -34,6 +34,7 @@ def test_what_never_was_there_is_not_there():
         _ = jmm.Leger
 
 
+@pytest.mark.slow
 def test_the_package_itself_uses_no_old_name():
     """Warnings are errors in tests; this is for what no test runs."""
     for path in [*ROOT.glob("jaxminimax/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]:
@@ -44,6 +45,7 @@ def test_the_package_itself_uses_no_old_name():
                 assert not {x.name for x in node.names} & set(jmm.MOVED), path
 
 
+@pytest.mark.slow
 def test_importing_it_loads_nothing_that_is_optional():
     """In a fresh process, that no other test has imported for."""
     optional = ("matplotlib", "orbax", "sklearn", "pandas", "pyarrow", "tqdm")

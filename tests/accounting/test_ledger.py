@@ -793,6 +793,7 @@ def test_a_run_that_never_began_is_not_charged(path):
     assert ledger.statement().runs == ()
 
 
+@pytest.mark.slow
 def test_runs_of_another_unit_are_refused(path):
     """A ledger of persons would print persons' privacy for what protects single rows."""
     owners = np.arange(N) % 4

@@ -61,6 +61,7 @@ def drawn_steps(rng, subsets, dither):
         yield at, long
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("people", [2, 3])
 def test_what_is_charged_for_bad_sets_covers_every_choice_of_bad_steps(people, monkeypatch):
     """Public dither of 12 values; a step of a set is too long for one of them, or for none."""
@@ -115,6 +116,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", list(RUNS.values()), ids=list(RUNS))
 def test_epsilon_grows_with_the_records_of_a_person(made):
     actual = [jmm.epsilon(made, 1e-6, people=k) for k in (1, 2, 5, 6, 18, 20)]

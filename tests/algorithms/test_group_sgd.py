@@ -102,6 +102,7 @@ def test_weights_are_multiplied_and_the_model_descends_on_one_drawn_group():
     assert np.all(np.asarray(state.spent) == 2 * rounds)
 
 
+@pytest.mark.slow
 def test_the_active_group_is_the_worst_one():
     data, rounds = points(), 30
     m, c = moments(data)

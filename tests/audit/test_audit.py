@@ -328,6 +328,7 @@ def released_by(module, hyper, problem, data, z):
     return state, [release.value for release in seen]
 
 
+@pytest.mark.slow
 def test_what_is_seen_of_a_round_is_what_it_released():
     hyper = noisy(Full(), 2)
     data = jax.tree.map(lambda x: x[0], audit.worst_pair(hyper.query, RO))
@@ -606,6 +607,7 @@ def test_what_repeats_no_query_is_attacked_and_half_the_noise_is_caught(number):
     assert 0.45 * 4.0 <= attained(1.0) <= 4.0 < attained(0.5)
 
 
+@pytest.mark.slow
 def test_every_case_of_the_benchmark_can_be_run():
     cases = [(module, case, hyper) for module in benchmark.modules().values()
              for case in benchmark.CASES

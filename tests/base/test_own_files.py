@@ -209,6 +209,7 @@ def test_saved_states_of_other_users_are_refused(tmp_path, run_with_states):
         run_with_states(tmp_path / "open")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0, 0o002, 0o027])
 def test_saved_states_are_for_their_owner_to_write_whatever_the_umask(
         tmp_path, run_with_states, umask):

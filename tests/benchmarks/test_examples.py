@@ -149,6 +149,7 @@ def test_the_operator_and_public_term_of_a_gan_are_the_gradient_of_its_value():
     assert not any(np.any(x) for x in jax.tree.leaves(of_one))
 
 
+@pytest.mark.slow
 def test_a_cosine_discriminator_has_gradients_below_the_root_of_two(drawn):
     norms = np.linalg.norm(drawn["cosine"], axis=1)
     assert np.all((norms > 0.5) & (norms <= math.sqrt(2)))

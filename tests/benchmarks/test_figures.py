@@ -20,6 +20,7 @@ def copies(tmp_path, monkeypatch):
     return {page.name: page for page in pages}
 
 
+@pytest.mark.slow
 def test_the_documents_say_what_the_files_hold():
     assert figures.main(["--check"]) == 0
 

@@ -13,6 +13,7 @@ from jaxminimax.mechanism import Description
 from jaxminimax.mechanism.repeat import OneRelease
 
 
+@pytest.mark.slow
 def test_random_and_hostile_cases_are_answered_soundly_or_refused(tmp_path, capsys):
     path = tmp_path / "fuzz.json"
     assert fuzz.main(["--cases", "40", "--seed", "11", "--json", str(path)]) == 0

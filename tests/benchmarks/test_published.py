@@ -48,6 +48,7 @@ def test_second_moments_have_a_norm_that_no_clip_of_one_changes():
     assert np.cov((x - mean) @ to, rowvar=False, bias=True) == pytest.approx(np.eye(4), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_moments_have_the_noise_that_is_charged():
     n = 20
     x = jnp.full((n, 2), 0.5)

@@ -362,6 +362,7 @@ def earlier_update(key, state, *rest):
     return Earlier.of(jmm.optimistic.update(key, now, *rest))
 
 
+@pytest.mark.slow
 def test_a_state_of_an_earlier_shape_is_refused(tmp_path):
     """Its numbers might be put where they do not belong."""
     settings = jmm.optimistic.Hyper(query=hyper().query, step=Saddle(0.1, 0.1), iterations=4)

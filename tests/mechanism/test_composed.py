@@ -126,6 +126,7 @@ def test_the_difference_of_two_parts_has_the_noise_of_both(several):
     assert low <= np.sum(difference**2) / variance <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [jmm.Poisson(rate=0.5), jmm.FixedSize(batch=10)])
 def test_two_parts_read_samples_of_their_own(sampling):
     from jaxminimax.releases.reading import sample_of_release
@@ -138,6 +139,7 @@ def test_two_parts_read_samples_of_their_own(sampling):
     np.testing.assert_array_equal(rows[0], rows[2])
 
 
+@pytest.mark.slow
 def test_rows_sent_ahead_for_another_part_are_not_released():
     from jaxminimax.placement.host_data import Window
     from jaxminimax.releases.reading import described, samples_ahead
@@ -279,6 +281,7 @@ def test_a_round_with_other_releases_than_described_is_refused(name):
         by_run(with_point(point))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_driver_looks(driver):
     driver(with_point(Two.point))
@@ -312,6 +315,7 @@ def test_a_search_looks(hide_time):
         search(longer)
 
 
+@pytest.mark.slow
 def test_the_round_is_the_one_that_update_makes_by_itself():
     state = jax.jit(lambda state: Two.update(KEY, Two.update(
         KEY, state, DATA, HYPER, MOVING), DATA, HYPER, MOVING))(Two.init(START, HYPER))
@@ -461,6 +465,7 @@ def audited(algorithm):
                            pair=(DATA, DATA.at[0].set(0.0)))
 
 
+@pytest.mark.slow
 def test_an_audit_sees_noise_that_two_releases_share():
     from jaxminimax.releases import opening
 

@@ -193,6 +193,7 @@ def test_the_slots_of_the_others_tell_nothing_about_a_record(sampling_, whole, b
     assert stats.chi2_contingency(counts).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @cases
 def test_every_record_is_drawn_with_probability_rate(rate, population):
     _, inside = drawn(rate, population)

@@ -111,6 +111,7 @@ def test_operators_are_gradients_of_the_value_and_v_has_none_of_the_weight(name,
     np.testing.assert_allclose(mean.v, -slope.v / factor, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_w_is_the_closed_form():
     """Of a record (x, y, s): d/dW_{j,t} = 2 q_j ([t = s] / sqrt(p_s) - W_{j,t})."""
     shares, theta = np.array([0.3, 0.7]), jnp.array([0.8, -0.5])

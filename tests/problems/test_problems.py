@@ -34,6 +34,7 @@ def test_the_quadratic_games_gap_is_the_squared_distance_to_its_saddle(coupling)
     np.testing.assert_allclose(jnp.mean(g.v, 0), 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_weak_gap_puts_the_expectation_inside():
     """For the quadratic game: factor * |E z - z*|^2 + (mu/2)(tr Cov w + tr Cov v)."""
     mu, c, data = 1.5, 0.7, pairs()

@@ -141,6 +141,7 @@ def test_samples_are_the_described_ones_of_the_group_and_of_nothing_else(samplin
     assert np.all(abs(mean - rate) < SIGMAS * np.sqrt(spread / count))
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_whole_group_has_all_of_it():
     g = opened(gradients(sampling=FixedSize(batch=3)), records(np.nan), 0)
     np.testing.assert_allclose(g, opened(gradients(), records(), 0), rtol=1e-12)

@@ -78,6 +78,7 @@ def test_words_are_the_keys_that_folding_gives():
 # --- releases ---
 
 
+@pytest.mark.slow
 def test_an_operator_that_ignores_its_key_releases_the_same_bits():
     game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
     deaf = game._replace(operator=lambda z, x, key: game.operator(z, x), random=True)
@@ -134,6 +135,7 @@ def test_the_norm_of_an_operator_that_draws_its_norm_is_clipped_in_every_strateg
     assert sizes.min() < 0.01 < 100 < sizes.max()
 
 
+@pytest.mark.slow
 def test_a_replaced_record_changes_its_own_operator_and_no_other():
     other = jax.tree.map(lambda x: x.at[4].set(x[4] + 1), DATA)
     problem = jmm.Problem(lambda z, x, key: Saddle(x[0] * jax.random.normal(key), 0 * z.v),

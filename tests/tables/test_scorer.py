@@ -139,6 +139,7 @@ def test_a_person_is_one_record_of_at_most_so_many_rows():
 # --- what is released ---
 
 
+@pytest.mark.slow
 def test_no_row_is_longer_than_what_moments_are_clipped_to():
     rng = np.random.default_rng(1)
     x = np.concatenate([rng.choice([-1.0, 1.0], (300, 2)), rng.uniform(-1, 1, (300, 2))])
@@ -231,6 +232,7 @@ def test_groups_are_of_persons():
         _ = made.sizes
 
 
+@pytest.mark.slow
 def test_ranges_hold_most_of_what_is_there():
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(50, 5, 5000), rng.exponential(1e4, 5000), np.zeros(5000)], -1)
@@ -299,6 +301,7 @@ def test_ranges_means_and_training_have_keys_of_their_own(monkeypatch):
     assert len(words) == 4
 
 
+@pytest.mark.slow
 def test_persons_are_what_the_statement_is_for():
     table, schema = made(400)
     table["who"] = np.arange(400) // 2
