@@ -341,6 +341,7 @@ def test_a_look_counts_what_is_wrong_and_says_that_it_is_not_private():
     assert report.looked["labels outside of the set"] == 4 / N
 
 
+@pytest.mark.slow
 def test_a_round_is_measured_on_made_up_data():
     made = hyper(query=query(noise_multiplier=None))
     cost = jmm.check(PROBLEM, START, (X, Y), made).cost

@@ -340,6 +340,7 @@ def test_what_is_seen_of_a_round_is_what_it_released():
     np.testing.assert_allclose(state.z.w, -0.5 * values[0].w, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_of_releases_that_call_others_the_outer_one_is_seen():
     """All groups' gradient is a release of a weighted sum, times a public number."""
     hyper = benchmark.hyper_of(jmm.balanced_groups, benchmark.Case(Full(), 1))
@@ -362,6 +363,7 @@ def test_a_release_in_a_branch_is_refused_and_its_place_in_the_state_is_not():
     assert audit.rounds(*how, lambda state, _: state.losses, 4).noise.shape == (4, 2, 2)
 
 
+@pytest.mark.slow
 def test_data_that_reach_a_state_without_a_release_are_seen_by_the_bound():
     def update(key, state, data, hyper, problem):
         new = sgda.update(key, state, data, hyper, problem)

@@ -165,6 +165,7 @@ def test_replacing_a_record_moves_the_released_prior_by_one_count():
         jmm.problems.release_prior(same, wide, y)
 
 
+@pytest.mark.slow
 def test_the_score_of_a_search_is_bounded_and_rises_with_the_auc():
     prior, rng = 0.2, np.random.default_rng(0)
     y = rng.uniform(size=4000) < prior

@@ -193,6 +193,7 @@ def test_the_gap_is_the_largest_over_the_set(name):
         assert gap <= float(metrics.vi_gap_bound(bounded.problem, u, data)) + 1e-9
 
 
+@pytest.mark.slow
 def test_the_gap_of_a_strongly_monotone_operator_has_a_closed_form():
     """mu |d|^2 - mu |P(c + d) - c - d|^2 with d = (mu e - S e) / (2 mu), e = u - c, c interior."""
     mu, c = 0.5, np.array([0.2, -0.1, 0.3])

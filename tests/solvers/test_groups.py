@@ -203,6 +203,7 @@ def test_subgradient_steps_certify_themselves_at_the_proven_rate(solved):
     assert 2 * g / (mu * math.sqrt(enough + 1)) <= wanted < 2 * g / (mu * math.sqrt(enough - 1))
 
 
+@pytest.mark.slow
 def test_the_papers_solver_keeps_its_explicit_bound(solved):
     gaps, one = solved[1], instances()
     for n, gap in zip(ROUGH, gaps.T, strict=True):

@@ -69,6 +69,7 @@ def test_what_a_fit_refuses_it_refuses_before_anything_is_released(tmp_path):
     assert clone(one.set_params(weight=2.5, kind="odds")).get_params() == one.get_params()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 @pytest.mark.parametrize("bounds", [(-1, 1), None])
 def test_every_fit_is_charged_for_all_that_it_releases_and_so_are_copies(tmp_path, monkeypatch,
