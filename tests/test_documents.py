@@ -25,6 +25,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax.__main__ import main
+from jaxminimax.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
@@ -163,6 +164,15 @@ def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
     arrows = {(a, b) for a, into in made["imports"]().items() for b in into}
     assert ("algorithms", "mechanism") in arrows
     assert ("mechanism", "algorithms") not in arrows
+
+
+def test_the_picture_of_the_choice_is_drawn_and_names_algorithms(tmp_path, monkeypatch):
+    picture = tmp_path / "choosing.svg"
+    monkeypatch.setattr(sys, "argv", ["decisions.py", str(picture)])
+    names = runpy.run_path(str(ROOT / "docs/decisions.py"), run_name="__main__")
+    assert "</svg>" in picture.read_text()
+    for answer in (*names["QUESTIONS"].values(), names["OTHERWISE"]):
+        assert set(re.findall(r"\w+", answer)) & set(ALGORITHMS), answer
 
 
 # --- what is named ---
