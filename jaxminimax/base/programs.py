@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.interpreters import partial_eval
 
 
 def walk(program: Any) -> list[tuple[Any, int]]:
@@ -34,6 +35,14 @@ def walk(program: Any) -> list[tuple[Any, int]]:
 def equations(program: Any) -> list[Any]:
     """Every equation of a traced program, those of programs inside it included."""
     return [x for x, _ in walk(program) if hasattr(x, "primitive")]
+
+
+def without_unread(program: Any) -> Any:
+    """The jaxpr of a closed one, without equations that none of its results reads.
+
+    Rules for derivatives leave such equations, as of a convolution's derivative by its kernel.
+    """
+    return partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.out_avals), True)[0]
 
 
 def constants(program: Any) -> list[Any]:

@@ -53,19 +53,21 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
     """
     batched, shapes = jax.make_jaxpr(jax.vmap(of_one, (None, 0)), return_shape=True)(z, examples)
     treedef = jax.tree.structure(shapes)
-    equations = programs.equations(batched)
+    needed = programs.without_unread(batched)
+    equations = programs.equations(needed)
     groups, joint = _groups(equations), _JOINT in [x.primitive.name for x in equations]
     if not groups and not joint:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
-            batched.jaxpr, batched.consts, *jax.tree.leaves((z, examples))))
+            needed, batched.consts, *jax.tree.leaves((z, examples))))
     # shapes of one example
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
     alone = jax.make_jaxpr(of_one)(z, one)
+    needed = programs.without_unread(alone)
 
     # a rule of vmap sees arguments alone: what a run closes over, as another may, becomes one
     def of(held: list[jax.Array], z: Any, example: PyTree) -> PyTree:
         return jax.tree.unflatten(treedef, jax.core.eval_jaxpr(
-            alone.jaxpr, held, *jax.tree.leaves((z, example))))
+            needed, held, *jax.tree.leaves((z, example))))
 
     def together(held: list[jax.Array], z: Any, examples: PyTree) -> PyTree:
         return jax.vmap(of, (None, None, 0))(held, z, examples)
@@ -74,7 +76,7 @@ def each(of_one: Callable[[Any, PyTree], PyTree], z: Any, examples: PyTree) -> P
         return jax.lax.map(lambda x: of(held, z, x), examples)
 
     # no more groups for many than for one: no record meets what belongs to another
-    apart = groups == _groups(programs.equations(alone)) and not joint
+    apart = groups == _groups(programs.equations(needed)) and not joint
     return jax.custom_batching.sequential_vmap(together if apart else in_turn)(
         list(alone.consts), z, examples)
 

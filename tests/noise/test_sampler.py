@@ -471,11 +471,10 @@ def test_words_at_a_place_are_those_of_the_whole_draw_and_further_ones_are_new(g
 
 @pytest.mark.parametrize("size", [0, 33])
 def test_any_size_is_filled(size):
-    x = normal(jax.random.key(9), size, BITS, True)
+    x = normal(jax.random.key(9), size, BITS)
     assert x.shape == (size,)
     assert x.dtype == jnp.int32
     assert len(np.unique(x)) == size
-    assert not np.any(normal(jax.random.key(9), size, BITS, False))
 
 
 def test_places_of_set_bits_are_found():
