@@ -165,6 +165,15 @@ def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
     assert ("mechanism", "algorithms") not in arrows
 
 
+def test_every_picture_is_drawn_by_its_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pictures.py", str(tmp_path)])
+    runpy.run_path(str(ROOT / "docs/pictures.py"), run_name="__main__")
+    names = {path.name for path in (ROOT / "docs/pictures").glob("*.svg")}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    for name in names:
+        assert "</svg>" in (tmp_path / name).read_text(encoding="utf-8")
+
+
 # --- what is named ---
 
 
