@@ -23,8 +23,8 @@ from jaxminimax import Saddle
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/utility/results"
-INK, PAPER, GRID = "#24292f", "#fffffe", "#d8dee4"
-DARK = {INK: "#e6e8ee", PAPER: "#1f222d", GRID: "#444a58"}
+INK, PAPER, GRID, SOFT = "#24292f", "#fffffe", "#d8dee4", "#eef2f8"
+DARK = {INK: "#e6e8ee", PAPER: "#1f222d", GRID: "#444a58", SOFT: "#2d3342"}
 COLOURS = ("#3b82c4", "#d9730d", "#2a9d6f", "#a371c9")  # seen on both backgrounds
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "jaxminimax", "font.family": "sans-serif",
          "font.size": 11, "axes.prop_cycle": mpl.cycler(color=COLOURS), "axes.grid": True,
@@ -87,7 +87,42 @@ def gaps(figure: Figure) -> None:
     axes.legend(fontsize=10)
 
 
-PICTURES: dict[str, Callable[[Figure], None]] = {"auc": auc, "attack": attack, "gaps": gaps}
+QUESTIONS = {  # about a problem, and what to take where the answer is yes
+    "Do the people in the data\ntrust no server?": "sgda, one pass, batch=1",
+    "Is every record read once,\nin a fixed public order?": "ftrl",
+    "Are groups public, and\ndoes the worst one count?":
+        "balanced_groups\nwith a rate: group_sgd, active_groups\none read: phased_erm, group_oco",
+    "Must predictions not depend\non a private group?": "sgda on fermi or parity",
+    "Do you need a guarantee\non the strong gap?": "recursive, recursive_sgda",
+    "Is the loss strongly convex-\nconcave, and n small?": "gda",
+    "Is the operator monotone, and\nits Lipschitz constant known?":
+        "optimistic\nno clipping: proximal",
+    "Is the operator no gradient,\nor does it turn?": "extragradient",
+}
+OTHERWISE = "sgda with Poisson samples"
+
+
+def choosing(figure: Figure) -> None:
+    """Questions about the problem, the first of which with the answer yes names an algorithm."""
+    figure.set_size_inches(6.2, 0.75 * len(QUESTIONS) + 0.7)
+    axes = figure.subplots()
+    arrow = {"arrowstyle": "->", "color": INK, "linewidth": 0.8}
+    box = {"boxstyle": "round", "facecolor": PAPER, "edgecolor": INK}
+    for k, (question, algorithm) in enumerate(QUESTIONS.items()):
+        axes.annotate("", xy=(0, -k - 0.72), xytext=(0, -k - 0.28), arrowprops=arrow)
+        axes.annotate("", xy=(1.27, -k), xytext=(0.85, -k), arrowprops=arrow)
+        axes.text(0.05, -k - 0.5, "no", va="center", fontsize=9)
+        axes.text(1.04, -k + 0.06, "yes", ha="center", va="bottom", fontsize=9)
+        axes.text(0, -k, question, ha="center", va="center", fontsize=10, bbox=box)
+        axes.text(1.35, -k, algorithm, va="center", fontsize=10, bbox=box | {"facecolor": SOFT})
+    axes.text(0, -len(QUESTIONS), OTHERWISE, ha="center", va="center", fontsize=10,
+              bbox=box | {"facecolor": SOFT})
+    axes.set(xlim=(-0.85, 3.2), ylim=(-len(QUESTIONS) - 0.4, 0.4))
+    axes.set_axis_off()
+
+
+PICTURES: dict[str, Callable[[Figure], None]] = {
+    "auc": auc, "attack": attack, "gaps": gaps, "choosing": choosing}
 
 
 def drawn(name: str) -> str:

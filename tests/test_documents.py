@@ -25,6 +25,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax.__main__ import main
+from jaxminimax.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
@@ -167,11 +168,13 @@ def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
 
 def test_every_picture_is_drawn_by_its_command(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pictures.py", str(tmp_path)])
-    runpy.run_path(str(ROOT / "docs/pictures.py"), run_name="__main__")
-    names = {path.name for path in (ROOT / "docs/pictures").glob("*.svg")}
-    assert {path.name for path in tmp_path.iterdir()} == names
-    for name in names:
-        assert "</svg>" in (tmp_path / name).read_text(encoding="utf-8")
+    names = runpy.run_path(str(ROOT / "docs/pictures.py"), run_name="__main__")
+    files = {path.name for path in (ROOT / "docs/pictures").glob("*.svg")}
+    assert {path.name for path in tmp_path.iterdir()} == files
+    for file in files:
+        assert "</svg>" in (tmp_path / file).read_text(encoding="utf-8")
+    for answer in (*names["QUESTIONS"].values(), names["OTHERWISE"]):
+        assert set(re.findall(r"\w+", answer)) & set(ALGORITHMS), answer
 
 
 # --- what is named ---
