@@ -237,4 +237,4 @@ def test_the_citation_has_the_version():
 
 
 def test_the_first_page_is_short():
-    assert len(read("README.md").splitlines()) <= 150
+    assert len(read("README.md").splitlines()) <= 120
