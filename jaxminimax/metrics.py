@@ -134,7 +134,7 @@ def primal_risk(problem: Problem, w: PyTree, data: PyTree) -> jax.Array:
 
 
 def mean_operator(problem: Problem, z: Saddle, data: PyTree) -> Saddle:
-    """Reads the data; not private. F(z): the records' mean operator, and the public terms.
+    """Reads the data; not private. F(z) of `problem`: the mean operator, and public terms.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))
@@ -234,7 +234,7 @@ def weak_vi_gap(problem: Problem, zs: Saddle, data: PyTree) -> jax.Array:
 
 
 def natural_residual(problem: Problem, z: Saddle, data: PyTree) -> jax.Array:
-    """Reads the data; not private. ||z - P_W(z - F(z))||, 0 at solutions only, for any operator.
+    """Reads the data; not private. ||z - P_W(z - F(z))|| of `problem`, 0 at solutions only.
 
     Examples:
         >>> game = jmm.problems.quadratic_game(modulus=1.0, coupling=0.5, radius=Saddle(2.0, 2.0))

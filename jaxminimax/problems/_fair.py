@@ -262,7 +262,8 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
                 kind: str = "parity") -> Saddle:
     """The initial point: theta, and the W of a prediction that does not depend on the group.
 
-    The arguments are those of `fermi`, with theta the initial parameters of its scorer.
+    `theta` are the initial parameters of the scorer.
+    `shares` are p `[k]`, or `[m, k]` for `kind="odds"`, with m = `classes`.
 
     Examples:
         >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -279,7 +280,7 @@ def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -
 
     |q| <= 1, and each column s of W is at most 2 / sqrt(p_s) from the point it moves towards.
 
-    The arguments are those of `fermi`.
+    `shares` are p `[k]`, or `[m, k]` for `kind="odds"`, with m = `classes`.
 
     Examples:
         >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
@@ -378,7 +379,8 @@ def _contrasts(conditional: Any) -> Any:
 def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> Saddle:
     """The initial point: theta, and v = 0.
 
-    The arguments are those of `parity`, with theta the initial parameters of its scorer.
+    `theta` are the initial parameters of the scorer.
+    `shares` are p `[k]`, or `[2, k]` for `kind="odds"`.
 
     Examples:
         >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -392,7 +394,7 @@ def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> 
 def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.5) -> float:
     """The largest norm of player v's operator in `parity`, max(c, 1 - c) |a(s)| / P(l).
 
-    The arguments are those of `parity`.
+    `shares` are p `[k]`, or `[2, k]` for `kind="odds"`, and c the `centre`.
 
     Examples:
         >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
