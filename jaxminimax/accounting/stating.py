@@ -33,7 +33,7 @@ ENFORCED = (
 
 
 def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
-    """The assumptions on a "run" or a "search", with its settings and what `also` reads records."""
+    """Returns the assumptions on a "run" or a "search"; `also` names more that reads records."""
     return (
         f"User: The number of records, the initial point, the preprocessing, the projection and "
         f"{settings} are public. Choosing them by looking at these data costs privacy that this "
@@ -94,18 +94,18 @@ _BOUND = {
 
 
 def accountant_name(bound: str, people: int = 1) -> str:
-    """The bound, the library and its version; `people` if it is by the group lemma."""
+    """Returns the bound, the library and its version; `people` if it is by the group lemma."""
     lemma = "" if people == 1 else f", and the group privacy lemma for {people} records"
     return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the guarantees of a mechanism that the code enforces."""
+    """Returns what the code enforces of a mechanism."""
     return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
+    """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -114,7 +114,7 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
               answers: bool = False, rows_each: int | None = None) -> Statement:
-    """The privacy statement of a run.
+    """Returns the privacy statement of a run.
 
     Its epsilon is that of all releases that are allowed, however few were made: that holds whatever
     ended the run. Of a run that ended earlier, `Statement.epsilon_if_stopped_by_looking` holds for
@@ -168,7 +168,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
              extra: Callable[[int], int] = lambda _: 0) -> Statement:
-    """The privacy statement of a description, for `statement` and the command line.
+    """Returns the privacy statement of a description, for `statement` and the command line.
 
     Args:
       everything: all that is allowed.
@@ -258,7 +258,7 @@ _APART = ("User: The training and the score read different records. Which record
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: Target, *, unit: str, padded: bool,
                      apart: bool, assumed: tuple[str, ...] = ()) -> TuningStatement:
-    """The statement of a search.
+    """Returns the statement of a search.
 
     Args:
       algorithm: a module such as `sgda`.

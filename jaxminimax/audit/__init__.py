@@ -131,7 +131,7 @@ class Audit:
 
     @property
     def violated(self) -> bool:
-        """Returns whether the claim, or what it charges, is refuted."""
+        """True if the claim, or what the accountant charges for it, is refuted."""
         return (not self.epsilon_lower <= self.epsilon_claimed or self.shared > 0
                 or (self.signal is not None and self.signal.violated))
 
@@ -227,12 +227,12 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
 
 
 def _moving(query: Any, mechanism: Any) -> bool:
-    """Returns whether the noise of a release differs from run to run, as the clip norms do."""
+    """Returns True if the noise of a release differs from run to run, as adaptive clip norms do."""
     return getattr(query, "adaptive", None) is not None and mechanism.releases() > 1
 
 
 def _public(mechanism: Any) -> bool:
-    """Returns whether everybody knows which records a release reads."""
+    """Returns True if the records that a release reads are public."""
     samplings = (getattr(getattr(leaf, "query", None), "sampling", None)
                  for leaf in leaves(mechanism))
     return not any(sampling is not None and sampling.secret for sampling in samplings)
@@ -241,7 +241,7 @@ def _public(mechanism: Any) -> bool:
 def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: float, runs: int,
          neighbours: str, pair: Any, confidence: float, problem: Problem | GroupProblem,
          z: Saddle) -> Audit:
-    """The audit of a user's pair, round by round: of the points, and of what was released."""
+    """Audits a user's pair round by round, by the points and by the releases."""
     data = check_pair(pair, problem)
     mechanism = algorithm.mechanism(hyper)
     claimed = epsilon(mechanism, delta, neighbours=neighbours)
@@ -276,7 +276,7 @@ def _own(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: floa
 
 
 def _scores(paths: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Statistics of points `[runs, rounds, k]` on each data set."""
+    """Returns statistics of points `[runs, rounds, k]` on each data set."""
     one, two = (np.diff(x, axis=1, prepend=0.0) for x in paths)
     return [{"linear": x, "failures": np.isnan(moves).any(2).sum(1).astype(float)}
             for x, moves in zip(linear(one, two, len(one) // 2), (one, two), strict=True)]
@@ -288,7 +288,7 @@ def _joined(scores: list[dict[str, np.ndarray]],
 
 
 def _likelihood_ratios(sides: list[Rounds]) -> list[dict[str, np.ndarray]]:
-    """Likelihood ratios of releases of public samples, by the exact sums of both data sets."""
+    """Returns likelihood ratios of releases of public samples, by both data sets' exact sums."""
     half = len(sides[0].noisy) // 2
     variance = np.maximum(np.nanvar(sides[0].noise[:half], 0), 1e-300)
     scores = []

@@ -13,7 +13,7 @@ _COLUMNS = 256  # numbers of a run that the linear statistic weighs one by one
 
 
 def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
-    """The linear statistic that separates the first `half` runs best (Fisher's), each `[runs]`.
+    """Returns Fisher's linear statistic, which separates the first `half` runs best, `[runs]`.
 
     Noise that several numbers share cancels in it, wherever they are in the path. Where a run has
     many numbers, each round's part of a leaf is first replaced by its component along the two
@@ -41,7 +41,7 @@ def linear(one: Any, two: Any, half: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weighed(pairs: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice) -> np.ndarray:
-    """The statistic of the runs `shown` whose weights separate the runs `by`, `[2, runs]`."""
+    """Returns the statistic of the runs `shown` whose weights separate the runs `by`."""
     sides: list[list[np.ndarray]] = [[], []]
     many = sum(a.shape[1] * a.shape[2] for a, _ in pairs) > _COLUMNS
     for pair in pairs:
@@ -79,7 +79,7 @@ def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, n
 
 
 def _bound(hits: Any, other: Any, trials: int, delta: float, confidence: float) -> np.ndarray:
-    """The lower bound on epsilon from how often an event was seen on each side."""
+    """Returns the lower bound on epsilon from how often an event was seen on each side."""
     error = (1 - confidence) / 2
     low, _ = clopper_pearson(hits, trials, error)
     _, high = clopper_pearson(other, trials, error)
@@ -88,7 +88,7 @@ def _bound(hits: Any, other: Any, trials: int, delta: float, confidence: float) 
 
 def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: float,
                 confidence: float = 0.999) -> tuple[float, str, tuple[int, int], int]:
-    """A lower bound on epsilon from statistics of independent runs on two data sets.
+    """Returns a lower bound on epsilon from statistics of independent runs on two data sets.
 
     The first half of the runs chooses the statistic, its sign, the order of the pair and the
     threshold; only the second half enters the bound. Nothing is assumed about the distributions.
@@ -130,7 +130,7 @@ def lower_bound(one: dict[str, np.ndarray], two: dict[str, np.ndarray], delta: f
 
 def gaussian_signal(noise: np.ndarray, move: np.ndarray,
                     confidence: float) -> tuple[float, float, float]:
-    """The distance of `move`, `[k]`, from 0 in the metric of the noise `[runs, k]`, with bounds.
+    """Measures `move`, `[k]`, in the metric of the noise `[runs, k]`, with confidence bounds.
 
     For Gaussian noise with sample covariance S of nu degrees of freedom and true covariance V,
     nu (move' V^-1 move) / (move' S^-1 move) has the chi-squared law of nu - k + 1 degrees.
@@ -161,7 +161,7 @@ def gaussian_signal(noise: np.ndarray, move: np.ndarray,
 
 def laplace_signal(noise: np.ndarray, move: np.ndarray,
                    confidence: float) -> tuple[float, float, float]:
-    """The sum of |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
+    """Sums |move| over the noise's scale, mean |noise|, of the `k` numbers, with bounds."""
     each = np.abs(noise - np.median(noise, 0)).mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(np.sum(np.where(move == 0, 0.0, np.abs(move) / each)))
@@ -171,7 +171,7 @@ def laplace_signal(noise: np.ndarray, move: np.ndarray,
 
 
 def shared_noise(noise: np.ndarray, signals: np.ndarray, confidence: float) -> float:
-    """The largest |correlation| that noise has, from below; 0 if it may be chance.
+    """Returns the largest |correlation| that noise has, from below; 0 if it may be chance.
 
     Of noise, `[runs, k]`, and its size, with those of other numbers, and with whether a sample
     holds the record, `[runs, releases]`. By Fisher's transformation, for all pairs together.

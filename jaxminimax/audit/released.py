@@ -1,4 +1,4 @@
-"""What whole runs released, and statistics of it that tell data sets, grids and shared noise apart.
+"""Releases of whole runs, and statistics that show data sets, grids and shared noise in them.
 
 Releases are read off a run's iterates. An adversary who knows all records but one subtracts either
 candidate's sum from what was released. Under the right candidate the rest is the sampler's own
@@ -34,14 +34,14 @@ from jaxminimax.releases.watch import Seen, update_and_releases
 
 
 def observed(state: Any) -> Saddle:
-    """The points that a round's releases led to, leaves `[releases, dim]`."""
+    """Returns the points that a round's releases led to, leaves `[releases, dim]`."""
     points = [state.ahead, state.z] if hasattr(state, "ahead") else [state.z]
     return Saddle(*(jnp.stack(x) for x in zip(*points, strict=True)))
 
 
 def _moves(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle,
            problem: Problem) -> Saddle:
-    """How far each release moves one run from where its round began, leaves `[releases, dim]`."""
+    """Returns how far each release moves a run in its round, leaves `[releases, dim]`."""
     start = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), data)
     if getattr(hyper.query, "doubling", False):  # a solution moves away from its centre
         return run(key, start, data, hyper, algorithm, problem,
@@ -104,7 +104,7 @@ def releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: S
 
 
 def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Saddle) -> Saddle:
-    """Moves per clip norm released, from a run without noise on one record, `[releases, 1]`."""
+    """Measures moves per clip norm released, by a run without noise on one record."""
     query = hyper.query
     zero = jax.tree.map(lambda _: 0.0, query.noise_multiplier)
     plain = dataclasses.replace(hyper, query=dataclasses.replace(
@@ -120,7 +120,7 @@ def _steps(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, data: Sad
 
 def likelihood_ratio(released: np.ndarray, query: Query | Resolvent, neighbours: str,
                      times: int | None = None) -> np.ndarray:
-    """Log-likelihood ratio of the described mechanism on the two data sets of `worst_pair`.
+    """Returns the log-likelihood ratio of the mechanism on the two data sets of `worst_pair`.
 
     Args:
       released: from `releases`, `[runs, releases, players, 1]`.
@@ -153,7 +153,7 @@ _NEAR = 2000  # steps of a grid from 0 that are looked at
 
 
 def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
-    """Statistics of released numbers less a candidate's sum, over the noise's scale.
+    """Returns statistics of released numbers less a candidate's sum, over the noise's scale.
 
     Args:
       noise: `[runs, d]`, float64.
@@ -190,7 +190,7 @@ def coarse(noise: np.ndarray, bits: int) -> dict[str, np.ndarray]:
 
 
 def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
-    """The described standard deviation of the noise in a release's numbers, `[k]`.
+    """Returns the described standard deviation of the noise in a release's numbers, `[k]`.
 
     Returns:
       NaN for a player without a clip norm. None if the mechanism is not a `Query`, has no noise, or
@@ -208,7 +208,7 @@ def noise_scale(hyper: Any, z: Saddle) -> np.ndarray | None:
 
 def coarse_scores(sides: list[Rounds], unit: np.ndarray | float,
                   bits: int) -> list[dict[str, np.ndarray]]:
-    """`coarse` of the first round's releases on each data set, less the first data set's sum.
+    """Returns `coarse` of the first round's releases, less the first data set's sum.
 
     Args:
       sides: what runs on each data set released.
@@ -228,14 +228,14 @@ _ROUNDS = 16
 
 
 def _independent(described: Any) -> bool:
-    """Returns whether a description's releases are sums with noise of their own each."""
+    """Returns True if every release of a description is a sum with noise of its own."""
     query = getattr(described, "query", None)
     return (isinstance(described, Repeat) and isinstance(query, Query | GroupGradients)
             and getattr(query, "bands", 1) == 1)
 
 
 def _zero(problem: Problem | GroupProblem) -> Any:
-    """The problem of the same signature whose operator, or loss, is 0."""
+    """Returns the problem of the same signature whose operator, or loss, is 0."""
     def operator(z: Saddle, *_: Any) -> Saddle:
         return jax.tree.map(jnp.zeros_like, z)
 
@@ -249,7 +249,7 @@ def _zero(problem: Problem | GroupProblem) -> Any:
 def shared_between_releases(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle,
                             data: PyTree, problem: Problem | GroupProblem, runs: int,
                             confidence: float) -> float:
-    """A lower bound on the largest |correlation| of two releases of a run; 0 if it is chance.
+    """Bounds the largest |correlation| of two releases of a run from below; 0 if it is chance.
 
     It compares the first numbers of each release in the first rounds, and only for an algorithm
     that makes several releases of sums a round: `signals` tests all others. It does not see a

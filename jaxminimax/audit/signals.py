@@ -1,4 +1,4 @@
-"""How far apart neighbours' releases are, in units of their noise, against what is charged.
+"""The distance of neighbours' releases in units of their noise, measured and as charged.
 
 An attack's lower bound on epsilon is proof against any mistake, but a mistake must raise epsilon by
 a good part to be seen. What the accountant charges rests on two numbers that can be measured
@@ -72,13 +72,13 @@ class Signal:
 
     @property
     def violated(self) -> bool:
-        """Returns whether what is charged is refuted."""
+        """True if the signal that the accountant charges is refuted."""
         return not (self.low <= self.charged and self.read <= self.read_charged
                     and self.shared <= 0)
 
 
 def _unsampled(described: Any) -> Any:
-    """A description in which every sample holds the record, disjoint batches apart."""
+    """Returns a description in which every sample holds the record, disjoint batches apart."""
     if isinstance(described, tuple) and not hasattr(described, "_fields"):
         return tuple(map(_unsampled, described))
     if not dataclasses.is_dataclass(described) or isinstance(described, type):
@@ -91,7 +91,7 @@ def _unsampled(described: Any) -> Any:
 
 
 def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "gaussian") -> float:
-    """The signal that the accountant charges, given samples that hold the record.
+    """Returns the signal that the accountant charges, given samples that hold the record.
 
     A Gaussian run's mu, (1 or 2) (sum of 1 / z^2)^(1/2); for Laplace noise the sum of 1 / z, and
     for Gumbel noise ("gumbel") too, of the indices that it decides.
@@ -114,7 +114,7 @@ def charged_signal(mechanism: Any, neighbours: str = "replace_one", law: str = "
 
 
 def _reduced(seen: Rounds, noise: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each round's part of a leaf as its component along the record's move."""
+    """Reduces each round's part of a leaf to its component along the record's move."""
     columns = []
     for span in (span for release in seen.spans() for span in release):
         move = gap[:, span]  # [rounds, k]
@@ -130,7 +130,7 @@ def _release_spans(seen: Rounds) -> list[slice]:
 
 
 def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -> np.ndarray:
-    """Each release's move of the run in which it is largest over the noise, `[rounds, k]`.
+    """Returns each release's largest move over the noise, of all runs, `[rounds, k]`.
 
     Of samples that may hold the record several times, the smallest that is not 0.
     """
@@ -146,7 +146,7 @@ def _largest(seen: Rounds, gap: np.ndarray, noise: np.ndarray, smallest: bool) -
 
 
 def _nodes(steps: np.ndarray) -> np.ndarray:
-    """Values of a tree's nodes, `[runs, rounds, k]`, from the growth of its sums with each leaf.
+    """Computes a tree's nodes, `[runs, rounds, k]`, from how its sums grow with each leaf.
 
     With leaf t = 1, 2, ... one node comes, and those at the bits of t - 1 below it go.
     """
@@ -159,7 +159,7 @@ def _nodes(steps: np.ndarray) -> np.ndarray:
 
 
 def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
-    """The innovations of correlated noise, `[runs, rounds, k]`, and how far a record moves them."""
+    """Returns the innovations of correlated noise, `[runs, rounds, k]`."""
     if bands == 1:
         return steps
     a = coefficients(bands)
@@ -167,13 +167,13 @@ def _innovations(steps: np.ndarray, bands: int) -> np.ndarray:
 
 
 def _reads(seen: Rounds, gap: np.ndarray) -> list[np.ndarray]:
-    """Returns whether each release of a round read the record, `[runs, rounds]` each."""
+    """Returns True where a release of a round read the record, `[runs, rounds]` each."""
     sizes = [np.sum(np.square(gap[..., span]), -1) for span in _release_spans(seen)]
     return [size > 1e-9 * size.max() for size in sizes]
 
 
 def _read(reads: list[np.ndarray], confidence: float) -> float:
-    """How often a release reads the record, from below, where it reads it at all."""
+    """Bounds from below how often a release reads the record, where it reads it at all."""
     read = 0.0
     for one in reads:
         one = one[:, one.any(0)]  # rounds on other parts of the data never do
@@ -185,7 +185,7 @@ def _read(reads: list[np.ndarray], confidence: float) -> float:
 
 def signal_of(seen: Rounds, mechanism: Any, *, neighbours: str = "replace_one",
               law: str = "gaussian", confidence: float = 0.999) -> Signal:
-    """The signal of rounds that were observed; see `signal`."""
+    """Returns the signal of rounds that were observed; see `signal`."""
     noise, gap = seen.noise, seen.quiet[:, :, 0] - seen.quiet[:, :, 1]
     complete = np.isfinite(noise).all((1, 2)) & np.isfinite(gap).all((1, 2))
     if complete.sum() < 4:
@@ -273,7 +273,7 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
 
 
 def index_signal(one: Any, two: Any, mechanism: Any, confidence: float = 0.999) -> Signal:
-    """The largest change of an index's log odds, from how often each came up on two data sets.
+    """Measures the largest change of an index's log odds between two data sets.
 
     `Selection` promises that no record changes the odds of any index by more than e^t, whatever
     the scores, t = 1 / its multiplier as charged. The index, and in which of the data sets it comes
