@@ -234,10 +234,10 @@ def curves(asked: Asked, at: np.ndarray) -> list[curve.Ways]:
                   for pair in curve.both_ways(cost, at, asked.neighbours, asked.people)]
     if asked.people == 1:
         return direct
-    one = np.max([way for cost in asked.costs for pair in curve.both_ways(
+    single = np.max([way for cost in asked.costs for pair in curve.both_ways(
         cost, at / asked.people, asked.neighbours) for way in pair], axis=0)
     grown = np.array([curve.factor(e, asked.people) for e in at / asked.people])
-    value = np.minimum(1.0, np.where(one > 0, one * grown, 0.0))
+    value = np.minimum(1.0, np.where(single > 0, single * grown, 0.0))
     return [(np.minimum(right, value), np.minimum(left, value)) for right, left in direct]
 
 
@@ -273,7 +273,7 @@ def limits(mechanism: Description, delta: float, neighbours: str = "replace_one"
         places = curve.anywhere(costs)
         proven.append(Limits(min(_ceiling(cost, delta, people) for cost in places),
                              max(_floor(cost, people) for cost in places)))
-    return Limits(max(one.epsilon for one in proven), min(one.delta for one in proven))
+    return Limits(max(proof.epsilon for proof in proven), min(proof.delta for proof in proven))
 
 
 def proven_up_to(mechanism: Description, delta: float, neighbours: str,

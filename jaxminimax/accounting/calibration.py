@@ -244,8 +244,8 @@ def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsil
         return cost.epsilon <= epsilon
 
     if not private(1):
-        one = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
-        refuse(0.0, delta, limits(Sequence(parts=(*alongside, one)), float(delta), neighbours,
+        shortest = algorithm.mechanism(dataclasses.replace(hyper, iterations=1))
+        refuse(0.0, delta, limits(Sequence(parts=(*alongside, shortest)), float(delta), neighbours,
                                   int(people)))
         raise ValueError(f"One iteration alone exceeds epsilon = {epsilon:g} at delta = {delta:g}: "
                          "raise the noise multipliers.")

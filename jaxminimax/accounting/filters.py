@@ -272,9 +272,9 @@ class Renyi(Filter):
         for cost in costs:
             rho, failure = renyi.divergence(cost, self.details["order"], neighbours,
                                                    1e-3 * self.limits["failure"], people)
-            one = {"divergence": rho, "failure": failure + cost.failures(people),
+            amounts = {"divergence": rho, "failure": failure + cost.failures(people),
                    "law": people * cost.departure(people), "ratio": people * cost.ratio}
-            most = {name: max(most[name], one[name]) for name in most}
+            most = {name: max(most[name], amounts[name]) for name in most}
         return most
 
     def foreign(self, epsilon: float, delta: float) -> Amounts:
@@ -333,12 +333,12 @@ def best_order(epsilon: float, delta: float, neighbours: str,
     best, least = 0.0, math.inf
     for order in np.geomspace(1e-2, 1e6, 161) + 1.0:
         try:
-            one = Renyi.open(epsilon, delta, float(order))
+            opened = Renyi.open(epsilon, delta, float(order))
         except ValueError:
             continue
-        cost = order if typical is None else one.charge(typical, "", delta, neighbours,
-                                                        people)[one.main]
-        share = cost / one.limits[one.main]
+        cost = order if typical is None else opened.charge(typical, "", delta, neighbours,
+                                                        people)[opened.main]
+        share = cost / opened.limits[opened.main]
         if share < least:
             best, least = float(order), share
         elif share > 4 * least:  # far beyond the best one

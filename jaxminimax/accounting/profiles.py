@@ -67,8 +67,8 @@ class Profile:
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
         ...                   population=100)
-        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
-        >>> round(made.mu, 3), made.true_positives(0.01) < 0.02
+        >>> curve = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(curve.mu, 3), curve.true_positives(0.01) < 0.02
         (0.224, True)
     """
 
@@ -205,10 +205,10 @@ def _few(epsilons: tuple[float, ...]) -> list[float]:
 
 def _power(epsilons: np.ndarray, forward: np.ndarray, backward: np.ndarray, rate: float) -> float:
     with np.errstate(over="ignore"):
-        one = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
+        upper = forward + (np.exp(epsilons) * rate if rate > 0 else 0.0)
     # a sum of positive numbers: a difference from 1 would lose small rates
-    two = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
-    return min(1.0, float(min(one.min(), two.min())) * (1 + 1e-14))
+    lower = -np.expm1(-epsilons) + np.exp(-epsilons) * np.minimum(backward + rate, 1.0)
+    return min(1.0, float(min(upper.min(), lower.min())) * (1 + 1e-14))
 
 
 _FARTHEST = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5)  # deltas at which the printed range may end
@@ -232,8 +232,8 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
         ...                   population=100)
-        >>> made = jmm.profile(jmm.Repeat(query=query, times=20))
-        >>> round(made.advantage, 3)  # of membership inference, at most
+        >>> curve = jmm.profile(jmm.Repeat(query=query, times=20))
+        >>> round(curve.advantage, 3)  # of membership inference, at most
         0.089
     """
     asked = _asked(mechanism, spent, neighbours, people)

@@ -56,8 +56,8 @@ class Statement(Stated):
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
-        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
-        >>> said.allowed, jmm.accounting.Statement.from_json(said.to_json()) == said
+        >>> stated = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> stated.allowed, jmm.accounting.Statement.from_json(stated.to_json()) == stated
         (20, True)
     """
 
@@ -166,8 +166,8 @@ class LedgerStatement(Stated):
         the user where it names none.
 
     Examples:
-        >>> said = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
-        >>> said.epsilon, said.delta, len(said.runs)
+        >>> stated = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
+        >>> stated.epsilon, stated.delta, len(stated.runs)
         (2.0, 1e-06, 0)
     """
 

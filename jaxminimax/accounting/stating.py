@@ -71,8 +71,8 @@ CAPPED = ("A record is a person, with at most {rows} row(s). The person's other 
 
 def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple[str, ...]:
     """States what the unit of privacy rests on."""
-    one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
-    return ((_SEVERAL if people > 1 else one).format(unit=unit, people=people),)
+    sentence = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
+    return ((_SEVERAL if people > 1 else sentence).format(unit=unit, people=people),)
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:

@@ -61,9 +61,9 @@ def multiplicities(population: int, batch: int, replacement: bool, people: int =
     if not replacement and people > 1:
         law = masses.hypergeometric(population, people, batch)
     else:
-        one = (1 if replacement else batch) / population if rate is None else rate
+        rate_of_one = (1 if replacement else batch) / population if rate is None else rate
         # k of them: Binomial(m, k p) slots with replacement; without, one slot with probability p
-        hit, both = float(one).as_integer_ratio()
+        hit, both = float(rate_of_one).as_integer_ratio()
         law = masses.binomial(batch if replacement else 1, people * hit, both)
     start = max(1 - law.first, 0)  # P[0] is apart
     w = np.array(law.upper[start:])

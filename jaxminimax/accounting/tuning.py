@@ -85,10 +85,10 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
     if left == -math.inf:
         return 1.0
     if left < 0:  # H_a(P || Q) = 1 - a + a H_{1/a}(Q || P)
-        one = -math.expm1(left) + math.exp(left) * delta_of_one(costs, -left, neighbours)
+        single = -math.expm1(left) + math.exp(left) * delta_of_one(costs, -left, neighbours)
     else:
-        one = delta_of_one(costs, left, neighbours)
-    return min(1.0, runs.mean * one * _SAFE)
+        single = delta_of_one(costs, left, neighbours)
+    return min(1.0, runs.mean * single * _SAFE)
 
 
 def _costs(mechanisms: Mechanism | Sequence[Mechanism], neighbours: str) -> tuple[Charge, ...]:
@@ -107,8 +107,8 @@ def delta_of_one(costs: tuple[Charge, ...], epsilon: float, neighbours: str) -> 
 def epsilon_of_best(costs: tuple[Charge, ...], delta: float, runs: Repetitions,
                     neighbours: str) -> float:
     """Computes the epsilon of the best of a random number of runs from charges."""
-    one = max(epsilon_of(cost, delta / runs.mean, neighbours) for cost in costs)
-    return (one + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
+    single = max(epsilon_of(cost, delta / runs.mean, neighbours) for cost in costs)
+    return (single + price_of_choice(costs, runs, neighbours)) * (1 + 1e-15)
 
 
 def price_of_choice(costs: tuple[Charge, ...], runs: Repetitions, neighbours: str) -> float:
@@ -132,13 +132,13 @@ def condition(profile: Callable[[float], float], factor: float) -> float:
 
     e, step = 0.3, 1e-5
     for _ in range(12):
-        here = profile(e)
-        if here >= 1:
+        value = profile(e)
+        if value >= 1:
             e *= 3
             if e > 1e4:
                 return math.inf
             continue
-        new = gaussian_condition(gaussian_with(e, here), factor)
+        new = gaussian_condition(gaussian_with(e, value), factor)
         same, e = abs(new - e) <= step * e, new
         if same:
             break

@@ -109,10 +109,10 @@ class Audit:
         less noise than that of independent ones.
 
     Examples:
-        >>> found = jmm.audit.Audit(epsilon_lower=0.8, epsilon_claimed=1.0, delta=1e-2,
+        >>> result = jmm.audit.Audit(epsilon_lower=0.8, epsilon_claimed=1.0, delta=1e-2,
         ...                         confidence=0.999, neighbours="replace_one", pair="own",
         ...                         statistic="linear", runs=4000, hits=(900, 400), trials=2000)
-        >>> found.violated
+        >>> result.violated
         False
     """
 
@@ -172,8 +172,8 @@ def audit(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, delta: flo
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), population=10)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=2)
         >>> hyper = jmm.calibrate(jmm.sgda, hyper, epsilon=1.0, delta=0.01)
-        >>> found = jmm.audit.audit(jax.random.key(0), jmm.sgda, hyper, 0.01, runs=500)
-        >>> found.violated, found.epsilon_lower <= found.epsilon_claimed
+        >>> result = jmm.audit.audit(jax.random.key(0), jmm.sgda, hyper, 0.01, runs=500)
+        >>> result.violated, result.epsilon_lower <= found.epsilon_claimed
         (False, True)
     """
     checks.count("runs", runs, low=4)

@@ -52,10 +52,10 @@ class Signal:
       runs: that it was measured on.
 
     Examples:
-        >>> found = jmm.audit.Signal(attained=0.9, low=0.8, high=1.1, charged=1.0, read=1.0,
+        >>> result = jmm.audit.Signal(attained=0.9, low=0.8, high=1.1, charged=1.0, read=1.0,
         ...                          read_charged=1.0, shared=0.0, law="gaussian", confidence=0.999,
         ...                          runs=4000)
-        >>> found.violated
+        >>> result.violated
         False
     """
 
@@ -259,9 +259,9 @@ def signal(key: jax.Array, algorithm: Algorithm[Any, Any], hyper: Any, z: Saddle
         >>> problem = jmm.Problem(operator=jmm.saddle_operator(lambda w, v, x: jnp.sum(w * x)))
         >>> data = jnp.zeros((2, 10, 1)).at[:, 0,
         ...                                 0].set(jnp.array([1.0, -1.0]))  # a pair of data sets
-        >>> found = jmm.audit.signal(jax.random.key(0), jmm.sgda, hyper,
+        >>> result = jmm.audit.signal(jax.random.key(0), jmm.sgda, hyper,
         ...                          Saddle(jnp.zeros(1), jnp.zeros(())), data, problem, runs=1000)
-        >>> round(found.charged, 2), found.violated
+        >>> round(result.charged, 2), result.violated
         (1.0, False)
     """
     checks.count("runs", runs, low=4)

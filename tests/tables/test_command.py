@@ -344,7 +344,7 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     for delta, noted in ((0.02, 1), (1e-6, 0)):
         stated = jmm.statement(jmm.sgda, hyper, delta=delta)
         page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, stated), {})
-        head, _ = page.split("What is released")
+        head, _ = page.split("<h2>The statement</h2>")
         assert head.count("Delta is too large") == noted
         assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
 
