@@ -21,7 +21,8 @@ from typing import Any
 
 from benchmarks.common import report
 
-IMPORTS = {"jax and optax": "import jax, jax.numpy, optax", "jaxminimax": "from jaxminimax import run"}
+IMPORTS = {"jax and optax": "import jax, jax.numpy, optax",
+           "jaxminimax": "from jaxminimax import run"}
 OPEN, BY_HAND = "without privacy", "privacy by hand"
 RUNS = (OPEN, BY_HAND, "with replacement", "disjoint passes", "every record", "Poisson",
         "without replacement")
