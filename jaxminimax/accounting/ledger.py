@@ -241,7 +241,7 @@ class Ledger:
             return self._rule.charge(algorithm.mechanism(scaled(factor)), "", self.delta,
                                      self.neighbours, self.people)[self._rule.main]
 
-        return scaled(roots.least(cost, aim))
+        return scaled(roots.find(cost, aim, tolerance=1e-4, name=self._rule.main))
 
     # --- reading ---
 

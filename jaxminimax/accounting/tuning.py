@@ -34,6 +34,7 @@ from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _RUNS = Repetitions()
+_TUNED = 2e-4  # relative, on a noise multiplier of a search
 _SAFE = 1 + 1e-9  # on what is found by floating-point roots
 
 
@@ -307,7 +308,7 @@ def least(run: Describe, target: Target) -> float:
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
 
-    return roots.reach(excess)
+    return roots.find(excess, 1.0, tolerance=_TUNED, name="excess")
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
@@ -330,4 +331,4 @@ def enough(run: Describe, target: Target, points: Points) -> float:
             worst = max(worst, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
         return worst
 
-    return roots.reach(excess)
+    return roots.find(excess, 1.0, tolerance=_TUNED, name="excess")
