@@ -1,6 +1,7 @@
 """Looking into traced programs: their equations, and the arrays that they close over."""
 
 import itertools
+import weakref
 from typing import Any
 
 import jax
@@ -36,12 +37,19 @@ def equations(program: Any) -> list[Any]:
     return [x for x, _ in walk(program) if hasattr(x, "primitive")]
 
 
+# A program never changes, so one walk through it serves every call of it.
+_CONSTANTS: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
 def constants(program: Any) -> list[Any]:
     """The arrays that a traced program and those inside it close over, in their order."""
+    if program in _CONSTANTS:
+        return _CONSTANTS[program]
     arrays: list[Any] = []
     for x, _ in walk(program):
         arrays += [y.val for y in x.invars if np.ndim(getattr(y, "val", 0))] if hasattr(
             x, "primitive") else getattr(x, "consts", ())
+    _CONSTANTS[program] = arrays
     return arrays
 
 

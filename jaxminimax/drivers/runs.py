@@ -51,6 +51,23 @@ class Run(_Ended[StateT]):
         return run
 
 
+class Functions(NamedTuple):
+    """An algorithm as the functions that it has now, by which compiled programs are kept.
+
+    A module that is loaded again is the same object with other functions: a program that was traced
+    before would release what they no longer describe.
+    """
+
+    mechanism: Callable[[Any], Any]
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm[Any, Any]) -> "Functions":
+        """The functions of a module, a class or an object."""
+        return cls(algorithm.mechanism, algorithm.init, algorithm.update)
+
+
 def nothing(state: Any) -> tuple[()]:
     """The default observation of a round: nothing."""
     return ()
@@ -111,10 +128,21 @@ def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
     if is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
-    program = _compiled.trace(key, z, data, hyper, algorithm, problem, observe)
+    return call_kept(_compiled, key, z, data, hyper, algorithm, problem, observe)
+
+
+def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
+              algorithm: Algorithm[Any, Any], *rest: Any) -> Any:
+    """The result of a jitted program of these arguments, traced for them if need be.
+
+    Raises:
+      ValueError: for a program that closes over one of the data's arrays.
+    """
+    functions = Functions.of(algorithm)
+    traced = program.trace(key, z, data, hyper, functions, *rest)
     # it may have been traced for other data of the same shapes: what it closes over is compared
-    record_isolation.check_constants(program.jaxpr, data)
-    return _compiled(key, z, data, hyper, algorithm, problem, observe)
+    record_isolation.check_constants(traced.jaxpr, data)
+    return program(key, z, data, hyper, functions, *rest)
 
 
 def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],
