@@ -18,11 +18,12 @@ from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import exact
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import records, statistics
-from jaxminimax.tables.columns import Charged, Column, Number, as_words, word
+from jaxminimax.tables.columns import Charged, Column, Number, as_words, places, word
 from jaxminimax.tables.fair import FairDefaults, fair_defaults, train_fair
 from jaxminimax.tables.rule import defaults
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer, train_records
+from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.training import train_records
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -340,5 +341,5 @@ def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[st
         map(word, values)))
     if len(names) < 2:
         raise ValueError(f"groups must be two at least, got {list(names)}.")
-    order = {value: k for k, value in enumerate(names)}
-    return np.array([order.get(x, -1) for x in words], np.int32), names
+    number = places(words, names)
+    return np.where(number < len(names), number, -1).astype(np.int32), names
