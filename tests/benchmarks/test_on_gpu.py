@@ -12,7 +12,6 @@ from benchmarks.privacy import noise_law
 from benchmarks.published.table2 import __main__ as table2
 from benchmarks.speed import device
 from benchmarks.speed.throughput import __main__ as throughput
-from tests import conftest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "on_gpu.sh"
@@ -28,10 +27,8 @@ def started(folder, *parts, platform, python=None):
     tools.mkdir()
     (tools / "python").write_text(python or f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tools / "python").chmod(0o755)
-    quick = " ".join(f"--{name}={value}" for name, value in conftest.QUICK.items()).lower()
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}",
-                   "JAX_PLATFORMS": platform,
-                   "XLA_FLAGS": quick}
+                   "JAX_PLATFORMS": platform}
     return subprocess.run([str(SCRIPT), str(folder / "out"), *parts], env=environment, text=True,
                           capture_output=True, check=False, cwd=folder)
 

@@ -436,8 +436,8 @@ print(draw(keys).tolist())
 @pytest.mark.slow  # several programs to compile
 def test_shards_draw_what_each_alone_would_without_wide_types():
     root = pathlib.Path(__file__).parents[2]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-                                "JAX_ENABLE_X64": "0", "JAX_PLATFORMS": "cpu",
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_ENABLE_X64": "0", "JAX_PLATFORMS": "cpu",
                                 "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", SHARDS], env=environment, capture_output=True,
                           text=True, check=False)
