@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxminimax import accounting, mechanism, options
-from jaxminimax.accounting import answers, curve, profiles, stating
-from jaxminimax.accounting.statements import NO_GUARANTEE
+from jaxminimax.accounting import answers, curve, stating
+from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.algorithms import ALGORITHMS, takes
 from jaxminimax.base import VERSION, checks, own_files
 from jaxminimax.base.types import GroupProblem, Saddle
@@ -89,7 +89,7 @@ def profiled(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """The privacy statement, and before it the same in plain words."""
+    """The privacy statement, with bounds on membership attacks by the whole privacy profile."""
     options.check_options(args)
     parts = _described(args)
     allowed = mechanism.releases(parts[0])
@@ -99,11 +99,9 @@ def explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
                               spent=allowed if args.spent is None else min(args.spent, allowed),
                               unit=args.unit, people=args.people,
                               extra=lambda spent: sum(min(spent, mechanism.releases(part))
-                                                       for part in parts[1:]))
-    brief = profiles.briefly(everything, args.delta, neighbours=args.neighbours, people=args.people)
-    stated = dataclasses.replace(stated, answers=brief.answers(profiles.STATED))
-    plain = stating.in_plain_words(stated, brief)
-    return stated.to_json(), f"{plain}\n\nThe statement.\n{stated}"
+                                                       for part in parts[1:]),
+                              answers=True)
+    return stated.to_json(), str(stated)
 
 
 def answer(args: argparse.Namespace) -> dict[str, Any]:
@@ -175,7 +173,7 @@ def _noise(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
 def _how(args: argparse.Namespace, everything: Mechanism) -> dict[str, Any]:
     """Relation, people and sampling, as fields of a record."""
     return {"neighbours": args.neighbours, "people": args.people,
-            "sampling": " ".join(map(stating.describe, mechanism.leaves(everything)))}
+            "sampling": everything.summary()}
 
 
 def _answered(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

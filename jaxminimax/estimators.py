@@ -18,7 +18,7 @@ from jaxminimax.base import public_names as _public_names
 from jaxminimax.base.identity import exact
 from jaxminimax.noise import secret_key
 from jaxminimax.tables import records, statistics
-from jaxminimax.tables.columns import Charged, Column, Number, as_words, word
+from jaxminimax.tables.columns import Charged, Column, Number, as_words, places, word
 from jaxminimax.tables.fair import FairDefaults, fair_defaults, train_fair
 from jaxminimax.tables.rule import defaults
 from jaxminimax.tables.schema import Schema
@@ -340,5 +340,5 @@ def _numbered(groups: Any, values: Any, rows: int) -> tuple[np.ndarray, tuple[st
         map(word, values)))
     if len(names) < 2:
         raise ValueError(f"groups must be two at least, got {list(names)}.")
-    order = {value: k for k, value in enumerate(names)}
-    return np.array([order.get(x, -1) for x in words], np.int32), names
+    number = places(words, names)
+    return np.where(number < len(names), number, -1).astype(np.int32), names

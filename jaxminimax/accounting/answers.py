@@ -50,7 +50,7 @@ from jaxminimax.mechanism.composed import as_description, check, leaves
 from jaxminimax.mechanism.costs import Charge, concrete, silent
 from jaxminimax.mechanism.repeat import OneRelease
 
-LARGE = 0.1  # a delta that is pointed at loudly
+LARGE = 0.1  # a delta from here on gets a warning of its own
 
 
 def check_epsilon(epsilon: float) -> None:

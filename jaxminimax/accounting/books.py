@@ -310,18 +310,20 @@ class Entry:
 
 
 _ENFORCED = (
-    "A run is charged before it reads data, and refused if the ledger cannot pay for it; what a "
-    "crash left behind stays charged.",
+    "The ledger counts a run before the run reads data, and refuses a run that exceeds the "
+    "budget. A run that crashed stays counted.",
 )
 _ASSUMED = (
-    "Everything that is released about these data is in this ledger, with the description that it "
-    "was run with; every run has a key of its own. No older copy of the file was put back.",
-    "A run's problem, data and settings are fixed when it is reserved; which run comes next, its "
-    "settings, and when it ends may be chosen by looking at anything that was released.",
-    "A run that was closed with a state made no release after that state.",
-    "n, the preprocessing and the projections are public; initial points and hyper-parameters are "
-    "public, or computed from what this ledger paid for.",
-    *(x for x in stating.ASSUMED if not x.startswith(("n, ", "The statement is for one run"))),
+    "Operator: This ledger holds everything that is released about these data, each run with the "
+    "description that it was run with. Every run has a key of its own. Nobody put back an older "
+    "copy of the file.",
+    "User: The problem, the data and the settings of a run are fixed when it is reserved. Which "
+    "run comes next, its settings and its end may be chosen by looking at anything that was "
+    "released.",
+    "User: A run that was closed with a state made no release after that state.",
+    "User: The number of records, the preprocessing and the projections are public. Initial points "
+    "and hyper-parameters are public, or computed from releases that this ledger counts.",
+    *stating.ASSUMED[1:-1],
 )
 
 
@@ -345,6 +347,6 @@ def statement_of(content: dict[str, Any], rule: Filter, spent: dict[str, float],
         enforced=tuple(dict.fromkeys((
             *_ENFORCED, *(x for e in entries for x in e["enforced"])))),
         assumed=tuple(dict.fromkeys((
-            *stating.claims(content["unit"], content["people"], False), *_ASSUMED, stating.ENDS,
+            *stating.claims(content["unit"], content["people"]), *_ASSUMED, stating.ENDS,
             *(x for e in entries for x in e["assumed"] if x not in stating.ASSUMED)))),
     )

@@ -40,7 +40,7 @@ import scipy
 from jaxminimax.accounting import curve, gaussian, renyi
 from jaxminimax.accounting.answers import Asked, _asked, curves
 from jaxminimax.accounting.curve import charges
-from jaxminimax.accounting.statements import NO_GUARANTEE
+from jaxminimax.accounting.sections import NO_GUARANTEE
 from jaxminimax.base import checks
 from jaxminimax.mechanism import Description
 from jaxminimax.mechanism.costs import Charge, concrete

@@ -1,4 +1,4 @@
-"""Refusals with the value and the fix in the message; tracers pass, they were numbers before."""
+"""Checks of numbers, whose messages have the value and the fix. Tracers pass unchecked."""
 
 import inspect
 import math
@@ -59,7 +59,7 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 
 def scalars(**values: Any) -> None:
-    """Refuses arrays, traced or not: of several sizes, some would reach what others pay for.
+    """Refuses arrays, traced or not: of several sizes, some would be used and others charged.
 
     Raises:
       ValueError: naming the value.
@@ -70,7 +70,7 @@ def scalars(**values: Any) -> None:
 
 
 def describe(x: Any) -> str:
-    """A value for a message: what kind of thing it is, and how it prints if that is short."""
+    """Describes a value for a message: its kind, and its print if that is short."""
     kind = type(x)
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module in ("builtins", "jaxminimax") else (
@@ -84,11 +84,11 @@ def describe(x: Any) -> str:
 
 
 def takes(name: str, function: Any, *arguments: str) -> None:
-    """Refuses what is no function of so many arguments.
+    """Refuses an object that is no function of so many arguments.
 
     Args:
       name: what to call it in the message.
-      function: what was given; one that Python cannot look into passes.
+      function: the argument that was passed; a function without a signature passes.
       *arguments: names of the positional arguments that it is called with.
 
     Raises:
@@ -109,7 +109,7 @@ def takes(name: str, function: Any, *arguments: str) -> None:
 
 
 def can_take(function: Any, *arguments: str) -> bool:
-    """Returns whether a function takes so many arguments, as far as Python can tell."""
+    """Returns True if a function takes so many arguments, as far as its signature shows."""
     try:
         takes("function", function, *arguments)
     except TypeError:
@@ -118,7 +118,7 @@ def can_take(function: Any, *arguments: str) -> bool:
 
 
 def one_number(value: Any, name: str) -> Any:
-    """`value`, if it is one number as an array.
+    """Returns `value` if it is one number as an array.
 
     Raises:
       TypeError: for a tuple such as (loss, aux), or an array of several.
@@ -137,7 +137,7 @@ _FAST = ("xla_cpu_enable_fast_math", "xla_cpu_enable_fast_min_max", "xla_gpu_ena
 
 
 def _flags() -> list[str]:
-    """The flags of XLA in the environment, or in the file that it names."""
+    """The flags of XLA in the environment, or in the file that the environment names."""
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-") and os.path.isfile(flags):
         with open(flags) as file:

@@ -108,19 +108,23 @@ class ClippedSum:
           What is not wanted is 0.
         """
         part = examples if isinstance(examples, Part) else None
-        of_all = examples if part is None else part.rows
+        if part is None:
+            examples = of_all = jax.tree.map(jnp.asarray, examples)
+        else:
+            of_all = jax.eval_shape(lambda: part.read(0, part.count))
         rows = {jnp.shape(x)[:1] for x in jax.tree.leaves(of_all)}
         if len(rows) != 1 or () in rows:
             raise ValueError(f"examples must share one leading axis, got leading axes {rows}.")
-        (size,) = rows.pop() if part is None else (part.count,)
+        ((size,),) = rows
         if mask is None:
             mask = jnp.ones(size, bool)
-        z, of_all = jax.tree.map(jnp.asarray, (z, of_all))
+        z = jax.tree.map(jnp.asarray, z)
         how = Summation(self.operator, self.clip, self.joint, self.counted)
         if size == 0:
             return how.nothing(z, rounding)
         refuse_complex(z, "z")
-        refuse_complex(jax.eval_shape(self.operator, z, jax.tree.map(lambda x: x[0], of_all)),
+        refuse_complex(jax.eval_shape(lambda x: self.operator(z, jax.tree.map(lambda a: a[0], x)),
+                                      of_all),
                        "the operator's value")
         chosen = self._chosen(z, of_all, size)
         if self.talkative:
@@ -133,9 +137,8 @@ class ClippedSum:
             return at_once(how, z, examples, mask, rounding)
 
         if chosen.rows == size and chosen.strategy != "microbatch":
-            return total(of_all if part is None else part.read(0, size), mask)
-        return by_slices(total, how.nothing(z, rounding), of_all if part is None else part, mask,
-                         chosen.rows)
+            return total(examples if part is None else part.read(0, size), mask)
+        return by_slices(total, how.nothing(z, rounding), examples, mask, chosen.rows)
 
     def explain(self, z: Saddle, examples: PyTree) -> str:
         """Which strategy is taken, how each parameter's gradient is kept, and how much is held.

@@ -137,7 +137,7 @@ def _opened(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: GroupP
     reading.check_groups(data, query.sizes)
     return opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data,
                             clip=Saddle(query.clip, None), noise_multiplier=Saddle(z, None),
-                            axes=2, records=sum(query.sizes))
+                            axes=2, sizes=query.sizes)
 
 
 def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

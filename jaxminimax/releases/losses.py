@@ -159,7 +159,7 @@ def _opened(key: jax.Array, mechanism: GroupLosses | Selection, spent: jax.Array
             problem: GroupProblem, w: PyTree, data: PyTree) -> Opened:
     reading.check_groups(data, mechanism.sizes)
     return opening.open_losses(key, mechanism, spent, problem, w, data,
-                               records=sum(mechanism.sizes))
+                               sizes=mechanism.sizes)
 
 
 def _losses(opened: Opened, problem: GroupProblem) -> jax.Array:

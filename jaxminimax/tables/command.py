@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -50,13 +51,13 @@ def _add_schema(flag: Any) -> None:
          "(default: 5)")
 
 
-def schema_of(args: argparse.Namespace, names: list[str], rows: int) -> Schema:
-    """The schema of the file, or of the options.
+def schema_of(args: argparse.Namespace, public: Callable[[], tuple[list[str], int]]) -> Schema:
+    """Reads the schema from its file, or from the options.
 
     Args:
       args: of the command.
-      names: of the table's columns.
-      rows: of the table.
+      public: returns the names of the table's columns, and how many rows there are; called for a
+        message only.
 
     Raises:
       ValueError: for what contradicts itself, and saying what must be told where too little is.
@@ -69,7 +70,7 @@ def schema_of(args: argparse.Namespace, names: list[str], rows: int) -> Schema:
                              "file.")
         schema = Schema.from_toml(args.schema)
     elif args.label is None or args.positive is None or not (args.numeric or args.categorical):
-        raise ValueError(needed(args, names, rows))
+        raise ValueError(needed(args, *public()))
     else:
         columns = dict([*map(_numeric, args.numeric), *map(_categorical, args.categorical)])
         schema = Schema(columns, args.label, args.positive, args.owner,
@@ -83,7 +84,7 @@ def schema_of(args: argparse.Namespace, names: list[str], rows: int) -> Schema:
     schema = schema.without(tuple(args.drop)) if args.drop else schema
     if schema.charged and args.schema is None and args.ranges is None:
         raise ValueError(f"no range is declared of {', '.join(schema.charged)}: say NAME=LOW:HIGH "
-                         f"from a codebook, or --ranges charged. {_price(args, rows)}")
+                         f"from a codebook, or --ranges charged. {_price(args, public()[1])}")
     return schema
 
 
@@ -248,8 +249,8 @@ def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
                 ) -> tuple[dict[str, Any], str]:
     """The body of `train`, while no other process writes to the folder."""
-    frame = files.read(args.table)
-    schema = schema_of(args, list(frame.columns), len(frame))
+    schema = schema_of(args, lambda: _public(files.read(args.table)))
+    frame = files.read(args.table, schema.numeric)
     test = None
     if args.test_fraction is not None:
         owners = schema.owners(frame)
@@ -269,6 +270,11 @@ def _trained_in(folder: pathlib.Path | None, args: argparse.Namespace,
         own_files.write(folder / PAGE, report.page(scorer, record))
         own_files.remove(folder / UNFINISHED)  # with the keys
     return record, "\n".join(_lines(args, scorer, record, 0 if held is None else len(held)))
+
+
+def _public(frame: Any) -> tuple[list[str], int]:
+    """Returns what is public about a table without a schema: names, and the number of rows."""
+    return list(frame.columns), len(frame)
 
 
 def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
@@ -353,7 +359,8 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
 
 
 def _predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    scores = Scorer.load(args.model).decision_function(files.read(args.table))
+    scorer = Scorer.load(args.model)
+    scores = scorer.decision_function(files.read(args.table, scorer.schema.numeric))
     text = "\n".join(["score", *(f"{s:.9g}" for s in scores)])
     if args.out is not None:
         pathlib.Path(args.out).write_text(text + "\n", encoding="utf-8")

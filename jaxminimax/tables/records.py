@@ -14,6 +14,8 @@ from jaxminimax.problems._people import rows_of_people
 from jaxminimax.releases.losses import release_group_losses
 from jaxminimax.tables.statistics import Moments
 
+_BLOCK = 2**14  # records
+
 
 class Records(NamedTuple):
     """A table as records, each a person with rows of weight 1 in all.
@@ -56,6 +58,8 @@ def records(x: np.ndarray, y: np.ndarray, owners: Any | None = None, most: int =
       owners: whose each row is; None: every row is a person's only one.
       most: rows of a person that are read.
     """
+    if owners is None:
+        return Records(x[:, None], y[:, None], np.ones((len(x), 1), np.float32))
     index = by_person(len(x), owners, most)
     present = index >= 0
     weight = present / np.maximum(np.sum(present, 1, keepdims=True), 1)
@@ -88,12 +92,15 @@ def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
 
     A fixed function of the row and of released numbers.
     """
-    x = np.asarray(x, np.float64)
-    if floor is not None:
-        x = (x - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
-    x = x / np.sqrt(x.shape[-1])
-    x = x / np.maximum(np.sqrt(np.sum(x * x, -1, keepdims=True)), 1.0)
-    return np.concatenate([x, np.ones((*x.shape[:-1], 1))], -1).astype(np.float32)
+    result = np.ones((*x.shape[:-1], x.shape[-1] + 1), np.float32)
+    for first in range(0, len(x), _BLOCK):  # float64 of all rows at once would be several copies
+        block = np.asarray(x[first: first + _BLOCK], np.float64)
+        if floor is not None:
+            block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
+        block = block / np.sqrt(x.shape[-1])
+        length = np.sqrt(np.sum(block * block, -1, keepdims=True))
+        result[first: first + _BLOCK, ..., :-1] = block / np.maximum(length, 1.0)
+    return result
 
 
 # --- groups ---

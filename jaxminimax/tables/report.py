@@ -3,6 +3,7 @@
 With its pictures, and the AUC without privacy that stands in it: for study, never for release.
 """
 
+import dataclasses
 import html
 import io
 import json
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from jaxminimax.accounting import Profile, profile
-from jaxminimax.accounting.statements import LARGE_DELTA
+from jaxminimax.accounting.profiles import STATED
+from jaxminimax.accounting.sections import LARGE_DELTA, OWNERS, USER, membership
 from jaxminimax.tables.scorer import Scorer
 
 _STYLE = """
@@ -28,17 +30,7 @@ figcaption { font-size: .9rem; }
 pre { font-size: .8rem; overflow-x: auto; } li { margin: .3rem 0; overflow-wrap: anywhere; }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .6rem; } }
 """
-# who must see to an assumption, and words by which it is recognised; the first that fits
-_WHO = (
-    ("Who runs the command", ("key ", "seed")),
-    ("Who keeps the account of all releases", ("one run", "adds up", "stop is")),
-    ("Who knows the records", ("unit of privacy", "user's claim", "contributes", "first rows",
-                               "in which group", "label is public", "labels are public")),
-    ("Who checks the program", ("generator", "floating", "operator of a record", "programs")),
-    ("Who wrote the schema", ("public",)),
-)
 _SETTINGS = ("Logistic loss", "Ranges of ")  # sentences of the statement that begin so
-_REST = "Who signs for it"
 
 
 def page(scorer: Scorer, data: dict[str, Any]) -> str:
@@ -51,10 +43,11 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     Raises:
       ImportError: without matplotlib.
     """
-    stated = scorer.statement
-    rows = {"privacy": f"ε = {stated.epsilon:.4g} at δ = {stated.delta:g}, for {stated.unit}",
-            "neighbours": stated.neighbours.replace("_", " "),
-            "features": ", ".join(map(str, scorer.schema.columns)),
+    stated, law = scorer.statement, None
+    if scorer.described is not None:
+        law = profile(scorer.described, neighbours=stated.neighbours, people=stated.people)
+        stated = dataclasses.replace(stated, answers=law.answers(STATED))
+    rows = {"features": ", ".join(map(str, scorer.schema.columns)),
             "released share of positives": f"{scorer.moments.prior:.3f}"}
     if data.get("auc") is not None:
         rows["AUC on rows held out"] = with_error(
@@ -68,26 +61,21 @@ def page(scorer: Scorer, data: dict[str, Any]) -> str:
     if scorer.group_losses is not None:
         rows["mean losses of the groups, with noise"] = ", ".join(
             f"{name} {loss:.3f}" for name, loss in scorer.group_losses.items())
-    facts = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>"
-                    for name, text in rows.items())
-    by_whom: dict[str, list[str]] = {}
     large = tuple(x for x in stated.assumed if x.startswith(LARGE_DELTA))
     settings = tuple(x for x in stated.assumed if x.startswith(_SETTINGS))
-    for sentence in (x for x in stated.assumed if x not in (*settings, *large)):
-        by_whom.setdefault(_who(sentence), []).append(sentence)
     return "\n".join((
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         "<title>A private scorer</title><style>", _STYLE, "</style></head><body>",
-        "<h1>A private scorer</h1>", f"<dl>{facts}</dl>",
-        _listed("To note", (*data.get("notes", ()), *large)), _pictures(scorer, data),
-        _listed("What is released", stated.sampling),
-        _listed("Settings", settings), _listed("What the code enforces", stated.enforced),
-        "<h2>What is assumed, and who must see to it</h2>",
-        *(_listed(who, tuple(by_whom[who]), "h3") for who in (*(w for w, _ in _WHO), _REST)
-          if who in by_whom),
-        "<h2>The statement</h2><pre>", html.escape(json.dumps(stated.to_json(), indent=1)),
-        "</pre></body></html>"))
+        "<h1>A private scorer</h1>", f"<p>{html.escape(stated.paragraph())}</p>", _named(rows),
+        _listed("To note", (*data.get("notes", ()), *large)), _pictures(scorer, data, law),
+        "<h2>The statement</h2>", _named(stated.table()),
+        _listed("What the numbers mean", stated.meaning()), _listed("Settings", settings),
+        _listed(OWNERS, tuple(x for x in stated.owned() if x.removeprefix(USER) not in settings)),
+        _listed("Technical annex", stated.annex()),
+        _listed("Enforced by the code", stated.enforced),
+        "<h2>The statement as JSON</h2><pre>",
+        html.escape(json.dumps(stated.to_json(), indent=1)), "</pre></body></html>"))
 
 
 def with_error(auc: float, error: float | None) -> str:
@@ -95,29 +83,26 @@ def with_error(auc: float, error: float | None) -> str:
     return f"{auc:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
-def _who(sentence: str) -> str:
-    return next((who for who, words in _WHO if any(word in sentence for word in words)), _REST)
+def _named(rows: dict[str, str]) -> str:
+    items = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>"
+                    for name, text in rows.items())
+    return f"<dl>{items}</dl>"
 
 
-def _listed(title: str, sentences: tuple[str, ...], level: str = "h2") -> str:
+def _listed(title: str, sentences: tuple[str, ...]) -> str:
     if not sentences:
         return ""
     items = "".join(f"<li>{html.escape(x)}</li>" for x in sentences)
-    return f"<{level}>{title}</{level}><ul>{items}</ul>"
+    return f"<h2>{title}</h2><ul>{items}</ul>"
 
 
-def _pictures(scorer: Scorer, data: dict[str, Any]) -> str:
+def _pictures(scorer: Scorer, data: dict[str, Any], law: Profile | None) -> str:
     """The trade-off curve, delta(epsilon), and AUC against epsilon, and what each says."""
     parts, stated = [], scorer.statement
-    if scorer.described is not None:
-        law: Profile = profile(scorer.described)
-        parts += [(trade_off(law),
-                   "Whoever knows everything but one record, and says 'it was used' wrongly once "
-                   f"in a hundred times, is right at most {100 * law.true_positives(0.01):.2g} "
-                   "times in a hundred."),
+    if law is not None:
+        parts += [(trade_off(law), membership(0.01, law.true_positives(0.01))),
                   (deltas(law, stated.epsilon, stated.delta),
-                   "The same noise at other epsilons: delta is what each of them leaves "
-                   "uncovered.")]
+                   "The same noise has a delta for every epsilon.")]
     if data.get("auc") is not None:
         own = {name: data[name] for name in ("epsilon", "auc", "auc_standard_error")}
         points = [own, *data.get("curve", ())]
@@ -167,7 +152,7 @@ def trade_off(curve: Profile) -> str:
         rates = np.geomspace(1e-4, 1.0, 81)
         axes.loglog(rates, [curve.true_positives(x) for x in rates], label="at most")
         axes.loglog(rates, rates, "--", color="0.5", label="guessing")
-        axes.set(xlabel="wrongly accused", ylabel="rightly found")
+        axes.set(xlabel="false positive rate", ylabel="true positive rate")
         axes.legend()
 
     return _drawn("trade-off curve of membership inference", draw)

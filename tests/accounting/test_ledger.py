@@ -30,6 +30,7 @@ from jaxminimax.accounting.books import RunMark
 from jaxminimax.accounting.curve import charges, named_epsilon
 from jaxminimax.accounting.filters import Basic, Plan, Renyi, best_order, total
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
+from tests.helpers.words import one_line
 
 RO, AR = "replace_one", "add_or_remove_one"
 ROOT = pathlib.Path(__file__).parents[2]
@@ -299,12 +300,12 @@ def test_an_unfinished_run_is_told_in_this_order():
         seen.append(stated.epsilon_if_stopped_by_looking)
         assert stated.milestone >= spent
         assert seen[-1] >= stated.epsilon_spent_if_fixed
-        text = str(stated)
+        text = stated.paragraph()
         places = [text.index(words) for words in (
-            f"({stated.epsilon:.4g}, 1e-06)-differential privacy", "odometer: epsilon = ",
-            "Had this end been fixed beforehand")]
+            f"({stated.epsilon:.4g}, 1e-06)-differential privacy", "chosen by looking",
+            "An end that was fixed before the run")]
         assert places == sorted(places)
-        assert "function of what was released and of coins" in text
+        assert "randomness that is independent of the data" in " ".join(stated.assumed)
     assert seen == sorted(seen)
     assert seen[0] == 0
     assert seen[1] < 0.5 < stated.epsilon < seen[-1] < 1.1
@@ -359,9 +360,9 @@ def test_budget_is_handed_out_refused_and_found_again(path, kind):
     stated = ledger.statement()
     assert [run["name"] for run in stated.runs] == ["first", "run 1"]
     assert json.loads(json.dumps(stated.to_json()))["epsilon"] == 2.0
-    first_line, second, *_ = str(stated).split("\n")
-    assert first_line.startswith("(2, 1e-06)-differential privacy for a visit, of everything")
-    assert f"epsilon = {stated.epsilon_if_stopped_by_looking:.4g}" in second
+    assert stated.paragraph().startswith("All releases in this ledger, now and later, together "
+                                         "satisfy (2, 1e-06)-differential privacy for a visit")
+    assert f"epsilon = {stated.epsilon_if_stopped_by_looking:.4g}" in stated.paragraph()
     assert stated.epsilon_if_stopped_by_looking == ledger.odometer > 1.5
     joint = jmm.Sequence(parts=(jmm.sgda.mechanism(first), jmm.sgda.mechanism(rest)))
     assert jmm.epsilon(joint, 1e-6) <= 2.0
@@ -448,7 +449,7 @@ def test_statements_from_elsewhere_are_charged_by_what_they_say(path, kind):
         assert spent["failure"] == 1e-9
         assert spent["divergence"] > jmm.accounting.Ledger(path)._rule.charge(
             jmm.sgda.mechanism(hyper), "", 1e-6, RO)["divergence"] / 10
-    assert "by its statement" in str(ledger.statement())
+    assert "by its statement" in one_line(ledger.statement())
     other = ("epsilon", "delta", "neighbours", "unit", "sampling", "enforced", "assumed")
     ledger.add(types.SimpleNamespace(**{name: getattr(stated, name) for name in other}))
     left = ledger.remaining()
@@ -517,7 +518,7 @@ def test_a_ledger_for_several_records_of_a_person(path, kind):
     else:
         assert jmm.accounting.Ledger(path).odometer > 2 * single.odometer > 0
     assert ledger.odometer >= jmm.epsilon(run, 1e-6, people=3)
-    assert "privacy for any 3 records" in str(ledger.statement())
+    assert "privacy for any 3 records" in ledger.statement().paragraph()
     if kind != "plan":
         hyper = ledger.calibrate(jmm.sgda, settings(5), share=0.5)
         charged = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, people=3)
@@ -811,7 +812,7 @@ def test_runs_of_another_unit_are_refused(path):
     runs = of_persons.statement().runs
     assert [(run["name"], run["unit"]) for run in runs] == [
         (name, "one person") for name in ("persons", "rows of one each", "reserved")]
-    assert str(of_persons.statement()).count("(for one person; ") == 3
+    assert str(of_persons.statement()).count("for one person; ") == 3
     of_rows = jmm.accounting.Ledger(path.with_name("rows"), epsilon=1.0, delta=1e-6)
     with pytest.raises(ValueError, match="unit = 'one person'"):
         train(of_rows, data=persons, n=4, problem=each)
