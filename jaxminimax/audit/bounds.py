@@ -60,7 +60,12 @@ def _weighed(pairs: list[tuple[np.ndarray, np.ndarray]], by: slice, shown: slice
 
 
 def clopper_pearson(hits: Any, trials: int, error: float) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper confidence bounds on a probability, each wrong with at most `error`.
+    """Returns lower and upper confidence bounds on a probability.
+
+    Args:
+      hits: how often the event was seen, any shape.
+      trials: the number of independent trials.
+      error: the largest probability that either bound is wrong.
 
     Examples:
         >>> low, high = jmm.audit.clopper_pearson(5, 10, 0.025)

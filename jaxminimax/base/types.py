@@ -129,8 +129,7 @@ def saddle_operator(loss: Callable[..., jax.Array], strategy: str = "auto",
 
     Args:
       loss: `(w, v, example) -> []`; `(w, v, example, key) -> []` in a problem with `random=True`.
-      strategy: the way to compute clipped sums, which does not change them: "auto", "vmap",
-        "microbatch" or "ghost", see `clipped_sum`.
+      strategy: the way to compute clipped sums: "auto", "vmap", "microbatch" or "ghost".
       microbatch: the number of examples in a slice of the "microbatch" strategy.
       memory: the bytes that a clipped sum may take by "auto" and "ghost"; None for 2^30.
 
@@ -234,10 +233,9 @@ class Problem(NamedTuple):
         them (`checkup.labels_outside`), because a refusal would reveal something of the records.
       random: whether the operator draws random numbers, for latent points, dropout and
         augmentations. Then it is `(z, example, key) -> g`, and the public term `(z, key) -> g`.
-        Every release and every row of the data has its own key, which is the same whenever that
-        row is read in that release, and independent of samples and noise
-        (`releases.operator_rng`); nothing more is charged. Operators that read other records, such
-        as statistics of a batch, stay refused.
+        Every release and row has its own key, the same whenever that row is read in that release,
+        and independent of samples and noise (`releases.operator_rng`); nothing more is charged.
+        Operators that read other records, such as statistics of a batch, stay refused.
 
     Examples:
         >>> def loss(w, v, record):

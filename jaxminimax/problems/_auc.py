@@ -46,7 +46,8 @@ def linear_scorer(theta: jax.Array, x: jax.Array) -> jax.Array:
 def mlp_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     """The score of a network of two layers, with a leaky ReLU of slope 0.01.
 
-    Parameters are W1 `[d, h]`, b1 `[h]`, W2 `[h]`. There is no output bias: a and b absorb it.
+    `theta` has W1 `[d, h]`, b1 `[h]`, W2 `[h]`, and x is a record's features `[d]`. There is no
+    output bias: a and b absorb it.
 
     Examples:
         >>> theta = jmm.problems.mlp_init(jax.random.key(0), dim=3, hidden=4)
@@ -57,7 +58,9 @@ def mlp_scorer(theta: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def mlp_init(key: jax.Array, dim: int, hidden: int, *, scale: float = 0.3) -> dict[str, jax.Array]:
-    """Random parameters of `mlp_scorer`: W1 is N(0, 1), W2 is N(0, scale^2 / h), b1 is 0.
+    """Draws parameters of `mlp_scorer`: W1 is N(0, 1), W2 is N(0, scale^2 / h), b1 is 0.
+
+    `dim` is d, the number of features, and `hidden` h, the number of hidden units.
 
     Examples:
         >>> theta = jmm.problems.mlp_init(jax.random.key(0), dim=3, hidden=4)

@@ -1,7 +1,7 @@
 """Fair classification where the group of a record is private: parity and equalised odds.
 
-Records are (x, y, s): y a class and s a group, both private. A scorer gives logits, q_j is the
-probability of class j by them, and the classifier minimises cross entropy + weight * penalty, where
+Records are (x, y, s): y a class and s a group, both private. A scorer gives logits and so the
+probabilities q_j of the classes. The classifier minimises cross entropy + weight * penalty, where
 the penalty is 0 if the prediction does not depend on s:
 
     parity  q and s are independent,
@@ -35,8 +35,8 @@ Shares p depend on the data, so they are public guesses or released and charged
 operator does not hold the weight, so a larger weight has no larger sensitivity.
 
 Source: Lowy, Gupta and Razaviyayn, "Stochastic Differentially Private and Fair Learning", ICLR 2023
-(the first). Departures: W is kept in the box of its maximiser, both players' operators are clipped,
-and shares are not taken from the data without charge.
+(the first). Departures: W stays in the box of its maximiser, operators are clipped, and shares are
+charged if they come from the data.
 """
 
 import math
@@ -262,11 +262,8 @@ def fermi_start(theta: PyTree, *, shares: np.ndarray, classes: int = 2,
                 kind: str = "parity") -> Saddle:
     """The initial point: theta, and the W of a prediction that does not depend on the group.
 
-    Args:
-      theta: initial parameters of the scorer.
-      shares: p `[k]`, the shares of the groups; for odds `[m, k]`, of every class and group.
-      classes: m, the number of classes.
-      kind: "parity" or "odds".
+    `theta` are the initial parameters of the scorer.
+    `shares` are p `[k]`, or `[m, k]` for `kind="odds"`, with m = `classes`.
 
     Examples:
         >>> start = jmm.problems.fermi_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -283,10 +280,7 @@ def fermi_bound(shares: np.ndarray, *, classes: int = 2, kind: str = "parity") -
 
     |q| <= 1, and each column s of W is at most 2 / sqrt(p_s) from the point it moves towards.
 
-    Args:
-      shares: p `[k]`, the shares of the groups; for odds `[m, k]`, of every class and group.
-      classes: m, the number of classes.
-      kind: "parity" or "odds".
+    `shares` are p `[k]`, or `[m, k]` for `kind="odds"`, with m = `classes`.
 
     Examples:
         >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])
@@ -385,10 +379,8 @@ def _contrasts(conditional: Any) -> Any:
 def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> Saddle:
     """The initial point: theta, and v = 0.
 
-    Args:
-      theta: initial parameters of the scorer.
-      shares: p `[k]`, the shares of the groups; for odds `[2, k]`, of every class and group.
-      kind: "parity" or "odds".
+    `theta` are the initial parameters of the scorer.
+    `shares` are p `[k]`, or `[2, k]` for `kind="odds"`.
 
     Examples:
         >>> start = jmm.problems.parity_start(jnp.zeros(3), shares=np.array([0.7, 0.3]))
@@ -402,10 +394,7 @@ def parity_start(theta: PyTree, *, shares: np.ndarray, kind: str = "parity") -> 
 def parity_bound(shares: np.ndarray, *, kind: str = "parity", centre: float = 0.5) -> float:
     """The largest norm of player v's operator in `parity`, max(c, 1 - c) |a(s)| / P(l).
 
-    Args:
-      shares: p `[k]`, the shares of the groups; for odds `[2, k]`, of every class and group.
-      kind: "parity" or "odds".
-      centre: c in [0, 1], as in the problem.
+    `shares` are p `[k]`, or `[2, k]` for `kind="odds"`, and c the `centre`.
 
     Examples:
         >>> rare, even = np.array([0.9, 0.1]), np.array([0.5, 0.5])

@@ -151,7 +151,7 @@ class Bounded(NamedTuple):
 
 
 def sanitise(x: jax.Array, radius: float) -> jax.Array:
-    """Projects an array to the ball of that radius (L2 over all entries); 0 if not finite.
+    """Projects an array x to the ball of that radius (L2 over all entries); 0 if not finite.
 
     The norm is taken relative to the largest entry, so it does not overflow.
 
