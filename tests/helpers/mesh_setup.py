@@ -7,6 +7,7 @@ To be imported before JAX is: it sets the number of devices from the command lin
 
 import contextlib
 import functools
+import gc
 import os
 import pathlib
 import sys
@@ -31,6 +32,8 @@ from jaxminimax.placement import shard_sums
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+gc.freeze()  # as in `conftest`
+gc.set_threshold(20_000, 20, 20)
 if not ALONE:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", PROCESSES, int(sys.argv[3]))

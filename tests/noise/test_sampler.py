@@ -348,7 +348,7 @@ def test_drawn_integers_have_the_normal_law(bits):
 
 @pytest.mark.slow
 def test_numbers_of_all_bits_have_the_moments_of_the_normal_law():
-    x = np.asarray(noise_law.block(jax.random.key(7), BITS), np.float64)
+    x = np.asarray(normal(jax.random.key(7), 2**20, BITS), np.float64)
     y = (x + 0.5) * 2.0**-BITS
     for power, mean, second in ((1, 0, 1), (2, 1, 3), (3, 0, 15), (4, 3, 105), (6, 15, 10395)):
         assert abs(np.mean(y**power) - mean) < 4.5 * np.sqrt((second - mean**2) / len(y))
