@@ -22,7 +22,8 @@ from jaxminimax.tables.columns import Charged, Column, Number, as_words, places,
 from jaxminimax.tables.fair import FairDefaults, fair_defaults, train_fair
 from jaxminimax.tables.rule import defaults
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import Scorer, train_records
+from jaxminimax.tables.scorer import Scorer
+from jaxminimax.tables.training import train_records
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

@@ -11,8 +11,7 @@ import tomllib
 import pytest
 
 import jaxminimax as jmm
-from jaxminimax import Saddle, options
-from jaxminimax import __main__ as commands
+from jaxminimax import Saddle, commands, options
 from jaxminimax.__main__ import main
 from jaxminimax.algorithms import ALGORITHMS
 from jaxminimax.base import own_files
@@ -470,9 +469,9 @@ def test_the_console_script_is_the_command():
 def test_a_process_keeps_programs_and_a_call_does_not(monkeypatch, capsys, tmp_path):
     kept = []
     monkeypatch.setattr(own_files, "keep_programs", lambda: kept.append(True))
-    words = ["predict", str(tmp_path), str(tmp_path / "table.csv")]
+    words = ["train", "t.csv", "--schema", str(tmp_path / "s"), "--epsilon", "1", "--delta", "1e-6"]
     assert main(words) == 2
-    assert "no saved scorer" in capsys.readouterr().err
+    assert "cannot be read as TOML" in capsys.readouterr().err
     assert kept == []
     monkeypatch.setattr(sys, "argv", ["jaxminimax", *words])
     assert main() == 2

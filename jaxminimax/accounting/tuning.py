@@ -34,6 +34,7 @@ from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import Repetitions
 
 _RUNS = Repetitions()
+_TUNED = 2e-4  # relative, on a noise multiplier of a search
 _SAFE = 1 + 1e-9  # on what is found by floating-point roots
 
 
@@ -42,11 +43,11 @@ def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
     """The epsilon at which the best of a random number of runs is (epsilon, delta)-private.
 
     Args:
-      mechanisms: what one run does to the data, the release of its score included; several, if it
-        draws its settings among candidates.
-      delta: in (0, 1).
+      mechanisms: the description of one run, the release of its score included; several, if it
+        draws its settings from candidates.
+      delta: delta, in (0, 1).
       runs: the law of the number of runs, which must stay secret.
-      neighbours: as in `epsilon`.
+      neighbours: "replace_one" or "add_or_remove_one".
 
     Raises:
       ValueError: for numbers out of range, or a description that is not valid.
@@ -68,7 +69,15 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
                 runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
     """The delta at which the best of a random number of runs is (epsilon, delta)-private.
 
-    Args and errors as in `tuned_epsilon`; epsilon in (0, 1e6).
+    Args:
+      mechanisms: the description of one run, the release of its score included; several, if it
+        draws its settings from candidates.
+      epsilon: epsilon, in (0, 1e6).
+      runs: the law of the number of runs, which must stay secret.
+      neighbours: "replace_one" or "add_or_remove_one".
+
+    Raises:
+      ValueError: for numbers out of range, or a description that is not valid.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),
@@ -299,7 +308,7 @@ def least(run: Describe, target: Target) -> float:
               for x in (total, target.epsilon)]
         return max(mu[0] / mu[1], 1 + 1e-9) if total > target.epsilon else min(mu[0] / mu[1], 1.0)
 
-    return roots.reach(excess)
+    return roots.find(excess, 1.0, tolerance=_TUNED, name="excess")
 
 
 def points_met(costs: tuple[Charge, ...], target: Target) -> Points:
@@ -322,4 +331,4 @@ def enough(run: Describe, target: Target, points: Points) -> float:
             worst = max(worst, max(mu, 1 + 1e-9) if here > goal else min(mu, 1.0))
         return worst
 
-    return roots.reach(excess)
+    return roots.find(excess, 1.0, tolerance=_TUNED, name="excess")

@@ -4,16 +4,24 @@ import inspect
 import math
 import numbers
 import os
+import sys
 from typing import Any
 
-import jax
 import numpy as np
 
 
+def _of_jax(value: Any, kind: str = "Array") -> bool:
+    """Returns whether a value is an array of JAX; none is before JAX is loaded."""
+    loaded = sys.modules.get("jax")
+    return loaded is not None and isinstance(
+        value, loaded.Array if kind == "Array" else loaded.core.Tracer)
+
+
 def _values(name: str, value: Any) -> np.ndarray | None:
-    if isinstance(value, jax.core.Tracer):
+    if _of_jax(value, "Tracer"):
         return None
-    ok = isinstance(value, (numbers.Real, np.ndarray, jax.Array)) and not isinstance(value, bool)
+    ok = isinstance(value, numbers.Real | np.ndarray) or _of_jax(value)
+    ok = ok and not isinstance(value, bool)
     array = np.asarray(value) if ok else None
     if array is None or array.dtype.kind not in "iuf":
         raise ValueError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
@@ -75,7 +83,7 @@ def describe(x: Any) -> str:
     module = kind.__module__.split(".")[0]
     name = kind.__qualname__ if module in ("builtins", "jaxminimax") else (
         f"{module}.{kind.__qualname__}")
-    if isinstance(x, np.ndarray | jax.Array):
+    if isinstance(x, np.ndarray) or _of_jax(x):
         return f"an array of shape {np.shape(x)} and dtype {x.dtype}"
     if callable(x) and hasattr(x, "__qualname__"):
         return f"{'class' if isinstance(x, type) else 'function'} {x.__qualname__}"
@@ -123,7 +131,7 @@ def one_number(value: Any, name: str) -> Any:
     Raises:
       TypeError: for a tuple such as (loss, aux), or an array of several.
     """
-    if not isinstance(value, np.ndarray | np.generic | jax.Array | float | int):
+    if not (isinstance(value, np.ndarray | np.generic | float | int) or _of_jax(value)):
         raise TypeError(f"{name} must return one number, got {describe(value)}: return the loss "
                         "alone, without auxiliary values.")
     if np.shape(value) != ():
@@ -151,6 +159,8 @@ def exact_arithmetic() -> None:
     Raises:
       ValueError: naming the option that is on.
     """
+    import jax
+
     for name in ("debug_nans", "debug_infs"):
         if getattr(jax, name).value:
             raise ValueError(f"jax_{name} is on: a record whose operator is not finite would end "

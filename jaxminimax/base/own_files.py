@@ -19,8 +19,6 @@ import sys
 import time
 from collections.abc import Iterator
 
-import jax
-
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -278,6 +276,8 @@ def keep_programs() -> pathlib.Path | None:
       The folder; None, with nothing set, if JAX's own settings decide, or if the folder is not, or
       cannot be made, the user's alone.
     """
+    import jax
+
     allowed = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
     if not allowed or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return None

@@ -1,4 +1,4 @@
-"""`python -m jaxminimax train` and `predict`: from a table and a schema to a private scorer.
+"""`python -m jaxminimax train`: from a table and a schema to a private scorer.
 
 Options that stand for a schema are read without a look at a cell: names of columns, and the number
 of rows, are public.
@@ -18,10 +18,10 @@ import jax
 from jaxminimax.accounting import epsilon
 from jaxminimax.base import checks, own_files
 from jaxminimax.mechanism import Sequence
-from jaxminimax.tables import files, report, statistics
+from jaxminimax.tables import files, report, statistics, training
 from jaxminimax.tables.columns import Category, Charged, Column, Number
 from jaxminimax.tables.schema import Schema
-from jaxminimax.tables.scorer import MODEL, Scorer, train
+from jaxminimax.tables.scorer import MODEL, Scorer
 
 # --- options that stand for a schema, and what is missing ---
 
@@ -199,11 +199,10 @@ def constant(scorer: Any) -> list[str]:
 REPORT, PAGE = "report.json", "report.html"
 UNFINISHED = "unfinished"  # folders of runs, by number
 _TRAIN = "trains a private scorer of a table"
-_PREDICT = "scores the rows of a table by a trained scorer"
 
 
 def add(commands: Any) -> None:
-    """Adds both commands to those of a parser."""
+    """Adds `train` to the commands of a parser."""
     command = commands.add_parser("train", help=_TRAIN, description=_TRAIN + (
         ". With --test-fraction it also prints the AUC on rows held out, and that of a logistic "
         "regression without privacy on the same features: both are outside of the guarantee. With "
@@ -228,15 +227,10 @@ def add(commands: Any) -> None:
     flag("--out", metavar="FOLDER", help="where model.json, report.json and report.html go")
     flag("--json", action="store_true", help="print JSON only")
     flag("--quiet", action="store_true", help="no progress bar")
-    command = commands.add_parser("predict", help=_PREDICT, description=_PREDICT)
-    flag = command.add_argument
-    flag("model", help="folder that train wrote, or its model.json")
-    flag("table", help="CSV file with a header line, or Parquet file")
-    flag("--out", metavar="FILE", help="CSV file for the scores; without it they are printed")
-    flag("--json", action="store_true", help="print JSON only")
 
 
-def _train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def train(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Returns what the command prints, with --json and without; writes the files of --out."""
     folder = None if args.out is None else pathlib.Path(args.out)
     if args.curve and args.test_fraction is None:
         raise ValueError("--curve is of the AUC on rows held out: say --test-fraction too.")
@@ -285,7 +279,7 @@ def _trained(args: argparse.Namespace, rows: Any, held: Any, schema: Schema,
         key = None if args.seed is None else jax.random.key(args.seed, impl="threefry2x32")
         if key is not None and k:
             key = jax.random.fold_in(key, k + 1)
-        scorers.append(train(rows, schema, epsilon=target, delta=args.delta, key=key,
+        scorers.append(training.train(rows, schema, epsilon=target, delta=args.delta, key=key,
                              progress=not (args.quiet or args.json),
                              folder=None if folder is None else folder / UNFINISHED / str(k)))
     scorer = scorers[0]
@@ -356,17 +350,3 @@ def _held(folder: pathlib.Path | None) -> contextlib.ExitStack:
         if (folder / UNFINISHED).exists():
             own_files.check(folder / UNFINISHED)
         return held.pop_all()
-
-
-def _predict(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    scorer = Scorer.load(args.model)
-    scores = scorer.decision_function(files.read(args.table, scorer.schema.numeric))
-    text = "\n".join(["score", *(f"{s:.9g}" for s in scores)])
-    if args.out is not None:
-        pathlib.Path(args.out).write_text(text + "\n", encoding="utf-8")
-        return {"scores": len(scores), "out": args.out}, f"{len(scores)} scores in {args.out}"
-    return {"scores": scores.tolist()}, text
-
-
-# what a command prints with --json and without
-COMMANDS = {"train": _train, "predict": _predict}

@@ -12,9 +12,6 @@ from jaxminimax.mechanism import GroupLosses
 from jaxminimax.problems import by_group
 from jaxminimax.problems._people import rows_of_people
 from jaxminimax.releases.losses import release_group_losses
-from jaxminimax.tables.statistics import Moments
-
-_BLOCK = 2**14  # records
 
 
 class Records(NamedTuple):
@@ -85,22 +82,6 @@ def group_of_persons(group: np.ndarray, index: np.ndarray) -> np.ndarray:
         raise ValueError("a person has rows of several groups: groups must be of persons, the same "
                          "in all rows of one (with by_label, the label too).")
     return first
-
-
-def scaled(x: np.ndarray, by: Moments, floor: float | None) -> np.ndarray:
-    """Features on one scale, rows no longer than 1, and a constant 1: rows no longer than sqrt(2).
-
-    A fixed function of the row and of released numbers.
-    """
-    result = np.ones((*x.shape[:-1], x.shape[-1] + 1), np.float32)
-    for first in range(0, len(x), _BLOCK):  # float64 of all rows at once would be several copies
-        block = np.asarray(x[first: first + _BLOCK], np.float64)
-        if floor is not None:
-            block = (block - by.mean) / np.sqrt(np.maximum(by.second - by.mean**2, 0.0) + floor)
-        block = block / np.sqrt(x.shape[-1])
-        length = np.sqrt(np.sum(block * block, -1, keepdims=True))
-        result[first: first + _BLOCK, ..., :-1] = block / np.maximum(length, 1.0)
-    return result
 
 
 # --- groups ---

@@ -48,7 +48,7 @@ EXCEPTIONS = {
     ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/recursion.py"): (
         SAMPLINGS, "gda refuses all but full batches; the steps of a theorem are for one sampling, "
                    "and no privacy rests on them"),
-    ("__main__.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
+    ("commands.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
 }
 
 

@@ -28,6 +28,7 @@ from jaxminimax.tables import (
     files,
     report,
     rule,
+    scaling,
     scorer,
     statistics,
     train,
@@ -195,7 +196,7 @@ def test_constants_and_categories_with_too_many_values_are_noted():
     schema = Schema({"a": Number(0, 1), "b": Number(0, 1), "c": Category(range(20))}, "y", 1)
     assert any(note.startswith("c: 20 values") for note in command.doubts(schema, 500))
     assert not command.doubts(schema, 5000)
-    by = statistics.Moments(np.array([0.2, 0.2, *[0.05] * 20]),
+    by = scaling.Moments(np.array([0.2, 0.2, *[0.05] * 20]),
                             np.array([0.0401, 0.4, *[0.05] * 20]),
                          0.5)
     for floor, names in ((0.0025, ["a"]), (0.1, []), (None, [])):
@@ -340,11 +341,12 @@ def test_a_delta_that_is_too_large_is_noted_on_the_page():
     query = jmm.Query(clip=jmm.Saddle(1.0, 1.0), noise_multiplier=jmm.Saddle(9.0, 9.0),
                       population=100)
     hyper = jmm.sgda.Hyper(query=query, step=jmm.Saddle(0.1, 0.1), iterations=1)
-    by = statistics.Moments(np.zeros(4), np.zeros(4), 0.5)
+    by = scaling.Moments(np.zeros(4), np.zeros(4), 0.5)
     for delta, noted in ((0.02, 1), (1e-6, 0)):
         stated = jmm.statement(jmm.sgda, hyper, delta=delta)
-        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None, stated), {})
-        head, _ = page.split("What is released")
+        page = report.page(scorer.Scorer(SCHEMA, np.zeros(5), by, None,
+                                         stated.to_json()), {})
+        head, _ = page.split("<h2>The statement</h2>")
         assert head.count("Delta is too large") == noted
         assert page.count("Delta is too large") == 2 * noted  # in the statement's record, too
 
@@ -358,7 +360,7 @@ def test_noise_in_an_empty_cell_stretches_no_range():
 
 def test_a_positive_value_that_is_nowhere_is_noted():
     for prior, count in ((0.02, 1), (0.3, 0), (0.98, 1)):
-        one = scorer.Scorer(SCHEMA, np.zeros(5), statistics.Moments(np.zeros(4), np.zeros(4),
+        one = scorer.Scorer(SCHEMA, np.zeros(5), scaling.Moments(np.zeros(4), np.zeros(4),
                                                                     prior),
                             None, None)
         assert len(command.rare_label(one)) == count
