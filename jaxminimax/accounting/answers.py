@@ -125,19 +125,19 @@ def epsilon(mechanism: Description, delta: float, spent: int | None = None, *,
             neighbours: str = "replace_one", people: int = 1) -> float:
     """The epsilon of (epsilon, delta)-differential privacy of a mechanism.
 
-    That is the cost of everything that the mechanism allows, and so of a run that stops earlier by
-    whatever rule. Without sampling it is the exact Gaussian value, else that of the composed
-    privacy loss distribution, rounded pessimistically, some ten-thousandths above it. Always an
-    upper bound for what the code does: failures of samplers and noise are charged to delta.
+    It is the cost of everything that the mechanism allows, and so of a run that stops earlier by
+    any rule. Without sampling it is the exact Gaussian value. Otherwise it is that of the composed
+    privacy loss distribution, rounded pessimistically, some ten-thousandths above it. It is always
+    an upper bound for the code: failures of samplers and noise are charged to delta.
 
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
-      delta: in (0, 1).
+      delta: delta, in (0, 1).
       spent: a number of releases fixed before the first one, for a shorter run; None for all that
-        the mechanism allows. For a run that ended because of what it had released, the epsilon of
-        what it had spent then does not hold, only that of all that is allowed.
-      neighbours: "replace_one" (one record is exchanged, n is public) or "add_or_remove_one" (one
-        record is there or counts as absent; n is a declared constant).
+        the mechanism allows. If a run ended because of its releases, the epsilon of the releases
+        made does not hold, only that of all that are allowed.
+      neighbours: "replace_one" (one record is replaced, n is public) or "add_or_remove_one" (one
+        record is present or counts as absent; n is a declared constant).
       people: k, if any k records of one person may differ instead of one.
 
     Returns:
@@ -176,9 +176,9 @@ def delta(mechanism: Description, epsilon: float, spent: int | None = None, *,
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
       epsilon: at least 0. At 0 it is the largest advantage of membership inference.
-      spent: as in `epsilon`.
-      neighbours: as in `epsilon`.
-      people: how many records of one unit differ.
+      spent: a number of releases fixed before the first one; None for all that are allowed.
+      neighbours: "replace_one" or "add_or_remove_one".
+      people: k, if any k records of one person may differ instead of one.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.
@@ -365,12 +365,12 @@ def odometer(part_at: Callable[[int], Description], allowed: int, spent: int, de
     """The odometer's epsilon of a run stopped after `spent` releases, and the milestone it is of.
 
     Args:
-      part_at: what is charged for a number of releases; for 0, what was released alongside the run.
+      part_at: the description of a number of releases; for 0, of the releases alongside the run.
       allowed: releases allowed, at least 1.
       spent: releases made, at most `allowed`.
-      delta: of all milestones together.
-      neighbours: as in `epsilon`.
-      people: as in `epsilon`.
+      delta: delta of all milestones together.
+      neighbours: "replace_one" or "add_or_remove_one".
+      people: the number of records of one person that may differ.
     """
     if spent == 0 and not leaves(part_at(0)):
         return 0.0, 0  # nothing was released, and coins alone decided it

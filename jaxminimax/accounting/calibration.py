@@ -95,36 +95,36 @@ def _each_part(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
 def calibrate(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float, delta: float, *,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               share: float = 0.2, people: int = 1) -> HyperT:
-    """`hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
+    """Returns `hyper` with the noise multipliers that make a whole run (epsilon, delta)-private.
 
     The search is on the joint cost of everything the run releases, and the private side of its
-    bracket is returned. The ratio between the players' multipliers is kept: give
+    bracket is returned. The ratio between the players' multipliers is kept: pass
     `Query(noise_multiplier=budget_split(w=...))` for an unequal split; unset means equal. All
-    descriptions of `hyper`, in whatever fields or tuples, are scaled by one factor, so the ratios
+    descriptions of `hyper`, in any fields or tuples, are scaled by one factor, so the ratios
     between their multipliers are kept as well, and unset means 1: two queries with multipliers of
     Saddle(1.0, 1.0) and Saddle(3.0, 3.0) end with ratio 3. Parts on disjoint data, a single query
     that is `Parallel`, each reach the target by themselves.
 
-    A hyper with `losses` releases groups' losses too. Their noise, unless it is set already, is
-    the one at which they alone would cost `share * epsilon`; then `query`'s is found on the joint
-    cost, which is far below the sum.
+    A `Hyper` with `losses` releases groups' losses too. Their noise, unless it is set already, is
+    the noise at which they alone would cost `share * epsilon`. The noise of `query` then follows
+    from the joint cost, which is far below the sum.
 
     Args:
       algorithm: a module such as `sgda`.
       hyper: its `Hyper`.
-      epsilon: target, in (0, 1e6).
-      delta: target, in (0, 1).
-      neighbours: as in `epsilon`.
+      epsilon: the target, in (0, 1e6).
+      delta: the target, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
       alongside: other mechanisms on the same data that the budget must also pay, with their own
         fixed noise (an estimate of the class prior, say).
-      share: of epsilon that groups' losses alone may cost, in (0, 1).
-      people: as in `epsilon`.
+      share: the part of epsilon that groups' losses alone may cost, in (0, 1).
+      people: k, if any k records of one person may differ instead of one.
 
     Raises:
       ValueError: for numbers out of range; for a target that no noise reaches, or that is met with
         next to none; for one that would be missed by more than 0.2 %; for settings without a
         description, or with one that `algorithm.mechanism(hyper)` does not have.
-      TypeError: for what is no algorithm, or settings that are not its own.
+      TypeError: for an object that is no algorithm, or settings of another one.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000)
@@ -172,13 +172,22 @@ def _calibrate(algorithm: Any, hyper: Any, epsilon: float, delta: float, neighbo
 def calibrate_noise(mechanism: Mechanism, epsilon: float, delta: float, *,
                     neighbours: str = "replace_one",
                     alongside: tuple[Mechanism, ...] = (), people: int = 1) -> Any:
-    """`mechanism` with all its noise multipliers times the factor that reaches the target.
+    """Returns `mechanism` with all its noise multipliers times the factor that reaches the target.
 
-    For descriptions without an algorithm around them. To split a budget between gradients and group
-    losses, calibrate the losses to their share first, then the run with `alongside=(losses,)`: the
-    joint cost is far below the sum.
+    It is for descriptions without an algorithm around them. To split a budget between gradients and
+    group losses, calibrate the losses to their share first, then the run with
+    `alongside=(losses,)`: the joint cost is far below the sum.
 
-    Args and errors as in `calibrate`; a multiplier that is not set counts as 1.
+    Args:
+      mechanism: a description; a multiplier that is not set counts as 1.
+      epsilon: the target, in (0, 1e6).
+      delta: the target, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data that the budget must also pay.
+      people: k, if any k records of one person may differ instead of one.
+
+    Raises:
+      ValueError: for numbers out of range, or a target that no noise reaches.
 
     Examples:
         >>> tree = jmm.accounting.calibrate_noise(jmm.mechanism.TreeSums(clip=1.0, leaves=1000),
@@ -215,9 +224,19 @@ def _calibrated(mechanism: Mechanism, epsilon: float, delta: float, neighbours: 
 def calibrate_iterations(algorithm: Algorithm[HyperT, Any], hyper: HyperT, epsilon: float,
                          delta: float, *, neighbours: str = "replace_one",
                          alongside: tuple[Mechanism, ...] = (), people: int = 1) -> HyperT:
-    """`hyper` with the largest number of iterations that stays (epsilon, delta)-private.
+    """Returns `hyper` with the largest number of iterations that stays (epsilon, delta)-private.
 
-    Args and errors as in `calibrate`; the noise multipliers of `hyper` are kept as they are.
+    Args:
+      algorithm: a module such as `sgda`.
+      hyper: its `Hyper`, whose noise multipliers are kept.
+      epsilon: the target, in (0, 1e6).
+      delta: the target, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data that the budget must also pay.
+      people: k, if any k records of one person may differ instead of one.
+
+    Raises:
+      ValueError: for numbers out of range, or settings without iterations to calibrate.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), population=1000,

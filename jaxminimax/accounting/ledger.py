@@ -32,33 +32,34 @@ class Ledger:
         done = jmm.fit(..., ledger=ledger, name="first")
         print(ledger.statement())
 
-    What a run may release is charged before it reads data, in a file that is changed under a lock
-    and is on disk before the run begins: two processes cannot spend the same budget, a restart
-    finds what was spent, and a run that crashed stays charged. A run beyond the budget is refused.
+    A run is charged for all its possible releases before it reads data, in a file that is changed
+    under a lock and is on disk before the run begins. Two processes cannot spend the same budget, a
+    restart reads the former charges, and a run that crashed stays charged. A run beyond the budget
+    is refused.
 
-    How runs are added up is decided when the ledger is opened; proofs are in
+    The rule that adds runs up is chosen when the ledger is opened; proofs are in
     `accounting.filters`.
 
     * "renyi": Renyi divergences at one order. The usual choice: k equal runs cost noise of about
-      sqrt(k), not k, and what a stopped run did not release is given back. A single run costs some
-      per cent more noise than it would without a ledger.
+      sqrt(k), not k, and the ledger refunds releases that a stopped run did not make. A single run
+      costs some per cent more noise than it would without a ledger.
     * "basic": epsilons and deltas of the runs. Any run; other statements at their full strength.
     * "plan": the runs are all named at opening, `plan={"name": description, ...}`, and charged by
-      one composition of privacy losses, which is the least noise. Their order and their ends may be
-      chosen by looking, nothing else may.
+      one composition of privacy losses, which is the least noise. Releases may decide their order
+      and their ends, and nothing else.
 
     Args:
-      path: the file; made if it is not there.
-      epsilon: of everything together; None to open a ledger that is there.
-      delta: of everything together.
-      neighbours: as in `epsilon`; None: "replace_one".
-      people: k, how many records of one person may differ; None: 1.
-      unit: what one record is; None: "one record", or "any 3 records" for three of them. Runs and
-        statements of another unit are refused.
-      filter: see above; None: "plan" if a plan is given, else "renyi".
-      order: of the Renyi divergences; None: the best one for `typical`.
-      typical: a description like the ones that are to come, for `order`; None: Gaussian noise
-        without sampling.
+      path: the file, which is made if it does not exist.
+      epsilon: epsilon of everything together; None to open an existing ledger.
+      delta: delta of everything together.
+      neighbours: "replace_one" or "add_or_remove_one"; None for "replace_one".
+      people: k, the number of records of one person that may differ; None for 1.
+      unit: the unit of privacy; None for "one record", or "any 3 records" for three of them. Runs
+        and statements of another unit are refused.
+      filter: "renyi", "basic" or "plan"; None for "plan" with a plan, and "renyi" without.
+      order: the order of the Renyi divergences; None for the best one for `typical`.
+      typical: a description like the runs to come, for `order`; None for Gaussian noise without
+        sampling.
       plan: descriptions by name.
 
     Raises:
@@ -115,12 +116,12 @@ class Ledger:
         Args:
           described: a description, or with `hyper` the algorithm it is of.
           hyper: the algorithm's `Hyper`, calibrated.
-          name: of the run; None: "run 1" and so on. A plan needs it.
-          delta: with filter="basic", the part of the ledger's delta for this run; None: a tenth of
-            it, or what is left.
-          unit: what one record of the run is, as in its statement; None: the ledger's, which is
-            then the caller's claim. `fit` gives that of its statement.
-          run: how the run is known again if it goes on after a crash; see `fit`.
+          name: the name of the run; None for "run 1" and so on. A plan needs it.
+          delta: with filter="basic", the part of the ledger's delta for this run; None for a tenth
+            of it, or the rest.
+          unit: the unit of privacy of the run, as in its statement; None for the ledger's, which is
+            then the caller's claim. `fit` passes that of its statement.
+          run: marks by which a run is recognised if it goes on after a crash; see `fit`.
 
         Raises:
           ValueError: if the ledger cannot pay for it, saying what is left; for a name or a key that
@@ -203,7 +204,7 @@ class Ledger:
 
     def calibrate(self, algorithm: Any, hyper: Any, *, share: float = 1.0,
                   delta: float | None = None) -> Any:
-        """`hyper` with the noise at which the whole run takes `share` of what is left.
+        """Returns `hyper` with the noise at which the whole run takes `share` of what is left.
 
         The ratio between the players' multipliers is kept. Nothing is reserved by it.
 
@@ -211,7 +212,8 @@ class Ledger:
           algorithm: a module such as `sgda`.
           hyper: its `Hyper`.
           share: in (0, 1].
-          delta: as in `reserve`.
+          delta: with filter="basic", the part of the ledger's delta for this run; None for a tenth
+            of it, or the rest.
 
         Raises:
           ValueError: if nothing is left, or for a plan; for losses whose noise is not set.

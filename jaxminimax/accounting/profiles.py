@@ -220,10 +220,11 @@ def profile(mechanism: Description, spent: int | None = None, *, neighbours: str
 
     Args:
       mechanism: `algorithm.mechanism(hyper)`, or a `Sequence` of several.
-      spent: as in `epsilon`: a number of releases fixed before the first one.
-      neighbours: as in `epsilon`.
-      people: how many records of one unit differ.
-      epsilons: to evaluate at, besides 0; None: up to where delta is 1e-12, or as far as is known.
+      spent: a number of releases fixed before the first one; None for all that are allowed.
+      neighbours: "replace_one" or "add_or_remove_one".
+      people: k, if any k records of one person may differ instead of one.
+      epsilons: where to evaluate, besides 0; None for a range up to where delta is 1e-12, or as far
+        as is known.
 
     Raises:
       ValueError: for numbers that are not finite, out of range or of the wrong type.

@@ -114,31 +114,32 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
               answers: bool = False, rows_each: int | None = None) -> Statement:
-    """The privacy statement of a run.
+    """Makes the privacy statement of a run.
 
-    Its epsilon is that of all releases that are allowed, however few were made: that holds whatever
-    ended the run. Of a run that ended earlier, `Statement.epsilon_if_stopped_by_looking` holds for
-    every rule that looked at what was released, and `Statement.epsilon_spent_if_fixed`, which is
-    smaller, on the condition that the end was fixed beforehand.
+    Its epsilon is that of all releases that are allowed, however few were made, and holds for any
+    reason that ended the run. For a run that ended earlier,
+    `Statement.epsilon_if_stopped_by_looking` holds for every rule that looked at the releases.
+    `Statement.epsilon_spent_if_fixed`, which is smaller, holds on the condition that the end was
+    fixed beforehand.
 
     Args:
       algorithm: a module such as `sgda`.
       hyper: the `Hyper` that was run.
       state: the state it ended in, for the releases spent; None for all that are allowed.
-      delta: in (0, 1).
-      neighbours: as in `epsilon`.
-      alongside: other mechanisms run on the same data, charged in full.
-      unit: what one record is, e.g. "one patient's visit"; with several `people`, whose they are,
+      delta: delta, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data, charged in full.
+      unit: the unit of privacy, e.g. "one patient's visit"; with several `people`, their owner,
         e.g. "one patient".
       assumed: further assumptions to print, e.g. the public constants of the preprocessing.
-      people: k, the most records that one unit has; epsilon is then for any k records.
+      people: k, the largest number of records of one unit; epsilon is then for any k records.
       answers: whether `Statement.answers` is computed too, which takes up to some seconds.
-      rows_each: of records that are `People`, the most rows of one, `people.most`; the unit is then
-        "one person". `fit` sees it by the data.
+      rows_each: for records that are `People`, the largest number of rows of one, `people.most`;
+        the unit is then "one person". `fit` reads it from the data.
 
     Raises:
       ValueError: for a description that is not valid; for a state of several runs.
-      TypeError: for what is no algorithm, or settings that are not its own.
+      TypeError: for an object that is no algorithm, or settings of another one.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
@@ -168,7 +169,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
              extra: Callable[[int], int] = lambda _: 0) -> Statement:
-    """The privacy statement of a description, for `statement` and the command line.
+    """Makes the privacy statement of a description, for `statement` and the command line.
 
     Args:
       everything: all that is allowed.
@@ -176,12 +177,12 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       delta: in (0, 1).
       spent: releases that the run made.
       allowed: releases that the run may make.
-      neighbours: as in `epsilon`.
-      unit: as in `statement`.
-      assumed: as in `statement`.
-      people: as in `statement`.
-      answers: as in `statement`.
-      rows_each: as in `statement`.
+      neighbours: "replace_one" or "add_or_remove_one".
+      unit: the unit of privacy.
+      assumed: further assumptions to print.
+      people: k, the largest number of records of one unit.
+      answers: whether `Statement.answers` is computed too.
+      rows_each: for records that are `People`, the largest number of rows of one.
       extra: from a number of releases of the run to the number of releases made alongside it.
     """
     check_delta(delta)

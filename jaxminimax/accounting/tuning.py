@@ -43,11 +43,11 @@ def tuned_epsilon(mechanisms: Mechanism | Sequence[Mechanism], delta: float,
     """The epsilon at which the best of a random number of runs is (epsilon, delta)-private.
 
     Args:
-      mechanisms: what one run does to the data, the release of its score included; several, if it
-        draws its settings among candidates.
-      delta: in (0, 1).
+      mechanisms: the description of one run, the release of its score included; several, if it
+        draws its settings from candidates.
+      delta: delta, in (0, 1).
       runs: the law of the number of runs, which must stay secret.
-      neighbours: as in `epsilon`.
+      neighbours: "replace_one" or "add_or_remove_one".
 
     Raises:
       ValueError: for numbers out of range, or a description that is not valid.
@@ -69,7 +69,15 @@ def tuned_delta(mechanisms: Mechanism | Sequence[Mechanism], epsilon: float,
                 runs: Repetitions = _RUNS, *, neighbours: str = REPLACE_ONE) -> float:
     """The delta at which the best of a random number of runs is (epsilon, delta)-private.
 
-    Args and errors as in `tuned_epsilon`; epsilon in (0, 1e6).
+    Args:
+      mechanisms: the description of one run, the release of its score included; several, if it
+        draws its settings from candidates.
+      epsilon: epsilon, in (0, 1e6).
+      runs: the law of the number of runs, which must stay secret.
+      neighbours: "replace_one" or "add_or_remove_one".
+
+    Raises:
+      ValueError: for numbers out of range, or a description that is not valid.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(40.0, None),

@@ -55,17 +55,17 @@ __all__ = ["Difference", "Windows"]
 
 @pytree_dataclass
 class Difference(OneRelease):
-    """Release the clipped sum of differences of both players' operators at two released points.
+    """Releases the clipped sum of differences of both players' operators at two released points.
 
     Attributes:
       lipschitz: L, of a record's operator, both players together [gradient units / parameter
         units]: a record's difference is clipped at L times the points' distance.
       noise_multiplier: standard deviation of the noise on the sum over that clip, one number for
         both players [dimensionless].
-      sampling: as in `Query`, with samples drawn anew in every release.
-      population: as in `Query`.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      sampling: full batches, or samples drawn anew in every release.
+      population: n, the number of records; public.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> one = jmm.mechanism.Difference(lipschitz=2.0, noise_multiplier=30.0, population=1000)

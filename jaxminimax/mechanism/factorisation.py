@@ -158,7 +158,7 @@ def charged_correlated(z: float, real: float, releases: int, bands: int, paramet
       bands: p.
       parameters: d.
       smallest: the smallest multiplier of a player; None: z.
-      apart: as in `norms`.
+      apart: each record is read exactly every `apart` releases; None for once.
     """
     if z == 0 or bands == 1:
         return real
@@ -212,15 +212,16 @@ def cost_of_passes(z: float, real: float, smallest: float, releases: int, bands:
 
 
 def planned_bands(releases: int, apart: int | None = None, parameters: int = 1) -> int:
-    """Bands by public numbers: a power of two up to 512, within a twentieth of the best of these.
+    """Plans bands by public numbers: a power of two up to 512, within a twentieth of the best.
 
     The measure is the root of the mean variance of prefix sums at equal privacy; a release draws
     about 2^15 numbers at most.
 
     Args:
-      releases: Q.
-      apart: as in `norms`; n // b for disjoint batches of b records.
-      parameters: numbers of a release.
+      releases: Q, the number of releases.
+      apart: each record is read exactly every `apart` releases: n // b for disjoint batches of b
+        records; None if each is read once.
+      parameters: the numbers of a release.
 
     Examples:
         >>> jmm.mechanism.planned_bands(1000) > 1
@@ -246,8 +247,8 @@ class TreeSums(Once):
       clip: bound on the L2 norm of a leaf's per-record vector.
       noise_multiplier: standard deviation of a node's noise over the clip norm.
       leaves: Q, the number of leaves.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> tree = jmm.mechanism.TreeSums(clip=1.0, noise_multiplier=20.0, leaves=1000)
@@ -304,8 +305,8 @@ class CorrelatedSums(Once):
       noise_multiplier: standard deviation of an independent vector's noise over the clip norm.
       leaves: Q, the number of leaves; a shorter run is a prefix, and costs as much.
       bands: p; a tenth of the leaves is enough, and all of them are the square root itself.
-      parameters: as in `Query`.
-      exact: as in `Query`.
+      parameters: the largest number of numbers that a release has; public.
+      exact: whether the noise is added as integers, without rounding, or in floating point.
 
     Examples:
         >>> sums = jmm.mechanism.CorrelatedSums(clip=1.0, leaves=1000, bands=64)

@@ -164,14 +164,14 @@ def count_grid(z: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
 
 @pytree_dataclass
 class Query(OneRelease):
-    """Release both players' clipped sums of per-record operators over one shared sample.
+    """Releases both players' clipped sums of per-record operators over one shared sample.
 
     Attributes:
       clip: per player, bound on the L2 norm of one record's operator [gradient units]. None for
-        a player whose operator reads no data: it is neither computed, nor noised, nor charged.
+        a player whose operator reads no data: it is neither computed, nor made noisy, nor charged.
       noise_multiplier: per player, standard deviation of the noise on the clipped sum / clip
         [dimensionless]; None where the clip is. Set by `calibrate`, which keeps the ratio between
-        the players. None altogether: not calibrated yet, and `release` refuses.
+        the players. None before calibration: `release` then refuses.
       sampling: `Full()`, `Poisson(rate=...)`, `FixedSize(batch=...)` or `Disjoint(batch=...)`.
       population: n, the number of records; public.
       joint: one clip for both players: a record's operator g is scaled so that
@@ -188,7 +188,7 @@ class Query(OneRelease):
         `noise_multiplier` is the size; see `factorisation`. For `Disjoint` batches of whole data
         only, in the same order in every pass; `planned_bands(times, n // batch)` is a good number.
       adaptive: how clip norms follow a quantile of the records' norms, from `clip` on; for `sgda`.
-        None: they stay.
+        None for fixed clip norms.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(5.0, 1.0), noise_multiplier=Saddle(20.0, 20.0),
