@@ -41,7 +41,8 @@ SHARED = {f"algorithms/{name}.py" for name in (
     "averaging", "planning", "recursion", "schedules")}
 FEED = {"observe_record"}  # of one algorithm, which another may use
 ONWARDS = {"update", "run", "_rounds", "_full_run", "_compiled", "arrays", "_advance", "on_mesh",
-           "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run"}
+           "_in_turn", "Supply", "is_traced", "trace", "check_constants", "whole_run", "call_kept",
+           "program"}
 # look at kinds and shapes, or pass on
 SHAPES = {"_rows", "_check_apart", "_check_flat", "_read_by_score", "records", "check_records",
           "rows_each", "shards_of"}

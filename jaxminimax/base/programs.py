@@ -1,6 +1,7 @@
 """Reads traced programs: their equations, and the arrays that they close over."""
 
 import itertools
+import weakref
 from typing import Any
 
 import jax
@@ -37,12 +38,19 @@ def equations(program: Any) -> list[Any]:
     return [x for x, _ in walk(program) if hasattr(x, "primitive")]
 
 
+# A program never changes, so one walk through it serves every call of it.
+_CONSTANTS: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
 def constants(program: Any) -> list[Any]:
     """Returns the arrays that a traced program and those inside it close over, in order."""
+    if program in _CONSTANTS:
+        return _CONSTANTS[program]
     arrays: list[Any] = []
     for x, _ in walk(program):
         arrays += [y.val for y in x.invars if np.ndim(getattr(y, "val", 0))] if hasattr(
             x, "primitive") else getattr(x, "consts", ())
+    _CONSTANTS[program] = arrays
     return arrays
 
 

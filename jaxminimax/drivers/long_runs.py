@@ -206,8 +206,8 @@ def fit(key: jax.Array, z: Saddle, data: PyTree, hyper: HyperT,
                 for rounds in pieces:
                     for share, count in supply.piece(rounds):
                         supply.wait(state)
-                        state = _advance(state, key, share, hyper, jnp.int32(count), algorithm,
-                                         problem, places)
+                        state = _advance(state, key, share, hyper, jnp.int32(count),
+                                         runs.Functions.of(algorithm), problem, places)
                     done += rounds
                     booking.begin(done)
                     folder.save(done, state)

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxminimax.base import arguments, checks
+from jaxminimax.base.programs import is_traced
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, PyTree, Saddle, StateT
 from jaxminimax.drivers import runs
-from jaxminimax.mechanism import Repeat
+from jaxminimax.mechanism import Full, Repeat
 from jaxminimax.mechanism.composed import check
+from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.placement.sharding import arrays
 from jaxminimax.releases.watch import update
 
@@ -72,8 +74,8 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
     others keeps its last state once its own rounds are done, and makes no further release. State
     each run by its own settings. Runs on the same data add up: `statement` is for one of them.
 
-    Runs of about equal length are computed together, so that little work is wasted. On a CPU and
-    with large batches, one run at a time is fastest, because its data stay in the caches.
+    Runs of about equal length are computed together, so that little work is wasted. The program is
+    compiled once, like that of `run`.
 
     Args:
       keys: `[budgets, seeds]` typed keys, all different: the difference of
@@ -87,7 +89,8 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
       problem: operator, public terms, projection.
       observe: `state -> tree`, the values to keep of every round; it never sees the data.
       at_once: the largest number of runs at the same time, which bounds the memory; the others
-        wait. None for all of them.
+        wait. None for one on a CPU if every run draws its own samples, and else for all of them,
+        because all runs then read the same rows.
       progress: whether to show a bar, which moves whenever `at_once` runs have ended, if tqdm is
         installed. Static under jit, like `at_once`.
 
@@ -122,16 +125,22 @@ def sweep(keys: jax.Array, z: Saddle, data: PyTree, hypers: HyperT,
                          "budgets: use jax.random.split(key, (budgets, seeds)).")
     _check_different(keys)
     checks.exact_arithmetic()
-    if at_once is not None:
-        checks.count("at_once", at_once)
-    if isinstance(hypers.iterations, tuple) or at_once is not None or progress:
-        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, problem,
-                                  observe, at_once, progress))
+    hypers, lengths = lengths_of(hypers, len(keys), algorithm)
+    if at_once is None:
+        alone = jax.default_backend() == "cpu" and _draws(algorithm.mechanism(hypers))
+        at_once = 1 if alone else keys.size
+    checks.count("at_once", at_once)
+    how = problem, observe, lengths, at_once, progress
+    if is_traced(keys, z, data, hypers):
+        return runs.Run(*_in_turn(keys, arrays(z), arrays(data), hypers, algorithm, *how))
+    return runs.Run(*runs.call_kept(_compiled, keys, arrays(z), arrays(data), hypers, algorithm,
+                                    *how))
 
-    def single(key: jax.Array, hyper: HyperT) -> runs.Run[StateT]:
-        return runs.run(key, z, data, hyper, algorithm, problem, observe)
 
-    return jax.vmap(jax.vmap(single, (0, None)), (0, 0))(keys, hypers)
+def _draws(described: Mechanism) -> bool:
+    """Returns whether every release reads a random sample of its own."""
+    queries = [getattr(part, "query", part) for part in described.answered()]
+    return all(getattr(query, "sampling", Full()).secret for query in queries)
 
 
 def _check_different(keys: jax.Array) -> None:
@@ -151,13 +160,12 @@ def _check_different(keys: jax.Array) -> None:
 
 
 def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: Algorithm[Any, Any],
-             problem: AnyProblem, observe: Callable[[Any], PyTree], at_once: int | None,
-             progress: bool) -> tuple[Any, PyTree]:
+             problem: AnyProblem, observe: Callable[[Any], PyTree], lengths: tuple[int, ...],
+             at_once: int, progress: bool) -> tuple[Any, PyTree]:
     """Every run, in shares of equal width, the longest first; each share ends with its longest."""
     budgets, seeds = keys.shape
-    hypers, lengths = lengths_of(hypers, budgets, algorithm)
     longest, differ = max(lengths), len(set(lengths)) > 1
-    shares = -(-keys.size // min(at_once or keys.size, keys.size))
+    shares = -(-keys.size // min(at_once, keys.size))
     width = -(-keys.size // shares)
     # run i has budget i // seeds; the last place is filled up with copies, whose result is unused
     order: np.ndarray = np.argsort([-lengths[i // seeds] for i in range(keys.size)], kind="stable")
@@ -203,6 +211,10 @@ def _in_turn(keys: jax.Array, z: Saddle, data: PyTree, hypers: Any, algorithm: A
                                 jax.tree.map(lambda x: x[order // seeds], hypers),
                                 jnp.asarray(rounds)))
     return jax.tree.map(lambda x: x.reshape((shares * width, *x.shape[lead:]))[place], ended)
+
+
+_compiled = jax.jit(_in_turn, static_argnames=("algorithm", "problem", "observe", "lengths",
+                                               "at_once", "progress"))
 
 
 def lengths_of(hypers: Any, budgets: int,

@@ -51,6 +51,23 @@ class Run(_Ended[StateT]):
         return run
 
 
+class Functions(NamedTuple):
+    """The functions of an algorithm, by which compiled programs are kept.
+
+    A module that is loaded again is the same object with other functions. A program that was traced
+    before would release what these functions no longer describe.
+    """
+
+    mechanism: Callable[[Any], Any]
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm[Any, Any]) -> "Functions":
+        """Returns the functions of a module, a class or an object."""
+        return cls(algorithm.mechanism, algorithm.init, algorithm.update)
+
+
 def nothing(state: Any) -> tuple[()]:
     """Observes nothing of a round, which is the default."""
     return ()
@@ -111,10 +128,30 @@ def _full_run(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Al
     if is_traced(key, z, data, hyper):
         return _rounds(key, z, data, hyper, algorithm, problem, observe)
     jax.eval_shape(lambda: algorithm.init(z, hyper))  # settings are refused by their numbers
-    program = _compiled.trace(key, z, data, hyper, algorithm, problem, observe)
+    return call_kept(_compiled, key, z, data, hyper, algorithm, problem, observe)
+
+
+def call_kept(program: Any, key: jax.Array, z: Saddle, data: PyTree, hyper: Any,
+              algorithm: Algorithm[Any, Any], *rest: Any) -> Any:
+    """Calls a jitted program, which JAX traces if it has none for such arguments.
+
+    Args:
+      program: a jitted function.
+      key: root key of the run, or several.
+      z: initial point.
+      data: what the releases read.
+      hyper: the algorithm's settings.
+      algorithm: a module such as `sgda`.
+      *rest: further arguments of the program.
+
+    Raises:
+      ValueError: for a program that closes over one of the data's arrays.
+    """
+    functions = Functions.of(algorithm)
+    traced = program.trace(key, z, data, hyper, functions, *rest)
     # it may have been traced for other data of the same shapes: what it closes over is compared
-    record_isolation.check_constants(program.jaxpr, data)
-    return _compiled(key, z, data, hyper, algorithm, problem, observe)
+    record_isolation.check_constants(traced.jaxpr, data)
+    return program(key, z, data, hyper, functions, *rest)
 
 
 def _rounds(key: jax.Array, z: Saddle, data: PyTree, hyper: Any, algorithm: Algorithm[Any, Any],

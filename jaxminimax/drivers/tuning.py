@@ -22,6 +22,7 @@ from jaxminimax.base import arguments, checks, types
 from jaxminimax.base.random_bits import fold_in, random_words
 from jaxminimax.base.types import Algorithm, AnyProblem, HyperT, Problem, PyTree, Saddle, StateT
 from jaxminimax.drivers import many_runs, runs
+from jaxminimax.drivers.runs import Functions
 from jaxminimax.mechanism import Full, Query, Repeat
 from jaxminimax.mechanism.composed import check, with_noise_of_all
 from jaxminimax.mechanism.repetitions import BITS, Repetitions
@@ -163,8 +164,8 @@ def tune(key: jax.Array, z: Saddle, data: PyTree, candidates: Sequence[HyperT],
     low, high = score_range
     winner, best, number = search(
         key, arrays(z), arrays(data), arrays(rows), many_runs.stack(paid), scored, cumulative(runs),
-        algorithm=algorithm, problem=problem, scored=score_problem(score, float(low), float(high)),
-        point=point, at_once=at_once, hide_time=hide_time)
+        algorithm=Functions.of(algorithm), problem=problem, point=point, at_once=at_once,
+        scored=score_problem(score, float(low), float(high)), hide_time=hide_time)
     number = int(number)
     return Tuned(winner, best + (low + high) / 2, number, paid[number], promised)
 
