@@ -42,8 +42,7 @@ def parser(what: str | None, *more: Callable[[Any], None]) -> argparse.ArgumentP
     for name, text in (("calibrate", "noise multipliers for a target epsilon"),
                        ("epsilon", "epsilon of given noise, at a delta"),
                        ("delta", "delta of given noise, at an epsilon"),
-                       ("explain", "what given noise means, in plain words, and its privacy "
-                                   "statement"),
+                       ("explain", "the privacy statement of given noise"),
                        ("profile", "what given noise says at every epsilon: delta, membership "
                                    "inference, the closest Gaussian, Renyi divergences")):
         command = commands.add_parser(name, help=text, description=text, epilog=_examples(),

@@ -25,6 +25,7 @@ import pytest
 
 import jaxminimax as jmm
 from jaxminimax.__main__ import main
+from jaxminimax.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
@@ -165,6 +166,17 @@ def test_the_picture_of_the_layers_is_drawn(tmp_path, monkeypatch):
     assert ("mechanism", "algorithms") not in arrows
 
 
+def test_every_picture_is_drawn_by_its_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pictures.py", str(tmp_path)])
+    names = runpy.run_path(str(ROOT / "docs/pictures.py"), run_name="__main__")
+    files = {path.name for path in (ROOT / "docs/pictures").glob("*.svg")}
+    assert {path.name for path in tmp_path.iterdir()} == files
+    for file in files:
+        assert "</svg>" in (tmp_path / file).read_text(encoding="utf-8")
+    for answer in (*names["QUESTIONS"].values(), names["OTHERWISE"]):
+        assert set(re.findall(r"\w+", answer)) & set(ALGORITHMS), answer
+
+
 # --- what is named ---
 
 
@@ -225,4 +237,4 @@ def test_the_citation_has_the_version():
 
 
 def test_the_first_page_is_short():
-    assert len(read("README.md").splitlines()) <= 150
+    assert len(read("README.md").splitlines()) <= 120

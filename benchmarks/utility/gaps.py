@@ -177,7 +177,7 @@ def measured(name: str, n: int, epsilon: float, sets: int) -> dict[str, Any]:
         "error": float(strong.std(ddof=1) / math.sqrt(len(strong))),
         "weak": float(jnp.mean(weak)), "empirical": float(jnp.mean(empirical)),
         "evaluations": rates.counted(job), "runs": len(strong),
-        "statement": str(jmm.statement(algorithm, hyper, delta=NUMBERS["delta"])).split("\n")[0],
+        "statement": jmm.statement(algorithm, hyper, delta=NUMBERS["delta"]).paragraph(),
     }
 
 

@@ -176,8 +176,7 @@ def row(case: Case, n: int, runs: int) -> dict[str, Any]:
         "mean": float(result.mean()), "error": float(result.std(ddof=1) / runs**0.5),
         "largest": float(result.max()), "bound": case.bound(n, job, known), "runs": runs,
         "seconds": round(time.perf_counter() - start, 2),
-        "statement": str(jmm.statement(job.algorithm, job.hyper,
-                                       delta=rate_cases.DELTA)).split("\n")[0]}
+        "statement": jmm.statement(job.algorithm, job.hyper, delta=rate_cases.DELTA).paragraph()}
     if case.bound is _gda:
         made["bound_not_smooth"] = _gda(n, job, 0.0, None)
     return made

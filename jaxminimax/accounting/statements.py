@@ -1,118 +1,13 @@
-"""Statements of a run, a ledger and a search: their fields, sentences and JSON records.
-
-JSON has no infinity. An epsilon that is infinite, or that is above what is proven, is the string
-"no guarantee" in a record; null says that a number does not apply.
-"""
+"""Privacy statements of a run, a ledger and a search: their fields, and their own text."""
 
 import dataclasses
-import json
 import math
-import types
-import typing
-from typing import Any, Self
+from typing import Any
 
 from jaxminimax.accounting import answers
+from jaxminimax.accounting.sections import Stated, quote_one
 
-NO_GUARANTEE = "no guarantee"
-
-
-class Stated:
-    """Base of all statements: a JSON record, and the two lists that they end with."""
-
-    __dataclass_fields__: typing.ClassVar[dict[str, Any]]
-    enforced: tuple[str, ...]
-    assumed: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain Python values; infinity is "no guarantee", JSON having no word.
-
-        None is for what does not apply, such as the odometer of a run that ended as planned.
-        """
-        return dict(json.loads(json.dumps(dataclasses.asdict(self)),
-                               parse_constant=lambda _: NO_GUARANTEE))
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Self:
-        """The statement that `to_json` made `record` of; "no guarantee" becomes infinity again.
-
-        Records of version 0.1.0 and before, with null for infinity, are read too.
-
-        Raises:
-          ValueError: for what is no such record.
-        """
-        if not isinstance(record, dict):
-            raise ValueError("A statement's record is a dictionary, as Statement.to_json makes it, "
-                             f"got {type(record).__name__}.")
-        kinds, needed = typing.get_type_hints(cls), {
-            f.name for f in dataclasses.fields(cls)
-            if f.default is f.default_factory is dataclasses.MISSING}
-        if wrong := sorted(needed - set(record) | set(record) - set(kinds)):
-            raise ValueError(f"The record is of no statement of this version: {wrong} missing or "
-                             "unknown.")
-        return cls(**{name: _read(name, value, kinds[name], record)
-                      for name, value in record.items()})
-
-    def lines(self) -> list[str]:
-        """The sentences before the two lists."""
-        return []
-
-    def __str__(self) -> str:
-        first = self.lines()
-        return "\n".join([
-            *first,
-            "Enforced by the code:", *(f"  - {x}" for x in self.enforced),
-            "Assumed:", *(f"  - {x}" for x in self.assumed if x not in first)])
-
-
-def _read(name: str, value: Any, kind: Any, record: dict[str, Any]) -> Any:
-    """A field as it was before `to_json`: lists are tuples, and "no guarantee" is infinity.
-
-    Records of version 0.1.0 and before say null for infinity: where a number must be, that is what
-    null still means.
-
-    Raises:
-      ValueError: if the value is not of the field's type.
-    """
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        (kind,) = (one for one in inside if one is not type(None))
-        # in an old record, the odometer of a milestone
-        infinite = name == "epsilon_if_stopped_by_looking" and record.get("milestone") is not None
-        none = value is None and not infinite
-        return None if none else _read(name, value, kind, record)
-    if kind is Any:
-        return value
-    if origin is tuple and isinstance(value, list):
-        return tuple(_read(name, one, inside[0], record) for one in value)
-    if origin is dict and isinstance(value, dict):
-        return {key: _read(name, one, inside[1], record) for key, one in value.items()}
-    if kind is float and value in (None, NO_GUARANTEE):
-        return float("inf")
-    if kind is float and type(value) in (int, float):
-        return float(value)
-    if kind in (int, str) and type(value) is kind:
-        return value
-    raise ValueError(f"{name} of a statement's record must be {kind}, got {value!r}.")
-
-
-_QUOTE = ("Quote one of these two, decided before the run; to quote the smaller one afterwards, "
-          "say delta = {twice:g}.")
-LARGE_DELTA = "Delta is too large"
-
-
-def relation_in_words(neighbours: str, people: int = 1) -> str:
-    """States how neighbouring data sets differ."""
-    if people == 1:
-        return {"replace_one": "one record is replaced by another",
-                "add_or_remove_one": "one record is present or counts as absent"}[neighbours]
-    return {"replace_one": f"any {people} records are replaced by others",
-            "add_or_remove_one": f"each of any {people} records is present or counts as absent"
-            }[neighbours]
-
-
-def quote_one(delta: float) -> str:
-    """How one of two epsilons at the same delta is quoted."""
-    return _QUOTE.format(twice=2 * delta)
+_TUNING = "not counted: settings must be public; a search over settings has a statement of its own"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,10 +42,12 @@ class Statement(Stated):
       accountant: bound, library and version, of `epsilon`.
       event: the dp-accounting event that `epsilon` is of; multipliers are noise over clip norm.
       enforced: what the code guarantees.
-      assumed: what the user must see to.
+      assumed: what the user and the operator must see to; each sentence begins with its owner,
+        the user where it names none.
       answers: what `profile` gives besides epsilon, if it was asked for: the largest advantage of
         membership inference, true positives at given rates of false ones, and the mu of the
         closest Gaussian.
+      records: n, the number of records; 0 in records of older versions.
       proven_up_to: None unless `epsilon` is infinite although there is noise. Then no epsilon above
         this one can be proven at `delta`, and the run may have a finite one; 0 if none can be
         proven, as samplers and noise may fail with a probability of `delta` or more.
@@ -159,10 +56,12 @@ class Statement(Stated):
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
-        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
-        >>> said.allowed, jmm.accounting.Statement.from_json(said.to_json()) == said
+        >>> stated = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> stated.allowed, jmm.accounting.Statement.from_json(stated.to_json()) == stated
         (20, True)
     """
+
+    subject = "The releases of this run satisfy"
 
     epsilon: float
     epsilon_if_stopped_by_looking: float | None
@@ -186,45 +85,53 @@ class Statement(Stated):
     people: int = 1
     answers: dict[str, Any] | None = None
     proven_up_to: float | None = None
+    records: int = 0
 
-    def lines(self) -> list[str]:
-        """The guarantee, what was spent, the releases, and the accountant."""
-        relation = relation_in_words(self.neighbours, self.people)
-        spent = f"Spent {self.spent} of {self.allowed} releases"
-        if self.epsilon_if_stopped_by_looking is not None:
-            spent += ("; the epsilon above is of all of them, and holds whatever made the run end. "
-                      "For an end chosen by looking at what was released there is also the "
-                      f"odometer: epsilon = {_or_unknown(self.epsilon_if_stopped_by_looking)}, of "
-                      f"{self.milestone} releases, the next of its milestones, which were fixed "
-                      f"before the run. {quote_one(self.delta)} Had this end been "
-                      "fixed beforehand, not chosen by looking at what was released: epsilon = "
-                      f"{_or_unknown(self.epsilon_spent_if_fixed)}")
-        guarantee = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
-                     f"neighbouring data sets: {relation}.")
-        if math.isinf(self.epsilon):
-            why = answers.limit_in_words(self.proven_up_to, self.delta)
-            guarantee = (f"NO privacy guarantee for {self.unit}: epsilon is infinite."
-                         if self.proven_up_to is None else
-                         f"Epsilon for {self.unit} is {why}; neighbouring data sets: {relation}.")
-        return [
-            guarantee,
-            *(x for x in self.assumed if x.startswith(LARGE_DELTA)),
-            f"{spent}.",
-            *self.sampling,
-            "Noise / clip norm per player: " + "; ".join(map(_players, self.noise_multiplier))
-            + "; both together: "
-            + ", ".join(f"{z:.5g}" for z in self.effective_noise_multiplier) + ".",
-            *self.realisation,
-            f"Accountant: {self.accountant}.",
-            *(() if self.answers is None else (_answered(self.answers),)),
-        ]
+    def no_guarantee(self) -> str:
+        """Says that there is no guarantee, or up to which epsilon one could be proven."""
+        if self.proven_up_to is None:
+            return f"NO privacy guarantee for {self.unit}: epsilon is infinite."
+        return (f"Epsilon for {self.unit} is "
+                f"{answers.limit_in_words(self.proven_up_to, self.delta)} (neighbouring data "
+                f"sets: {self.relation()}).")
 
+    def scope(self) -> str:
+        """States the number of releases, the epsilons of a run that ended early, and the method."""
+        if self.epsilon_if_stopped_by_looking is None:
+            covered = f"The guarantee covers all {self.allowed} releases that the run may make."
+        else:
+            covered = (
+                f"The guarantee covers all {self.allowed} releases that the run was allowed, so "
+                f"it holds whatever ended the run after {self.spent} of them. An end chosen by "
+                "looking at the releases also has epsilon = "
+                f"{_or_unknown(self.epsilon_if_stopped_by_looking)}, for {self.milestone} "
+                f"releases, a milestone that was fixed before the run. {quote_one(self.delta)} "
+                "An end that was fixed before the run has epsilon = "
+                f"{_or_unknown(self.epsilon_spent_if_fixed)}.")
+        return f"{covered} Method: {self.accountant}."
 
-def _answered(answers: dict[str, Any]) -> str:
-    rates = ", ".join(f"{true:.4g} at {false}" for false, true in
-                      answers["true_positives"].items())
-    return (f"Membership inference: advantage at most {answers['advantage']:.4g}; true positives "
-            f"at most {rates} false ones.")
+    def rows(self) -> dict[str, str]:
+        """Names what was released, sampling, clip norms, noise, releases made and tuning."""
+        noise = "; ".join(map(_players, self.noise_multiplier))
+        together = ", ".join(f"{z:.5g}" for z in self.effective_noise_multiplier)
+        return {
+            "released": "every state of the run; results computed from the releases are covered",
+            "sampling": " ".join(self.sampling),
+            "clip norm": "; ".join(x for x in map(_players, self.clip) if x) or "none",
+            "noise multiplier": f"{noise}; all players together {together}",
+            "releases made": f"{self.spent} of {self.allowed} allowed",
+            "tuning": _TUNING,
+        }
+
+    def annex(self) -> tuple[str, ...]:
+        """States how the noise is made and what that costs, and bounds on membership attacks."""
+        if self.answers is None:
+            return self.realisation
+        rates = ", ".join(f"{true:.4g} at {false}" for false, true in
+                          self.answers["true_positives"].items())
+        return (*self.realisation,
+                f"Membership inference: advantage at most {self.answers['advantage']:.4g}; true "
+                f"positive rate at most {rates} false positive rate.")
 
 
 def _or_unknown(epsilon: float) -> str:
@@ -255,13 +162,16 @@ class LedgerStatement(Stated):
       runs: a record each, with name, unit, words, charge, releases, spent, opened and closed; unit
         is None for a run of a ledger that did not record it.
       enforced: what the code guarantees.
-      assumed: what the user must see to.
+      assumed: what the user and the operator must see to; each sentence begins with its owner,
+        the user where it names none.
 
     Examples:
-        >>> said = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
-        >>> said.epsilon, said.delta, len(said.runs)
+        >>> stated = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
+        >>> stated.epsilon, stated.delta, len(stated.runs)
         (2.0, 1e-06, 0)
     """
+
+    subject = "All releases in this ledger, now and later, together satisfy"
 
     epsilon: float
     epsilon_if_stopped_by_looking: float
@@ -274,32 +184,34 @@ class LedgerStatement(Stated):
     limits: dict[str, float]
     spent: dict[str, float]
     runs: tuple[dict[str, Any], ...]
-    __dataclass_fields__: typing.ClassVar[dict[str, Any]]
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
 
-    def lines(self) -> list[str]:
-        """The guarantee, its filter, what is charged, and the runs."""
+    def scope(self) -> str:
+        """Returns the odometer, and how runs are added up."""
+        return (f"If nothing more is reserved, epsilon = {self.epsilon_if_stopped_by_looking:.4g}, "
+                f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")
+
+    def rows(self) -> dict[str, str]:
+        """Names the budget that is used, and the runs."""
         used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
                          for name, limit in self.limits.items())
-        return [
-            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}, of "
-            f"everything in this ledger, now and later; neighbouring data sets: "
-            f"{relation_in_words(self.neighbours, self.people)}.",
-            f"If nothing more is reserved: epsilon = {self.epsilon_if_stopped_by_looking:.4g}, "
-            f"{self.odometer}. Quote one of the two, chosen beforehand.",
-            self.filter,
-            f"Charged: {used}.",
-            *map(_line, self.runs),
-        ]
+        return {"budget used": used,
+                "tuning": "counted if all runs of the search are in this ledger",
+                **{f"run {run['name']!r}": _run_in_words(run) for run in self.runs}}
+
+    def annex(self) -> tuple[str, ...]:
+        """Returns the amounts that each run is counted with."""
+        return tuple(f"{run['name']!r} uses "
+                     + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
+                     for run in self.runs) or ("No run yet.",)
 
 
-def _line(run: dict[str, Any]) -> str:
+def _run_in_words(run: dict[str, Any]) -> str:
     count = "" if run["spent"] is None else f", {run['spent']} made"
     state = "open" if run["closed"] is None else "closed"
-    charge = ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items())
     unit = "unit not recorded" if run["unit"] is None else f"for {run['unit']}"
-    return f"  {run['name']} ({unit}; {state}{count}; {charge}): {run['words']}"
+    return f"({unit}; {state}{count}) {run['words']}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,13 +238,16 @@ class TuningStatement(Stated):
       law: of the number of runs, in words.
       accountant: bound, library and version.
       enforced: what the code guarantees.
-      assumed: what the user must see to.
+      assumed: what the user and the operator must see to; each sentence begins with its owner.
+      records: n, the number of records; 0 in records of older versions.
 
     Examples:
         >>> fields = jmm.accounting.TuningStatement.__dataclass_fields__
         >>> "epsilon_of_one_run" in fields, "expected_runs" in fields
         (True, True)
     """
+
+    subject = "This search satisfies"
 
     epsilon: float
     delta: float
@@ -352,25 +267,30 @@ class TuningStatement(Stated):
     noise_multiplier: tuple[tuple[dict[str, float], ...], ...]
     law: str
     accountant: str
-    __dataclass_fields__: typing.ClassVar[dict[str, Any]]
     enforced: tuple[str, ...]
     assumed: tuple[str, ...]
+    records: int = 0
 
-    def lines(self) -> list[str]:
-        """The guarantee, the choice among candidates, one run, and the accountant."""
-        guarantee = (f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for {self.unit}; "
-                     f"neighbouring data sets: {relation_in_words(self.neighbours)}.")
-        if math.isinf(self.epsilon):
-            guarantee = (f"NO privacy guarantee is proven for {self.unit}: epsilon is infinite, or "
-                         "above every one that can be proven.")
-        return [
-            guarantee,
-            f"That is of the best of several runs, by their released scores, with {self.candidates}"
-            " candidate settings, one drawn for each run; of the winner's settings and score too.",
-            self.law,
-            f"A given candidate, such as the best, is tried with probability "
-            f"{self.chance_of_trying:.3g}. One run alone would have epsilon = "
-            f"{self.epsilon_of_one_run:.4g}.",
-            "One run:", *(f"  - {x}" for x in (*self.sampling, self.score)),
-            f"Accountant: {self.accountant}.",
-        ]
+    def scope(self) -> str:
+        """Returns the choice that epsilon covers, and the method."""
+        return ("The guarantee covers the best of several runs by their released scores, with "
+                f"its settings and its score; each run draws one of {self.candidates} candidate "
+                f"settings. Method: {self.accountant}.")
+
+    def rows(self) -> dict[str, str]:
+        """Names what one run releases, its noise and its score, and the tuning."""
+        noise = "; ".join(dict.fromkeys(
+            ", ".join(map(_players, one)) for one in self.noise_multiplier))
+        return {
+            "released": "the state, the settings and the score of the best run",
+            "sampling": " ".join(self.sampling),
+            "score": self.score,
+            "noise multiplier": noise,
+            "tuning": f"counted: the choice among {self.candidates} candidates; a given candidate, "
+                      f"such as the best, is tried with probability {self.chance_of_trying:.3g}",
+            "one run alone": f"epsilon = {self.epsilon_of_one_run:.4g}",
+        }
+
+    def annex(self) -> tuple[str, ...]:
+        """Returns the law of the number of runs."""
+        return (self.law,)

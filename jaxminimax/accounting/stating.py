@@ -1,11 +1,7 @@
-"""Statements of a run and of a search: their numbers, what is enforced, and what is assumed.
-
-`in_plain_words` says the same for those who decide whether it is good enough.
-"""
+"""Computes the statements of a run and of a search: numbers, what is enforced, what is assumed."""
 
 import collections.abc
 import math
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -13,113 +9,103 @@ from jaxminimax.accounting import curve, tuning
 from jaxminimax.accounting.answers import (
     LARGE,
     check_delta,
-    limit_in_words,
     odometer,
     proven_up_to,
     warn_of,
 )
 from jaxminimax.accounting.curve import charges, dearest, epsilon_of, extras, of_run, truncated
-from jaxminimax.accounting.profiles import STATED, Profile, briefly
-from jaxminimax.accounting.statements import (
-    LARGE_DELTA,
-    Statement,
-    TuningStatement,
-    quote_one,
-    relation_in_words,
-)
+from jaxminimax.accounting.profiles import STATED, briefly
+from jaxminimax.accounting.sections import LARGE_DELTA, quote_one
+from jaxminimax.accounting.statements import Statement, TuningStatement
 from jaxminimax.accounting.tuning import Target, one_run
 from jaxminimax.base import VERSION, checks
 from jaxminimax.base.types import unit_of
-from jaxminimax.mechanism import Leaf, Repeat, Sequence, leaves, releases
+from jaxminimax.mechanism import Repeat, Sequence, leaves, releases
 from jaxminimax.mechanism.costs import concrete
 from jaxminimax.mechanism.description import Mechanism
 from jaxminimax.mechanism.repetitions import BITS
 from jaxminimax.mechanism.sentences import EXACT, FLOATS
 
 ENFORCED = (
-    "Noise, sampling and clip norms of the run are those of the mechanism charged here.",
-    "Releases beyond the allowed number, and samples that cannot be drawn, are NaN.",
+    "The noise, the samples and the clip norms of the run are those that the accountant counted.",
+    "A release beyond the allowed number, or on a sample that cannot be drawn, is NaN.",
 )
-ASSUMED = (
-    "n, the initial point, the preprocessing, the projection and every hyper-parameter are public; "
-    "choosing them by looking at these data is not paid for here.",
-    "The key is secret, drawn with full entropy, and used for this run only.",
-    "The operator of a record, losses, public terms, projection, optimisers and schedules read no "
-    "data but that one record: none closes over records, or over numbers computed from them.",
-    "The statement is for one run; publishing several runs on the same data adds up.",
-    "The generator's words are independent and uniform, floating-point arithmetic is IEEE's, and "
-    "equal programs on equal numbers give equal results; how long a release takes is not "
-    "published.",
-)
-ENDS = ("The stop is a function of what was released and of coins that know nothing of the data: "
-        "one decided by private quantities that were not released, a validation loss or a crash "
-        "that depends on the data, is not covered by any epsilon here.")
-_ONE = ("One record is the unit of privacy: who contributes several records is protected less "
-        "(people=k counts any k of them).")
-_CLAIM = ("That one record is '{unit}' is the user's claim, and not checked: who contributes "
-          "several records is protected less (people=k counts any k of them).")
-_PERSONS = ("Whose each row is was told rightly: a record is {unit}, the rows of one owner, and "
-            "who has several names is protected less.")
-CAPPED = ("A record is a person, with at most {rows} row(s): the person's other rows are not "
-           "read, and what these hold, and how many there are, is protected as one.")
-_SEVERAL = ("Nobody contributes more than {people} records, wherever they are in the data: that is "
-            "the user's claim, and not checked.")
-_LEMMA = ("For {people} records the curve of one is used {people} times: no sharper proof covers "
-          "all of these releases.")
-_FIXED_END = ("The epsilon of what was spent is for an end that was fixed beforehand. If a look at "
-              "what was released decided when to stop, only the epsilon of all that is allowed "
-              "and that of the milestone hold. {quote}")
 
 
-def claims(unit: str | None, people: int, lemma: bool,
-           rows_each: int | None = None) -> tuple[str, ...]:
-    """States what the unit of privacy rests on, and how several records of one are charged."""
-    one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
-    claim = _SEVERAL if people > 1 else one
-    several = (_LEMMA,) if lemma else ()
-    return tuple(x.format(unit=unit, people=people) for x in (claim, *several))
+def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
+    """Returns the assumptions on a "run" or a "search"; `also` names more that reads records."""
+    return (
+        f"User: The number of records, the initial point, the preprocessing, the projection and "
+        f"{settings} are public. Choosing them by looking at these data costs privacy that this "
+        "epsilon does not count.",
+        f"Operator: The key is secret, drawn with full entropy, and used for this {what} only.",
+        f"User: Operators, losses, {also}public terms, projections, optimisers and schedules read "
+        "no data but that one record that they are given. None captures records, or numbers "
+        "computed from records.",
+        "Operator: The random generator's words are independent and uniform, floating-point "
+        "arithmetic follows IEEE 754, and equal programs on equal numbers give equal results.",
+        "Operator: How long a release takes is not published.",
+    )
+
+
+ALONE = ("User: This statement covers one run. Several runs on the same data add up; a ledger adds "
+         "them.")
+ASSUMED = (*assumed_of("run", "all hyper-parameters"), ALONE)
+ENDS = ("User: The run ended by a rule that reads only released numbers, and randomness that is "
+        "independent of the data. No epsilon here covers an end decided by private quantities that "
+        "were not released, such as a validation loss or a crash that depends on the data.")
+_FIXED_END = ("User: epsilon_spent_if_fixed holds only for an end that was fixed before the run. "
+              "If somebody looked at releases to decide when to stop, only the epsilon of all "
+              "allowed releases and that of the milestone hold. {quote}")
+_SEVERAL_RECORDS = ("A person who contributes several records is protected less, about in "
+                    "proportion to their number; people=k counts any k records.")
+_ONE = f"User: The unit of privacy is one record. {_SEVERAL_RECORDS}"
+_CLAIM = f"User: One record is '{{unit}}'. The code does not check this. {_SEVERAL_RECORDS}"
+_PERSONS = ("User: The owner of every row is stated correctly. A record is {unit}, the rows of one "
+            "owner; a person with several names is protected less.")
+_SEVERAL = ("User: No person contributes more than {people} records, wherever they are in the "
+            "data. The code does not check this.")
+CAPPED = ("A record is a person, with at most {rows} row(s). The person's other rows are not read. "
+          "The contents of these rows and their number are protected together, as one record.")
+
+
+def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple[str, ...]:
+    """States what the unit of privacy rests on."""
+    sentence = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
+    return ((_SEVERAL if people > 1 else sentence).format(unit=unit, people=people),)
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
     """States the risk that a large delta leaves."""
     if delta >= LARGE:
-        return (f"{LARGE_DELTA}, {delta:g}: publishing all records with that probability would "
-                "meet this statement too. IT IS NO PROTECTION.",)
+        return (f"{LARGE_DELTA}, {delta:g}: a program that publishes all records with that "
+                "probability would meet this statement too. IT IS NO PROTECTION.",)
     if n and delta >= 1 / n:
-        return (f"{LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: publishing one "
-                "whole record, drawn at random, would meet this statement too.",)
+        return (f"{LARGE_DELTA}, {delta:g}, which is not below 1/n = {1 / n:.3g}: a program that "
+                "publishes one whole record, drawn at random, would meet this statement too.",)
     return ()
-
-
-def early_end(delta: float) -> tuple[str, str]:
-    """States the assumptions of a run that ended early."""
-    return ENDS, _FIXED_END.format(quote=quote_one(delta))
 
 
 _BOUND = {
     "gaussian": "exact Gaussian composition",
-    "pld": "privacy loss distribution with relative accuracy, rounded pessimistically",
-    "chernoff": "Chernoff's bound on the privacy loss of the worst pair",
+    "pld": "composition of privacy loss distributions, rounded up",
+    "chernoff": "Chernoff's bound on the composed privacy loss",
 }
 
 
-def accountant_name(bound: str) -> str:
-    """The bound, and the library that computes it with its version."""
-    return f"{_BOUND[bound]} (jaxminimax {VERSION})"
-
-
-def describe(part: Leaf) -> str:
-    """The releases of a mechanism, in one sentence."""
-    return part.summary()
+def accountant_name(bound: str, people: int = 1) -> str:
+    """Returns the bound, the library and its version; `people` if it is by the group lemma."""
+    lemma = "" if people == 1 else f", and the group privacy lemma for {people} records"
+    return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the guarantees of a mechanism that the code enforces."""
+    """Returns what the code enforces of a mechanism."""
     return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
+    """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -128,31 +114,32 @@ def statement(algorithm: Any, hyper: Any, state: Any = None, *, delta: float,
               neighbours: str = "replace_one", alongside: tuple[Mechanism, ...] = (),
               unit: str | None = None, assumed: tuple[str, ...] = (), people: int = 1,
               answers: bool = False, rows_each: int | None = None) -> Statement:
-    """The privacy statement of a run.
+    """Makes the privacy statement of a run.
 
-    Its epsilon is that of all releases that are allowed, however few were made: that holds whatever
-    ended the run. Of a run that ended earlier, `Statement.epsilon_if_stopped_by_looking` holds for
-    every rule that looked at what was released, and `Statement.epsilon_spent_if_fixed`, which is
-    smaller, on the condition that the end was fixed beforehand.
+    Its epsilon is that of all releases that are allowed, however few were made, and holds for any
+    reason that ended the run. For a run that ended earlier,
+    `Statement.epsilon_if_stopped_by_looking` holds for every rule that looked at the releases.
+    `Statement.epsilon_spent_if_fixed`, which is smaller, holds on the condition that the end was
+    fixed beforehand.
 
     Args:
       algorithm: a module such as `sgda`.
       hyper: the `Hyper` that was run.
       state: the state it ended in, for the releases spent; None for all that are allowed.
-      delta: in (0, 1).
-      neighbours: as in `epsilon`.
-      alongside: other mechanisms run on the same data, charged in full.
-      unit: what one record is, e.g. "one patient's visit"; with several `people`, whose they are,
+      delta: delta, in (0, 1).
+      neighbours: "replace_one" or "add_or_remove_one".
+      alongside: other mechanisms on the same data, charged in full.
+      unit: the unit of privacy, e.g. "one patient's visit"; with several `people`, their owner,
         e.g. "one patient".
       assumed: further assumptions to print, e.g. the public constants of the preprocessing.
-      people: k, the most records that one unit has; epsilon is then for any k records.
+      people: k, the largest number of records of one unit; epsilon is then for any k records.
       answers: whether `Statement.answers` is computed too, which takes up to some seconds.
-      rows_each: of records that are `People`, the most rows of one, `people.most`; the unit is then
-        "one person". `fit` sees it by the data.
+      rows_each: for records that are `People`, the largest number of rows of one, `people.most`;
+        the unit is then "one person". `fit` reads it from the data.
 
     Raises:
       ValueError: for a description that is not valid; for a state of several runs.
-      TypeError: for what is no algorithm, or settings that are not its own.
+      TypeError: for an object that is no algorithm, or settings of another one.
 
     Examples:
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
@@ -182,7 +169,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
              assumed: tuple[str, ...] = (), people: int = 1, answers: bool = False,
              rows_each: int | None = None,
              extra: Callable[[int], int] = lambda _: 0) -> Statement:
-    """The privacy statement of a description, for `statement` and the command line.
+    """Makes the privacy statement of a description, for `statement` and the command line.
 
     Args:
       everything: all that is allowed.
@@ -190,12 +177,12 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
       delta: in (0, 1).
       spent: releases that the run made.
       allowed: releases that the run may make.
-      neighbours: as in `epsilon`.
-      unit: as in `statement`.
-      assumed: as in `statement`.
-      people: as in `statement`.
-      answers: as in `statement`.
-      rows_each: as in `statement`.
+      neighbours: "replace_one" or "add_or_remove_one".
+      unit: the unit of privacy.
+      assumed: further assumptions to print.
+      people: k, the largest number of records of one unit.
+      answers: whether `Statement.answers` is computed too.
+      rows_each: for records that are `People`, the largest number of rows of one.
       extra: from a number of releases of the run to the number of releases made alongside it.
     """
     check_delta(delta)
@@ -205,8 +192,10 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
     worst = dearest(everything, float(delta), neighbours, people)
     warn_of(delta, everything, stacklevel=4)
     parts = leaves(everything)
-    looking, milestone = None, None
+    looking = milestone = None
+    early: tuple[str, ...] = ()
     if spent < allowed:
+        early = ENDS, _FIXED_END.format(quote=quote_one(float(delta)))
         looking, end = odometer(part_at, allowed, spent, float(delta), neighbours, people)
         milestone = end + extra(end)
     so_far = everything if spent >= allowed else part_at(spent)
@@ -218,7 +207,7 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         delta=float(delta),
         neighbours=neighbours,
         unit=unit,
-        sampling=tuple(map(describe, parts)),
+        sampling=tuple(part.summary() for part in parts),
         spent=spent + extra(spent),
         allowed=allowed + extra(allowed),
         noise_multiplier=tuple(part.noise_multipliers() for part in parts),
@@ -227,116 +216,50 @@ def state_of(everything: Mechanism, part_at: Callable[[int], Mechanism], delta: 
         charged_noise_multiplier=tuple(part.effective_noise_multiplier(neighbours)
                                        for part in parts),
         realisation=tuple(part.sampler_summary(neighbours) for part in parts),
-        accountant=accountant_name(worst.bound),
+        accountant=accountant_name(worst.bound, people if worst.lemma else 1),
         event=curve.event(worst.cost),
         enforced=(*((CAPPED.format(rows=rows_each),) if rows_each else ()),
                   *enforced_by(everything)),
-        assumed=(*claims(unit, people, worst.lemma, rows_each), *ASSUMED,
-                 *large_delta(float(delta), everything.records()),
-                 *(early_end(float(delta)) if spent < allowed else ()), *assumed_by(everything),
-                 *assumed),
+        assumed=(*claims(unit, people, rows_each), *ASSUMED,
+                 *large_delta(float(delta), everything.records()), *early,
+                 *assumed_by(everything), *assumed),
         people=people,
         answers=(briefly(everything, float(delta), neighbours=neighbours, people=people)
                  .answers(STATED) if answers else None),
         proven_up_to=(proven_up_to(everything, float(delta), neighbours, people)
                       if math.isinf(worst.epsilon) else None),
+        records=everything.records(),
     )
 
 
-_WIDTH = 92
-
-
-def in_plain_words(stated: Statement, profile: Profile) -> str:
-    """Explains in plain words the releases, the unit of privacy, the numbers and the assumptions.
-
-    Args:
-      stated: the statement.
-      profile: of the same description, relation and number of records, with the rate .001 of false
-        positives among what it answers well.
-    """
-    several = stated.people > 1
-    whom = ("A person is taken to have at most "
-            f"{stated.people} records; for one with more it is weaker." if several else
-            "A person with several records is protected less: epsilon grows about in proportion "
-            "to their number, which --people counts.")
-    blocks = [
-        ("What is released", _released(stated)),
-        ("Whom the guarantee is for",
-         f"The unit is {stated.unit}. Two worlds are compared: the data as they are, and the data "
-         f"where {relation_in_words(stated.neighbours, stated.people)}. What is published is "
-         f"nearly as likely in both. {whom} What the data as a whole tell about people like them "
-         "is not hidden; that is what the run is for."),
-        ("What the numbers mean", _numbers(stated, profile)),
-        ("What it rests on", "Enforced by the code: noise, sampling and bounds on what a record "
-         "moves. Not checked by the code, and for somebody to answer: the list 'Assumed' below; "
-         "above all, that settings were not chosen by looking at these data, that the key of the "
-         "random numbers is secret, and that all other releases of these data are added up."),
-    ]
-    return "\n\n".join(f"{title}.\n{textwrap.fill(text, _WIDTH)}" for title, text in blocks)
-
-
-def _released(stated: Statement) -> str:
-    of = (f"{stated.spent} of {stated.allowed} allowed releases were made"
-          if stated.spent < stated.allowed else
-          f"{stated.allowed} release{'s' * (stated.allowed > 1)}")
-    return (f"{of}, such as the model after each step. A release is computed from the records, or "
-            "from a sample of them, with a limit on what each record can change, and noise is "
-            f"added. In detail: {' '.join(stated.sampling)} Results computed from the releases are "
-            "covered too, and so is publishing all of them.")
-
-
-def _numbers(stated: Statement, profile: Profile) -> str:
-    if math.isinf(stated.epsilon):
-        return f"Epsilon is {limit_in_words(stated.proven_up_to, stated.delta)}."
-    factor = math.exp(min(stated.epsilon, 700.0))
-    right = 50 * (1 + profile.advantage)
-    strong = (f"epsilon = {stated.epsilon:.4g} and delta = {stated.delta:g}: the chance of any "
-              "conclusion that anybody draws from what is published is at most e^epsilon = "
-              f"{factor:.4g} times what it would have been in the other world, plus "
-              f"{stated.delta:g}.")
-    if factor > 1000:
-        strong += " By itself such a factor says little; the next sentences say more."
-    hits = profile.true_positives(1e-3)
-    return (f"{strong} Somebody who knows everything else, and who is to tell the two worlds "
-            f"apart with even odds, is right in at most {right:.4g} % of cases, where guessing is "
-            "right in 50 %. If he may accuse wrongly once in a thousand, he is right about at "
-            f"most {100 * hits:.3g} % of those whom he looks for.")
-
-
 _SEARCH_ENFORCED = (
-    "Noise, sampling and clip norms of every run, and of its score, are those charged here.",
-    "One run leaves the program: its state, the number of its candidate and its released score. "
-    "The number of runs, which of them it was, the other runs and their scores do not.",
-    "The number of runs and every run's candidate are drawn from the key, before any record is "
-    "read; every run has samples and noise of its own.",
+    "The noise, the samples and the clip norms of every run and of its score are those that the "
+    "accountant counted.",
+    "The search publishes one run: its state, the index of its candidate and its released score. "
+    "It does not publish the number of runs, which of them it was, or the other runs and their "
+    "scores.",
+    "The number of runs and the candidate of every run are drawn from the key, before any record "
+    "is read. Every run has samples and noise of its own.",
 )
 _SEARCH_ASSUMED = (
-    "One record is the unit of privacy, and a person contributes no more than the unit says.",
-    "n, the initial point, the preprocessing, the projection, and the list of candidates are "
-    "public; a list that was chosen by looking at these data is not paid for here.",
-    "The key is secret, drawn with full entropy, and used for this search only.",
-    "Operators, losses, scores, public terms, projections, optimisers and schedules read no data "
-    "but the one record that they are given.",
-    "The statement is for one search; publishing anything else on the same data adds up. Its "
-    "epsilon is of no composition of releases, so others are added to it as numbers: epsilons and "
-    "deltas each.",
-    "The generator's words are independent and uniform, floating-point arithmetic is IEEE's, and "
-    "equal programs on equal numbers give equal results; how long a release takes is not "
-    "published.",
+    *assumed_of("search", "the list of candidates", "scores, "),
+    "User: This statement covers one search. Other releases of the same data add up. Their "
+    "epsilons and deltas are added as numbers, because the epsilon of a search is of no "
+    "composition of releases.",
 )
-_TIME = ("How long the search took is not published, nor logs, profiles or costs that tell it: it "
-         "tells the number of runs, and whoever knows that it was k sees a privacy loss of up to k "
-         "runs.")
-_PADDED = ("The largest possible number of runs is always made, so that the time of the search "
-           "does not tell how many count.")
-_APART = ("No record of the training is among those that the score reads, and which records these "
-          "are does not depend on what any of them contains.")
+_TIME = ("Operator: Nobody publishes how long the search took, nor logs, profiles or costs that "
+         "reveal it. The time reveals the number of runs, and an observer who knows that there "
+         "were k runs sees a privacy loss of up to k runs.")
+_PADDED = ("The search always makes the largest possible number of runs, so that its time does not "
+           "reveal how many count.")
+_APART = ("User: The training and the score read different records. Which records these are does "
+          "not depend on the contents of any record.")
 
 
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: Target, *, unit: str, padded: bool,
                      apart: bool, assumed: tuple[str, ...] = ()) -> TuningStatement:
-    """The statement of a search.
+    """Returns the statement of a search.
 
     Args:
       algorithm: a module such as `sgda`.
@@ -377,12 +300,13 @@ def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], 
         noise_multiplier=tuple(tuple(leaf.noise_multipliers() for leaf in leaves(one))
                                for one in mechanisms),
         law=runs.summary(),
-        accountant="privacy profile of one run, and of the best of a random number of them "
+        accountant="privacy profile of one run, and of the best of a random number of runs "
                    f"(jaxminimax {VERSION})",
+        records=trainings[0].records(),
         enforced=(*((EXACT,) if exact else ()), *guaranteed, *_SEARCH_ENFORCED,
                   *((_PADDED,) if padded else ())),
-        assumed=(*_SEARCH_ASSUMED, *(() if padded else (_TIME,)), *((_APART,) if apart else ()),
-                 *(() if exact else (FLOATS,)), *taken, *assumed),
+        assumed=(*claims(unit, 1), *_SEARCH_ASSUMED, *(() if padded else (_TIME,)),
+                 *((_APART,) if apart else ()), *(() if exact else (FLOATS,)), *taken, *assumed),
     )
 
 

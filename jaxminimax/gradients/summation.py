@@ -97,22 +97,22 @@ _FEW = 2**14  # numbers of a sum that cost less to copy than a further branch do
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Examples that follow each other in longer arrays, and are copied as they are read.
+    """Examples that lie in longer arrays, and are copied as they are read.
 
     Attributes:
-      rows: leaves `[n, ...]`.
-      first: the number of the first of them, int32 `[]`.
       count: how many they are.
+      read: `(start, size) -> leaves [size, ...]`, from example `start` on; start + size is at most
+        `count`.
     """
 
-    rows: PyTree
-    first: jax.Array
     count: int
+    read: Callable[[jax.typing.ArrayLike, int], PyTree]
 
-    def read(self, start: jax.typing.ArrayLike, size: int) -> PyTree:
-        """Leaves `[size, ...]`, from example `start` on; start + size is at most `count`."""
-        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, self.first + start, size),
-                            self.rows)
+
+def rows_from(rows: PyTree, first: jax.typing.ArrayLike, count: int) -> Part:
+    """`count` examples that follow each other in leaves `[n, ...]`, from number `first` on."""
+    return Part(count, lambda start, size: jax.tree.map(
+        lambda x: jax.lax.dynamic_slice_in_dim(x, first + start, size), rows))
 
 
 class Rounding(NamedTuple):
@@ -280,7 +280,7 @@ def by_slices(total: Callable[[PyTree, jax.Array], Sums], nothing: Sums, example
                               (examples, mask))
     else:  # the last slice begins early, to be whole
         slices = jnp.arange(-(-count // size)) * size
-        part = examples if isinstance(examples, Part) else Part(examples, jnp.int32(0), count)
+        part = examples if isinstance(examples, Part) else rows_from(examples, 0, count)
 
     def at(slices: Any) -> tuple[PyTree, jax.Array]:
         if reshaped:

@@ -1,45 +1,48 @@
-"""Sentences of statements that several descriptions share; each says one thing, once."""
+"""Sentences of statements that several descriptions share."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from jaxminimax.mechanism.costs import Charge
 
-PLACES = ("A record's row does not depend on what any record contains: the data are not sorted, "
+PLACES = ("A record's row does not depend on what any record contains. The data are not sorted, "
           "grouped, deduplicated or filtered by value before they are cut, and their order is the "
           "same in every session of a run.")
-PUBLIC_GROUPS = ("Which group a record is in, and so every group's size, is public: neighbouring "
-                 "data sets differ in what one record of one group contains.")
-EXACT = ("Sums are integers on public grids, noise is made of integers of known law, and they are "
-         "added without rounding; what rounding to the grid may move is charged. The last bits of "
-         "what is released tell no more than the rest.")
-FLOATS = "Noise is made of floating-point numbers; attacks on their last bits are not covered."
-CLIPPED = ("Each record's operator is clipped to the stated norms, per player or jointly as "
+PUBLIC_GROUPS = ("The group of every record is public, and so is the size of every group. "
+                 "Neighbouring data sets differ in what one record of one group contains.")
+EXACT = ("Sums are integers on public grids, the noise consists of integers of known law, and "
+         "both are added without rounding. The accountant counts what rounding to the grid may "
+         "move. The last bits of a release reveal no more than the rest.")
+FLOATS = ("The noise consists of floating-point numbers. This statement does not cover attacks on "
+          "their last bits.")
+CLIPPED = ("The operator of each record is clipped to the stated norms, per player or jointly as "
            "stated, before it is summed.")
-FOLLOWED = ("Clip norms follow noisy counts of the records within them, which are charged: each "
-            "one is a function of what was released before, and is released itself.")
+FOLLOWED = ("The clip norms follow noisy counts of the records within them, which the accountant "
+            "counts. Each clip norm is a function of earlier releases, and is released itself.")
 DIFFERENCES = ("Each record's difference of operators at two released points is divided by the "
                "stated constant times their distance and clipped to norm 1, both players together, "
-               "before it is summed; the answer is multiplied by the same public number.")
-LOSSES = "Each record's loss is clipped to the stated range before it is averaged."
-INDEX = ("The index of a group leaves, and none of the losses; beyond the allowed number it is -1, "
-         "which no release takes for a group.")
-ONCE = ("Each record's loss is clipped to the stated range, and a record is read once, for its "
+               "before it is summed. The sum is multiplied by the same public number.")
+LOSSES = "The loss of each record is clipped to the stated range before it is averaged."
+INDEX = ("The index of a group is released, and no loss. Beyond the allowed number of releases the "
+         "index is -1, which no release takes for a group.")
+ONCE = ("The loss of each record is clipped to the stated range. A record is read once, for its "
         "loss or for its gradient, by its place in its group.")
-REGENERATED = ("Correlated noise is made anew from the key and the number of the release; no state "
-               "holds noise that a later release draws on.")
-CERTIFIED = "A solution without a certificate of the stated residual is not released, but NaN."
+REGENERATED = ("Correlated noise is computed again from the key and the number of the release. No "
+               "state holds noise that a later release uses.")
+CERTIFIED = ("A solution without a certificate of the stated residual is not released; NaN takes "
+             "its place.")
 
 _ORDER = (EXACT, CLIPPED, FOLLOWED, DIFFERENCES, LOSSES, INDEX, ONCE, REGENERATED, CERTIFIED)
 
 
 class Words(NamedTuple):
-    """The sentences of statements on a leaf.
+    """The sentences of a leaf in statements.
 
     Attributes:
       summary: what is released, one sentence.
-      enforced: sentences: what the code does that the charge rests on.
-      assumed: sentences: what the charge rests on that the user must see to.
+      enforced: sentences on what the code enforces so that the privacy cost is right.
+      assumed: sentences on what the user must see to so that it is right; one for the operator
+        begins with "Operator: ".
       unit: what the noise multiplier is a multiple of; "" for a clip norm and the like.
       clips: clip norms, by player.
     """
@@ -52,19 +55,19 @@ class Words(NamedTuple):
 
 
 def imperfections(cost: Charge) -> str:
-    """How far integer noise is from its law, for statements."""
+    """States how far integer noise is from its law."""
     return (f"imperfections of the noise generator are counted: {cost.ratio:.2g} of epsilon, and "
             f"{cost.law_error:.2g} (1 + e^epsilon) of delta")
 
 
 def in_order(lines: Iterable[str]) -> tuple[str, ...]:
-    """Sorts sentences, each once: those above in their order, then all others."""
+    """Returns the sentences without repetition: those above in their order, then all others."""
     rank = {sentence: number for number, sentence in enumerate(_ORDER)}
     return tuple(sorted(dict.fromkeys(lines), key=lambda x: rank.get(x, len(rank))))
 
 
 def groups(sizes: tuple[int, ...]) -> str:
-    """How many groups of how many records."""
+    """States how many groups there are, and of how many records."""
     least, most = min(sizes), max(sizes)
     several = f"{len(sizes)} group{'s' * (len(sizes) > 1)}"
     return f"{several} of {least}{f' to {most}' * (most > least)} records"

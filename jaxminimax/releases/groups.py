@@ -137,7 +137,7 @@ def _opened(key: jax.Array, mechanism: Repeat, spent: jax.Array, problem: GroupP
     reading.check_groups(data, query.sizes)
     return opening.open_sum(key, mechanism, spent, problem, Saddle(w, ()), data,
                             clip=Saddle(query.clip, None), noise_multiplier=Saddle(z, None),
-                            axes=2, records=sum(query.sizes))
+                            axes=2, sizes=query.sizes)
 
 
 def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -149,7 +149,7 @@ def shares(v: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
 
 
 def _own_clip(g: PyTree, clip: jax.typing.ArrayLike) -> jax.Array:
-    """min(1, C / ||g||) of one record; 0 for a NaN, and where the norm is not finite."""
+    """Returns min(1, C / ||g||) of one record; 0 for a NaN, and if the norm is not finite."""
     # as a batch of one, [1, ...]; of no numbers at all the norm is [] already
     norm = weights.norm(jax.tree.map(lambda a: a[None], g)).reshape(())
     return weights.weight(norm / jnp.asarray(clip, norm.dtype), jnp.isfinite(norm))

@@ -237,7 +237,7 @@ def open_release(key: jax.Array, mechanism: Answered, spent: jax.Array, point: P
 
 def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem | GroupProblem,
              z: Saddle, data: PyTree, *, clip: Saddle, noise_multiplier: Saddle,
-             joint: bool = False, axes: int = 1, records: int = 0,
+             joint: bool = False, axes: int = 1, sizes: tuple[int, ...] = (),
              counts: int | None = None) -> Opened:
     """A release of a sum of clipped operators at z.
 
@@ -252,7 +252,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
       noise_multiplier: by player.
       joint: as of `clipped_sum`.
       axes: leading axes of the data that number the records.
-      records: how many there are, where the axes are padded.
+      sizes: of the groups, where their rows are padded.
       counts: how many counts of records within the clip norms are released as well; None: none are
         counted.
 
@@ -265,7 +265,7 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
         checks.scalars(**dict(zip((f"clip.{name}", f"noise_multiplier.{name}"), numbers,
                                   strict=True)))
     # before a record is read: sensitivity needs operators of one record each
-    value = record_isolation.check_operator(problem, z, data, axes, records)
+    value = record_isolation.check_operator(problem, z, data, axes, sizes)
     arguments.players("The operator's value", value, "like z")
     for name, norm in clip._asdict().items():
         if norm is not None:
@@ -282,10 +282,10 @@ def open_sum(key: jax.Array, mechanism: Any, spent: jax.Array, problem: Problem 
 
 
 def open_losses(key: jax.Array, mechanism: Any, spent: jax.Array, problem: GroupProblem, w: PyTree,
-                data: PyTree, *, axes: int = 2, records: int = 0) -> Opened:
+                data: PyTree, *, axes: int = 2, sizes: tuple[int, ...] = ()) -> Opened:
     """A release of what is computed of clipped losses at w; arguments as of `open_sum`."""
     checks.scalars(bound=mechanism.bound, noise_multiplier=check_noise(mechanism))
-    record_isolation.check_loss(problem, w, data, axes, records)
+    record_isolation.check_loss(problem, w, data, axes, sizes)
     return open_release(key, mechanism, spent, w, data, draws=problem.random)
 
 

@@ -1,4 +1,4 @@
-"""Which records an opened release reads, and their sum, wherever they are: here or on a mesh.
+"""Reads the records of an opened release, and sums them, on one device or on a mesh.
 
 A `Rows` is the one thing that differs between releases of sums: a sample of the population or of
 one group, all groups with a share each, or one record at a place. Samples are drawn from the keys
@@ -15,7 +15,7 @@ import numpy as np
 from jaxminimax.base import checks
 from jaxminimax.base.random_bits import fold_in
 from jaxminimax.base.types import PyTree, Saddle
-from jaxminimax.gradients.summation import Part, Rounding, Sums
+from jaxminimax.gradients.summation import Part, Rounding, Sums, rows_from
 from jaxminimax.mechanism import Query, Repeat, Resolvent, rows_read
 from jaxminimax.mechanism.groups import in_group
 from jaxminimax.mechanism.sampling import NARROW, Sample, SampleKeys, draw, draw_in_group
@@ -98,7 +98,7 @@ def part_of(mechanism: Repeat, number: jax.Array) -> jax.Array:
 
 
 def _first_row(mechanism: Repeat, number: jax.Array) -> jax.Array:
-    """Where the part begins that a release reads."""
+    """Returns the first row of the part that a release reads."""
     return part_of(mechanism, number) * mechanism.query.population
 
 
@@ -174,7 +174,7 @@ def _words_sent(opened: Opened) -> jax.Array:
 
 
 def _numbers_of_rows(opened: Opened, sample: Sample) -> jax.Array:
-    """Which rows of the data a release reads, of a part too, int32 `[c]`.
+    """Returns the numbers of the rows that a release reads, of a part too, int32 `[c]`.
 
     Raises:
       ValueError: while tracing, for rows whose numbers are two words.
@@ -313,7 +313,7 @@ def group_records(sample: Sample, sizes: tuple[int, ...], group: jax.Array,
         longest = max(sizes)
         # [p, n_max, ...] -> [p n_max, ...], group i from row i n_max on
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
-        return Part(flat, group * longest, longest)
+        return rows_from(flat, group * longest, longest)
     return jax.tree.map(lambda x: x.at[group, sample.rows].get(mode="clip"), data)
 
 
@@ -333,14 +333,45 @@ def of_all_groups(opened: Opened, share: jax.Array) -> Rows:
         if isinstance(data, Sharded):
             return sum_over_groups(total, z, data, sizes, rounding, attach,
                                    (key_data, share)), True
-        of_groups = operator_rng.with_key_data_of_groups(data, key_data)
-        # [p, n_max, ...] -> [N, ...], without padding
-        rows = jax.tree.map(lambda x: jnp.concatenate(
-            [x[i, :size] for i, size in enumerate(sizes)]), of_groups)
-        of_record = share[np.repeat(np.arange(len(sizes)), sizes)]  # [N]
-        return total(z, (rows, of_record), None, rounding), True
+        part = read_groups(data, sizes, lambda x, group, row: attach(
+            x, group, row, (key_data, share)))
+        return total(z, part, None, rounding), True
 
     return Rows(sum(sizes), added)
+
+
+def read_groups(data: PyTree, sizes: tuple[int, ...],
+                attach: Callable[[PyTree, jax.Array, jax.Array], PyTree]) -> Part:
+    """The records of all groups in their order, without the padding of leaves `[p, n_max, ...]`.
+
+    Args:
+      data: the leaves.
+      sizes: n_1, ..., n_p.
+      attach: `(records [size, ...], groups [size], rows [size]) -> leaves [size, ...]`.
+    """
+    ends = np.cumsum(sizes, dtype=np.int32)
+
+    def read(start: jax.typing.ArrayLike, size: int) -> PyTree:
+        number = jnp.asarray(start, jnp.int32) + jnp.arange(size, dtype=jnp.int32)
+        # record k is row k - (n_1 + ... + n_(i-1)) of group i
+        group = jnp.searchsorted(jnp.asarray(ends), number, side="right", method="scan_unrolled")
+        row = jnp.subtract(number, jnp.asarray(ends - np.asarray(sizes, np.int32))[group])
+        first = [group[0], row[0]]
+
+        def by_number() -> PyTree:
+            return jax.tree.map(
+                lambda x: x.at[group, row].get(mode="promise_in_bounds"), data)
+
+        def in_one_piece() -> PyTree:
+            return jax.tree.map(lambda x: jax.lax.dynamic_slice(
+                x, first + [jnp.int32(0)] * (x.ndim - 2), (1, size, *x.shape[2:]))[0], data)
+
+        # only the few slices that reach into the next group are gathered row by row
+        records = by_number() if size > max(sizes) else jax.lax.cond(
+            group[0] == group[-1], in_one_piece, by_number)
+        return attach(records, group, row)
+
+    return Part(sum(sizes), read)
 
 
 def record_at(data: PyTree, place: Place) -> tuple[PyTree, jax.Array]:

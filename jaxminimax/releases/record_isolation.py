@@ -28,7 +28,7 @@ _ONE_BY_ONE = (None, "sequential", "sequential_unrolled")  # how a vmap may call
 
 
 def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyTree, axes: int = 1,
-          records: int = 0) -> PyTree:
+          sizes: tuple[int, ...] = ()) -> PyTree:
     """Refuses an operator or a loss that sees more of the data than the record it is given.
 
     One trace on the shapes of one record. Refused are
@@ -45,7 +45,7 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
       point: where it is evaluated.
       data: leaves `[n, ...]`, on a mesh or sent ahead; `[p, n_max, ...]` with two axes.
       axes: leading axes that number the records.
-      records: how many there are, where the axes are padded.
+      sizes: of the groups, where their rows are padded.
 
     Returns:
       Shapes and dtypes of the function's value. What the function itself raises on a record gets a
@@ -75,23 +75,23 @@ def check(function: Callable[[PyTree, PyTree], PyTree], point: PyTree, data: PyT
     _check_equations(programs.equations(traced))
     # an axis as long as one of the point or of a record proves nothing
     own = {length for x in jax.tree.leaves((point, record)) for length in np.shape(x)}
-    lengths = {n for n in (records, *_lengths(data, rows, axes)) if n >= _TELLING} - own
+    lengths = {n for n in (sum(sizes), *_lengths(data, rows, axes)) if n >= _TELLING} - own
     for x in programs.constants(traced):
-        _check_closed_over(x, rows, lengths, axes)
+        _check_closed_over(x, rows, lengths, axes, sizes)
     return value
 
 
 def check_operator(problem: Problem | GroupProblem, z: Saddle, data: PyTree, axes: int = 1,
-                   records: int = 0) -> PyTree:
+                   sizes: tuple[int, ...] = ()) -> PyTree:
     """`check` of a problem's operator, with any key where it draws."""
     return check(_any_key(operator_rng.operator_of(problem), problem.random), z, data, axes,
-                 records)
+                 sizes)
 
 
 def check_loss(problem: GroupProblem, w: PyTree, data: PyTree, axes: int = 2,
-               records: int = 0) -> PyTree:
+               sizes: tuple[int, ...] = ()) -> PyTree:
     """`check` of a problem's loss, with any key where it draws."""
-    return check(_any_key(operator_rng.loss_of(problem), problem.random), w, data, axes, records)
+    return check(_any_key(operator_rng.loss_of(problem), problem.random), w, data, axes, sizes)
 
 
 def _any_key(function: Callable[[PyTree, PyTree], PyTree], drawn: bool) -> Callable[..., Any]:
@@ -174,13 +174,14 @@ def _is_ours(rule: Any) -> bool:
     return rule is any_lane_rule
 
 
-def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int) -> None:
+def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int,
+                       sizes: tuple[int, ...] = ()) -> None:
     shape = np.shape(x)
     if not shape:
         return
     leaves = jax.tree.leaves(rows)
     # the data's array itself, or one with the same numbers
-    same = any(x is leaf or _equal(x, leaf) for leaf in leaves)
+    same = any(x is leaf or _equal(x, leaf, axes, sizes) for leaf in leaves)
     # an entry for each group and row, [p, n_max, ...]
     grouped = axes > 1 and math.prod(shape[:axes]) >= _TELLING and any(
         shape[:axes] == np.shape(leaf)[:axes] for leaf in leaves)
@@ -194,11 +195,23 @@ def _check_closed_over(x: Any, rows: PyTree, lengths: set[int], axes: int) -> No
             "leading axis: close over array[None] and read [0] of that inside.")
 
 
-def _equal(x: Any, leaf: Any) -> bool:
-    """Returns whether two arrays whose numbers are known here are equal."""
+def _equal(x: Any, leaf: Any, axes: int, sizes: tuple[int, ...]) -> bool:
+    """Returns whether the numbers of two arrays are known here and equal.
+
+    Rows of groups, `[p, n_max, ...]`, may also follow each other in `x`, with padding or without.
+    """
     # short arrays may agree by chance; traced and remote ones have no numbers here
-    if np.shape(x) != np.shape(leaf) or np.size(x) < _TELLING or any(
+    if np.size(x) < _TELLING or any(
             isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True)
             for a in (x, leaf)):
         return False
-    return np.array_equal(np.asarray(x), np.asarray(leaf))
+    shape, lead = np.shape(leaf), np.shape(leaf)[:axes]
+    if np.shape(x) == shape:
+        return np.array_equal(np.asarray(x), np.asarray(leaf))
+    if len(lead) < 2 or np.shape(x)[1:] != shape[2:] or len(x) not in (sum(sizes), math.prod(lead)):
+        return False
+    rows = np.asarray(leaf).reshape(-1, *shape[2:])
+    if np.array_equal(x, rows) or not sizes:
+        return np.array_equal(x, rows)
+    is_record = np.arange(lead[1]) < np.asarray(sizes)[:, None]
+    return np.array_equal(x, rows[is_record.reshape(-1)])

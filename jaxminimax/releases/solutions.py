@@ -257,7 +257,7 @@ def release_group_solution(key: jax.Array, mechanism: GroupSolution, spent: jax.
     _check_covered(mechanism, problem)
     sizes = mechanism.sizes
     reading.check_groups(data, sizes)
-    record_isolation.check(problem.loss, w, data, 2, sum(sizes))
+    record_isolation.check(problem.loss, w, data, 2, sizes)
     opened = opening.open_release(key, mechanism, spent, w, data)
     opening.check_size(opened.point, mechanism.parameters)
     data = opened.data

@@ -17,6 +17,7 @@ import jaxminimax as jmm
 from jaxminimax import Saddle
 from jaxminimax.accounting import curve
 from jaxminimax.mechanism.costs import Charge, PrivacyLoss
+from tests.helpers.words import one_line
 
 pytestmark = pytest.mark.usefixtures("real_noise")
 RO, AR = "replace_one", "add_or_remove_one"
@@ -347,22 +348,23 @@ def test_a_statement_tells_what_was_spent():
     assert 0.999 < said.epsilon == jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6) <= 1.0
     fewer = jmm.epsilon(jmm.sgda.mechanism(hyper), 1e-6, spent=20)
     assert said.epsilon_spent_if_fixed == fewer < 0.9 * said.epsilon
+    text = one_line(said)
     for words in ("one visit", "Extra.", "replaced", "20 of 50", f"jaxminimax {jmm.__version__}"):
-        assert words in str(said)
+        assert words in text
     # first what holds for any end, then for one chosen by looking, then for one that was fixed
     assert said.epsilon_if_stopped_by_looking == jmm.epsilon(
         jmm.sgda.mechanism(hyper), 1e-6 / 2 / (len(milestones) - 1) * (1 - 1e-15),
         spent=said.milestone)
-    assert f"odometer: epsilon = {said.epsilon_if_stopped_by_looking:.4g}" in str(said)
-    first, second, *_ = str(said).split("\n")
-    assert first.startswith(f"({said.epsilon:.4g}, 1e-06)-differential privacy")
-    assert f"fixed beforehand, not chosen by looking at what was released: epsilon = {fewer:.4g}" \
-        in second
-    condition = "for an end that was fixed beforehand"
+    assert said.paragraph() in text
+    assert f"looking at the releases also has epsilon = {said.epsilon_if_stopped_by_looking:.4g}" \
+        in said.paragraph()
+    assert f"satisfy ({said.epsilon:.4g}, 1e-06)-differential privacy" in said.paragraph()
+    assert f"fixed before the run has epsilon = {fewer:.4g}" in said.paragraph()
+    condition = "only for an end that was fixed before the run"
     assert any(condition in line for line in said.assumed)
     whole = jmm.statement(jmm.sgda, hyper, delta=1e-6)
     assert whole.epsilon_spent_if_fixed == whole.epsilon == said.epsilon
-    assert condition not in str(whole)
+    assert condition not in one_line(whole)
     record = said.to_json()
     assert record["epsilon"] == said.epsilon
     assert record["clip"] == [{"w": 1.0, "v": 1.0}]

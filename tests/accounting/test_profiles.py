@@ -312,7 +312,7 @@ def test_what_is_written_is_read_back(tmp_path):
     words = str(made)
     assert "any 2 records" in words
     assert f"{made.advantage:.4g}" in words
-    assert "says nothing beyond" in words
+    assert "holds for no other epsilon" in words
 
 
 def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():
@@ -325,10 +325,10 @@ def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():
     assert said().unit == "one record"
     assert said().answers is None
     one = said(unit="one visit")
-    assert any("'one visit' is the user's claim" in x for x in one.assumed)
+    assert any("'one visit'. The code does not check" in x for x in one.assumed)
     five = said(unit="one patient", people=5, answers=True)
     assert "any 5 records are replaced by others" in str(five)
-    assert any("more than 5 records" in x and "user's claim" in x for x in five.assumed)
+    assert any("more than 5 records" in x and "does not check" in x for x in five.assumed)
     assert five.epsilon > 5 * one.epsilon
     assert list(five.answers["true_positives"]) == ["0.001", "0.01", "0.1"]
     assert five.answers["closest_gaussian"]["mu"] == pytest.approx(5 * 2 * math.sqrt(10) / 30,
@@ -337,7 +337,7 @@ def test_statements_say_whose_claim_the_unit_is_and_answer_on_request():
     assert json.loads(json.dumps(five.to_json(), allow_nan=False))["people"] == 5
     apart = said(people=2, alongside=(jmm.Parallel(parts=(
         poisson(0.01, 2.0, 5, 500), poisson(0.02, 2.0, 2, 500))),))
-    assert any("curve of one is used 2 times" in x for x in apart.assumed)
+    assert "group privacy lemma for 2 records" in apart.accountant
 
 
 def test_the_closest_gaussian_is_not_below_and_infinite_where_there_is_none():

@@ -24,6 +24,7 @@ from jaxminimax.mechanism.costs import PrivacyLoss
 from jaxminimax.noise import _chosen
 from jaxminimax.releases import losses as released
 from jaxminimax.releases.groups import release_group_gradient
+from tests.helpers.words import one_line
 
 LINEAR = problems.worst_group(lambda w, x: w @ x, problems.ball(10.0), lipschitz=1.0, bound=1.0)
 BOUND, SIZES = 2.0, (3, 7, 5)
@@ -445,14 +446,14 @@ def test_statements_say_what_one_scale_means():
         hyper = active_groups.Hyper(
             query=jmm.GroupGradients(clip=1.0, noise_multiplier=9.0, sizes=sizes),
             losses=losses or selection(9.0, sizes=sizes), step=1.0, iterations=3)
-        return str(jmm.statement(active_groups, hyper, delta=1e-6))
+        return one_line(jmm.statement(active_groups, hyper, delta=1e-6))
 
     equal, unequal = said((10, 20)), said((10, 21))
     assert "which the smallest group decides" in unequal
     assert "which the smallest group decides" not in equal
     for text in (equal, unequal):
         for part in ("index of the largest of the groups' mean losses in [0, 2] with Gumbel noise",
-                     "beyond the allowed number it is -1", "Which group a record is in",
+                     "Beyond the allowed number of releases the index is -1", "The group of every",
                      "Gumbel scale / (B / n of the smallest group) 9", "drawn from integers"):
             assert part in text, part
     gaussian = said((10, 21), GroupLosses(bound=1.0, sizes=(10, 21), noise_multiplier=9.0,

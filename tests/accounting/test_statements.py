@@ -6,13 +6,15 @@ import math
 import re
 
 import dp_accounting
+import numpy as np
 import pytest
 
 import jaxminimax as jmm
 from jaxminimax import Saddle
-from jaxminimax.accounting import profiles, stating
 from jaxminimax.accounting.answers import limits
+from jaxminimax.accounting.sections import membership
 from jaxminimax.mechanism import releases
+from tests.helpers.words import one_line
 
 DELTA = 1e-6
 
@@ -49,9 +51,9 @@ def test_an_epsilon_above_what_is_proven_is_not_called_infinite():
     said, limit = noisy()
     assert said.epsilon == math.inf
     assert said.proven_up_to == pytest.approx(limit)
-    first = str(said).split("\n")[0]
-    assert first.startswith(f"Epsilon for one record is above what is proven, {limit:.4g} at most")
-    assert not re.search("infinite|inf,", str(noisy(spent=1)[0]))
+    assert said.paragraph().startswith(
+        f"Epsilon for one record is above what is proven, {limit:.4g} at most")
+    assert not re.search("infinite|inf[, ]", one_line(noisy(spent=1)[0]))
     assert stated(steps()).proven_up_to is None
 
 
@@ -60,8 +62,8 @@ def test_a_delta_that_samplers_may_fail_by_is_named():
     least = limits(made, DELTA).delta
     said = stated(made, least / 2)
     assert (said.epsilon, said.proven_up_to) == (math.inf, 0)
-    assert f"not proven at delta = {least / 2:g}" in str(said).split("\n")[0]
-    assert "choose a larger delta" in str(said)
+    assert f"not proven at delta = {least / 2:g}" in said.paragraph()
+    assert "choose a larger delta" in said.paragraph()
     assert stated(made, 2 * least).epsilon < 1
     hyper = jmm.sgda.Hyper(query=made.query, step=Saddle(0.1, 0.1), iterations=1)
     with pytest.raises(ValueError, match=r"too small.*Choose a larger delta"):
@@ -96,7 +98,7 @@ def test_records_of_before_are_read_and_their_null_is_no_guarantee(spent, tmp_pa
     assert str(read).startswith("NO privacy guarantee")
     ledger = jmm.accounting.Ledger(tmp_path / "ledger.json", epsilon=1e5, delta=0.1, filter="basic")
     for one in (said, read):
-        with pytest.raises(ValueError, match="costs inf of epsilon"):
+        with pytest.raises(ValueError, match="needs inf of epsilon"):
             ledger.add(one)
     assert json.loads(json.dumps(ledger.statement().to_json(), allow_nan=False))["runs"] == []
 
@@ -116,7 +118,7 @@ def test_the_releases_that_are_counted_are_those_that_are_listed(beside, spent):
     more = sum(map(releases, beside))
     assert said.allowed == listed(said) == 20 + more
     assert said.spent == (20 if spent is None else spent) + more
-    assert f"Spent {said.spent} of {said.allowed} releases" in str(said)
+    assert said.table()["releases made"] == f"{said.spent} of {said.allowed} allowed"
     assert said.milestone is None or said.spent <= said.milestone <= said.allowed
 
 
@@ -132,47 +134,90 @@ def test_the_accountant_is_named_with_its_version():
 
 def test_quoting_the_smaller_of_two_numbers_afterwards_doubles_delta():
     said = stated(steps(), spent=7)
-    for text in (str(said).split("\n")[1], " ".join(said.assumed)):
+    for text in (said.paragraph(), " ".join(said.assumed)):
         assert "to quote the smaller one afterwards, say delta = 2e-06" in text
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.3])
 def test_a_delta_that_is_too_large_is_named_below_the_guarantee(delta):
     said = stated(steps(), delta)
-    _, second, *rest = str(said).split("\n")
-    assert second.startswith(f"Delta is too large, {delta:g}")
-    assert second in said.assumed
-    assert not any(second in line for line in rest)
-    assert "too large" not in str(stated(steps(), 1e-4))
+    warning = f"{said.paragraph()} Delta is too large, {delta:g}"
+    assert warning in one_line(said)
+    assert one_line(said).count("too large") == 1
+    assert "too large" not in one_line(stated(steps(), 1e-4))
 
 
-def in_plain_words(said, made):
-    return " ".join(stating.in_plain_words(said, profiles.briefly(
-        made, said.delta, neighbours=said.neighbours, people=1)).split())
+# --- sections ---
 
 
-def test_plain_words_on_delta_are_the_definition():
+def test_the_paragraph_has_all_that_is_quoted():
+    made = stated(steps(), unit="one visit")
+    text = made.paragraph()
+    for part in (f"({made.epsilon:.4g}, 1e-06)-differential privacy for one visit",
+                 "one record is replaced by another", "knows every other record",
+                 "all 20 releases", made.accountant):
+        assert part in text
+    assert one_line(made).startswith(text)
+
+
+def test_the_table_compares_delta_with_the_number_of_records():
+    table = stated(steps(), 1e-6).table()
+    assert table["delta"] == "1e-06, which is 0.001 times 1/n, for n = 1000 records"
+    assert table["releases made"] == "20 of 20 allowed"
+    assert {"trust model", "tuning", "released", "sampling", "clip norm"} <= set(table)
+
+
+def test_every_assumption_has_an_owner():
+    made = stated(steps(), spent=7, assumed=("Extra.",))
+    assert all(x.startswith(("User: ", "Operator: ")) for x in made.owned())
+    assert "User: Extra." in made.owned()
+    assert {x for x in made.assumed if not x.startswith(("User: ", "Operator: "))} == {"Extra."}
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.7, 3.0, 10.0])
+@pytest.mark.parametrize("delta", [1e-9, 0.05])
+def test_what_epsilon_and_delta_alone_say_of_attacks_is_attained(epsilon, delta):
+    """By randomised response with a failure: P = (1 - d) (e^eps, 1) / (1 + e^eps) and d of its own.
+
+    An attack says "member" where only P can be, then where P is likelier, then everywhere.
+    """
+    said = dataclasses.replace(stated(steps()), epsilon=epsilon, delta=delta)
+    high = (1 - delta) / (1 + math.exp(-epsilon))
+    points = [(0.0, delta), (1 - delta - high, delta + high), (1 - delta, 1.0)]
+    for rate in (0.0, 0.001, 0.01, 0.3, 0.9):
+        attained = max(np.interp(rate, *zip(*points, strict=True)), 0.0)
+        assert said.true_positives(rate) == pytest.approx(attained, rel=1e-9, abs=1e-15)
+    assert said.advantage() == pytest.approx(2 * (high + delta) - 1, rel=1e-9)
+
+
+def test_bounds_of_the_whole_profile_are_quoted_if_they_were_computed():
+    made = stated(steps(), answers=True)
+    assert made.advantage() == made.answers["advantage"] < stated(steps()).advantage()
+    sharp, coarse = made.true_positives(0.01), stated(steps()).true_positives(0.01)
+    assert sharp == made.answers["true_positives"]["0.01"] < coarse
+    assert membership(0.01, sharp) in made.paragraph()
+
+
+@pytest.mark.parametrize(("share", "words"), [
+    (0.0180, "1.8 %"), (0.01801, "1.9 %"), (0.5, "50 %"), (0.53561, "53.6 %"), (1.0, "100 %"),
+    (0.001234, "0.13 %"), (0.0, "0 %")])
+def test_shares_of_members_are_rounded_up(share, words):
+    assert membership(0.01, share) == (
+        f"At 1 % false positives, a membership attack finds at most {words} of members.")
+
+
+def test_conclusions_are_bounded_by_the_definition():
     """P(S) <= e^epsilon Q(S) + delta; that the loss exceeds epsilon has another probability."""
-    made = steps()
-    said = stated(made)
-    words = in_plain_words(said, made)
-    assert (f"is at most e^epsilon = {math.exp(said.epsilon):.4g} times what it would have been in "
-            f"the other world, plus {said.delta:g}.") in words
-    assert "part of all cases" not in words
-
-
-def test_plain_words_say_what_was_made_of_what_was_allowed():
-    made = steps()
-    assert "7 of 20 allowed releases were made" in in_plain_words(stated(made, spent=7), made)
-    assert "What is released. 20 releases, such as" in in_plain_words(stated(made), made)
-    said, limit = noisy()
-    assert f"Epsilon is above what is proven, {limit:.4g} at most" in in_plain_words(said, made)
+    made = stated(steps())
+    assert (f"is at most e^epsilon = {math.exp(made.epsilon):.4g} times what it is on neighbouring "
+            f"data, plus delta = {made.delta:g}.") in made.meaning()[0]
+    assert noisy()[0].meaning() == ()
 
 
 def test_answers_leave_the_closest_gaussian_to_json():
     said = stated(steps(), answers=True)
     assert "Membership inference" in str(said)
-    assert "Gaussian up to" not in str(said)
+    assert "Gaussian up to" not in one_line(said)
     assert said.to_json()["answers"]["closest_gaussian"]["mu"] > 0
 
 

@@ -19,6 +19,7 @@ from jaxminimax.gradients import weights
 from jaxminimax.mechanism import leaves
 from jaxminimax.problems import ball, worst_group
 from jaxminimax.releases import groups as release_module
+from jaxminimax.releases import reading
 from jaxminimax.releases.groups import release_group_gradient, release_weighted_gradient
 
 SIZES, CLIP, Z = (3, 7, 5), 0.5, 1.5
@@ -116,7 +117,7 @@ def noise_of_balanced_weights(noisy_sum):
         quiet = dataclasses.replace(opened, noise_multiplier=Saddle(0.0, None))
         exact, noisy = (noisy_sum(x, rows, size) for x in (quiet, opened))
         # r_i = v_i / (n_i s), and v adds up to 1
-        s = 1 / rows.added(lambda z, records, *_: jnp.sum(records[1]), None)[0]
+        s = 1 / rows.added(lambda z, x, *_: jnp.sum(x.read(0, x.count)[1]), None)[0]
         w = exact.value.w + (noisy.value.w - exact.value.w) / (s * len(SIZES) * min(SIZES))
         return noisy._replace(value=Saddle(w, ()))
 
@@ -179,6 +180,34 @@ def test_it_is_shut_when_spent_and_for_what_it_does_not_answer():
         release_weighted_gradient(key, described(), jnp.int32(0), LINEAR, W, data, v[:2])
     with pytest.raises(ValueError, match=r"one weight for each.*int"):
         release_weighted_gradient(key, described(), jnp.int32(0), LINEAR, W, data, jnp.arange(3))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 9, 15])
+def test_records_are_read_in_their_order_without_padding(size):
+    """Slices that lie in one group, and slices that reach into the next ones."""
+    x = records(np.nan)
+    part = reading.read_groups({"x": x}, SIZES, lambda rows, group, row: (rows, group, row))
+    flat = np.concatenate([own[:n] for own, n in zip(x, SIZES, strict=True)])
+    for start in range(part.count - size + 1):
+        rows, group, row = jax.jit(part.read, static_argnums=1)(start, size)
+        np.testing.assert_array_equal(rows["x"], flat[start: start + size])
+        np.testing.assert_array_equal(rows["x"], x[group, row])
+
+
+@pytest.mark.slow
+def test_neither_the_program_nor_its_memory_grows_with_the_data():
+    problem = jmm.problems.group_glm("logistic", feature_bound=1.0, radius=1.0)
+    texts = []
+    for sizes in ((2_000,) * 5, (5_000, 3_000, 2_000), (500_000, 300_000, 200_000)):
+        shape = len(sizes), max(sizes)
+        data = tuple(jax.ShapeDtypeStruct(x, jnp.float32) for x in ((*shape, 22), shape))
+        program = jax.jit(lambda key, data, sizes=sizes: release_weighted_gradient(
+            key, described(sizes=sizes), jnp.int32(0), problem, jnp.zeros(22, jnp.float32), data,
+            jnp.ones(len(sizes)))).lower(jax.random.key(0), data)
+        texts.append(len(program.as_text()))
+        temporaries = program.compile().memory_analysis().temp_size_in_bytes
+        assert temporaries < 0.3 * sum(x.size * x.dtype.itemsize for x in data)
+    assert max(texts) - min(texts) < 0.01 * min(texts)
 
 
 # --- what is charged ---

@@ -31,6 +31,7 @@ from jaxminimax import (
 from jaxminimax.algorithms import recursion
 from jaxminimax.drivers import long_runs
 from jaxminimax.mechanism import Resolvent
+from tests.helpers.words import one_line
 
 RUN = jax.jit(jmm.run, static_argnames=("algorithm", "problem", "observe"))
 
@@ -164,7 +165,7 @@ def test_one_round_is_charged_and_the_allowed_releases_are_those_of_all_rounds(a
         jmm.epsilon(made, 1e-6, neighbours="add_or_remove_one")
     with pytest.raises(ValueError, match=r"use plan\("):
         jmm.accounting.calibrate_iterations(algorithm, hyper, 1.0, 1e-6)
-    stated = str(jmm.statement(algorithm, hyper, delta=1e-6))
+    stated = one_line(jmm.statement(algorithm, hyper, delta=1e-6))
     assert "A record's row does not depend on what any record contains" in stated
     assert "on each of 3 disjoint parts of the data" in stated
     state, _ = RUN(jax.random.key(0), ZERO, DATA, hyper, algorithm, GAME)

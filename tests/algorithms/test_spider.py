@@ -18,6 +18,7 @@ from jaxminimax.mechanism.description import Kind
 from jaxminimax.releases import opening, operator_rng
 from jaxminimax.releases.differences import distance, release_difference, release_in_window
 from jaxminimax.releases.reading import sample_of_release
+from tests.helpers.words import one_line
 
 N, D, KEY = 12, 3, jax.random.key(5)
 ROWS = tuple(np.random.default_rng(3).normal(size=(2, N, D)))
@@ -211,8 +212,8 @@ def test_it_is_charged_as_queries_of_its_two_multipliers(sampling):
     assert jmm.epsilon(made, 1e-6, people=2) == jmm.epsilon(both, 1e-6, people=2)
     assert jmm.epsilon(windows((9.0, 1.0), 1, 3, sampling, population=1000), 1e-6) == (
         jmm.epsilon(both.parts[0], 1e-6))
-    said = str(jmm.statement(spider, spider.Hyper(query=made, step=Saddle(1.0, 1.0), iterations=10),
-                             delta=1e-6))
+    hyper = spider.Hyper(query=made, step=Saddle(1.0, 1.0), iterations=10)
+    said = one_line(jmm.statement(spider, hyper, delta=1e-6))
     for words in ("3 release(s) on", "7 release(s) of differences of operators at two released "
                   "points, clipped at 2 times the points' distance", "differences 4"):
         assert said.count(words) == 1

@@ -23,6 +23,7 @@ from jaxminimax.mechanism.description import Facts, Kind
 from jaxminimax.mechanism.repeat import OneRelease
 from jaxminimax.mechanism.sampling import InGroups, Sample, SampleKeys, check_batch
 from jaxminimax.mechanism.sentences import Words
+from tests.helpers.words import one_line
 
 ROOT = pathlib.Path(jmm.__file__).parent
 
@@ -47,7 +48,7 @@ EXCEPTIONS = {
     ("algorithms/gda.py", "algorithms/recursive_sgda.py", "algorithms/recursion.py"): (
         SAMPLINGS, "gda refuses all but full batches; the steps of a theorem are for one sampling, "
                    "and no privacy rests on them"),
-    ("__main__.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
+    ("commands.py", "options.py"): (DESCRIPTIONS, "prints what it described itself"),
 }
 
 
@@ -311,7 +312,7 @@ def test_a_new_sampling_runs_wherever_the_data_are(where):
     assert np.all(np.isfinite(device.state.z.w))
     chex.assert_trees_all_close(other.state, device.state, rtol=1e-10, atol=1e-12)
     assert other.statement == device.statement
-    assert "8 of 40 records, shuffled anew in every pass" in str(device.statement)
+    assert "8 of 40 records, shuffled anew in every pass" in one_line(device.statement)
 
 
 @pytest.mark.parametrize("times", [1, 5, 6, 12])
@@ -473,7 +474,7 @@ def test_a_new_leaf_is_calibrated_and_told():
     assert ratio == pytest.approx(5.0)
     stated = jmm.statement(jmm.sgda, hyper(GRADIENTS.query), delta=1e-5, alongside=(COUNTS,))
     for sentence in (COUNTS.summary(), *COUNTS.enforced(), *COUNTS.assumed(), COUNTS.unit):
-        assert str(stated).count(sentence) == 1
+        assert one_line(stated).count(sentence) == 1
     assert stated.enforced[0] == sentences.EXACT
 
 

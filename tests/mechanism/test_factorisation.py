@@ -22,6 +22,7 @@ from jaxminimax.mechanism.grid import grid_bits
 from jaxminimax.noise import floored_normal
 from jaxminimax.releases import noisy_sums, opening, stream
 from jaxminimax.releases.stream import release_leaf
+from tests.helpers.words import one_line
 
 LINES = Problem(operator=lambda z, x: Saddle(x, ()), project=lambda z: z)
 KEY = jax.random.key(5)
@@ -235,11 +236,11 @@ def test_k_records_of_a_person_move_k_times_as_far():
 
 def test_the_statement_says_what_it_is():
     known = CorrelatedSums(clip=1.0, noise_multiplier=4.0, leaves=50, bands=8)
-    stated = str(jmm.statement(ftrl, ftrl.example(known, 50), delta=1e-6))
+    stated = one_line(jmm.statement(ftrl, ftrl.example(known, 50), delta=1e-6))
     for words in (known.summary(), *known.enforced(), *known.assumed(), "8 band(s)"):
         assert stated.count(words) == 1
     floats = dataclasses.replace(known, exact=False)
-    assert "floating-point" in str(jmm.statement(ftrl, ftrl.example(floats, 50), delta=1e-6))
+    assert "floating-point" in one_line(jmm.statement(ftrl, ftrl.example(floats, 50), delta=1e-6))
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 7, 100, 1024, 9373, 300_000])
@@ -401,11 +402,11 @@ def test_parts_of_the_data_have_no_correlated_noise():
 
 def test_the_statement_of_passes_says_so():
     own = jmm.sgda.Hyper(query=PASSES, iterations=9, step=Saddle(0.1, 0.1))
-    stated = str(jmm.statement(jmm.sgda, own, delta=1e-6))
+    stated = one_line(jmm.statement(jmm.sgda, own, delta=1e-6))
     assert stated.count("correlated noise by 3 bands") == 1
     assert stated.count(sentences.REGENERATED) == 1
     plain = dataclasses.replace(own, query=dataclasses.replace(PASSES, bands=1))
-    assert "correlated" not in str(jmm.statement(jmm.sgda, plain, delta=1e-6))
+    assert "correlated" not in one_line(jmm.statement(jmm.sgda, plain, delta=1e-6))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from jaxminimax import Full, Poisson, Query, Repeat, Saddle, audit, sgda
 from jaxminimax.gradients import weights
 from jaxminimax.gradients.clipping import STRATEGIES, clipped_sum
 from jaxminimax.releases.sums import release
+from tests.helpers.words import one_line
 
 N, DELTA = 6, 1e-2
 CLIP, NOISE = Saddle(0.5, 2.0), Saddle(1.5, 3.0)
@@ -136,8 +137,8 @@ def test_the_run_is_calibrated_and_stated_as_joint():
     apart = jmm.calibrate(sgda, apart, 1.0, 1e-5)
     assert apart.query.noise_multiplier.w / hyper.query.noise_multiplier.w == (
         pytest.approx(2**0.5, rel=1e-9))
-    assert "one clip for both players together" in str(jmm.statement(sgda, hyper, delta=1e-5))
-    assert "one clip for both" not in str(jmm.statement(sgda, apart, delta=1e-5))
+    assert "one clip for both players together" in one_line(jmm.statement(sgda, hyper, delta=1e-5))
+    assert "one clip for both" not in one_line(jmm.statement(sgda, apart, delta=1e-5))
 
 
 @pytest.mark.slow

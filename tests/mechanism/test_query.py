@@ -17,6 +17,7 @@ from jaxminimax import AdaptiveClip, FixedSize, Full, Poisson, Query, Repeat, Sa
 from jaxminimax.gradients import weights
 from jaxminimax.mechanism.query import count_grid, count_multiplier
 from jaxminimax.releases import sums
+from tests.helpers.words import one_line
 
 N = 300
 CLIP = Saddle(0.1, 100.0)
@@ -86,7 +87,7 @@ def test_a_calibration_keeps_the_share_and_pays_for_it_by_noise():
 
 
 def test_a_statement_says_that_clip_norms_move():
-    stated = str(jmm.statement(sgda, settings(query()), delta=1e-6))
+    stated = one_line(jmm.statement(sgda, settings(query()), delta=1e-6))
     assert "noisy count" in stated
     assert "counts " in stated
     assert jmm.mechanism.sentences.FOLLOWED in stated

@@ -250,6 +250,23 @@ def test_every_door_looks(name):
     assert jax.tree.leaves(jax.eval_shape(release_cases(jnp.ones(3))[name]))
 
 
+@pytest.mark.parametrize("name", ["gradient", "gradient of all", "losses", "solution", "loss"])
+def test_rows_of_few_records_one_group_after_another_are_recognised(monkeypatch, name):
+    """Lengths below 16 are not compared, so the numbers are."""
+    sizes = (3, 5)
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 4)))
+    monkeypatch.setitem(globals(), "SIZES", sizes)
+    monkeypatch.setitem(globals(), "GROUPS", rows)
+    monkeypatch.setitem(globals(), "loss", lambda closed: lambda w, y: 0.01 * jnp.square(
+        w[0] - y[0] + 0 * jnp.sum(closed)))
+    flat = jnp.concatenate([x[:n] for x, n in zip(rows, sizes, strict=True)])
+    # of one record's place the sizes of groups are unknown
+    for closed in (rows, rows.reshape(-1, 4), *(() if name == "loss" else (flat,))):
+        with pytest.raises(ValueError, match="one of the data's own arrays"):
+            release_cases(closed)[name]()
+    assert jax.tree.leaves(jax.eval_shape(release_cases(flat + 1)[name]))
+
+
 def test_statements_say_what_stays_assumed():
     query = jmm.Query(clip=Saddle(1.0, None), noise_multiplier=Saddle(1.0, None), population=N)
     hyper = jmm.sgda.Hyper(query=query, step=Saddle(1.0, 1.0), iterations=1)

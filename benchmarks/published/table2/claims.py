@@ -120,13 +120,13 @@ def markdown(rows: list[Row], assumed: Sequence[str] = ()) -> str:
     lines = ["AUC in per cent, mean ± standard error over seeds; neighbours differ in one "
              "replaced record. *published*: the paper's figure. *honest*: calibrated noise at the "
              "ε of the column. *printed*: the paper's settings, with the noise of its Remark 1 "
-             "(the paper says that it computed the noise with a library, not with which event; "
-             "ε > 1 is outside the remark) and the ε that this noise really has, attained by an "
-             "explicit pair of data sets if the gradient bounds, the class prior and the scaling "
-             "of columns were public, which they are not; the better of the last and the averaged "
-             "point, chosen on the test rows. *front end*: a fixed public map before the scorer, "
-             "compared with the published MLP.", "",
-             "Assumed by *honest*, beside what every statement in the JSON file lists:", "",
+             "(the paper computed the noise with a library, and does not say for which event; "
+             "ε > 1 is outside the remark). Its true ε is attained by an explicit pair of data "
+             "sets if the gradient bounds, the class prior and the scaling of columns were "
+             "public, which they are not. Its AUC is that of the better of the last and the "
+             "averaged point, chosen on the test rows. *front end*: a fixed public map before the "
+             "scorer, compared with the published MLP.", "",
+             "Assumed by *honest*, besides what every statement in the JSON file lists:", "",
              *(f"* {x}" for x in assumed), ""]
     cells: Cells = {(r["reading"], r["dataset"], r["method"], r["epsilon"], r["delta"]): r
                     for r in rows}

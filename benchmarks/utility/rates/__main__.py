@@ -104,7 +104,7 @@ def run(case: Case, seeds: int, quick: bool,
             "rate": case.rate(n), "lower_order": case.lower(n), "private": case.private(n),
             "evaluations": counted(job),
             "evaluations_theory": case.cost(n), "seconds": round(seconds, 2)})
-        statements.append(str(jmm.statement(job.algorithm, job.hyper, delta=DELTA)).split("\n")[0])
+        statements.append(jmm.statement(job.algorithm, job.hyper, delta=DELTA).paragraph())
     kept = max(3, -(-len(ns) // 2) + 1)  # the plateau of small n left out
     result, low, high = slope(ns[-kept:], gaps[-kept:])
     here, _, _ = slope(ns[-kept:], [np.array([case.rate(n)]) for n in ns[-kept:]])
