@@ -1,4 +1,4 @@
-"""The root finder of all calibrations, which ends on the private side of its target."""
+"""The root finder of all calibrations, which ends on the private side, and bisection."""
 
 import functools
 import math
@@ -52,6 +52,16 @@ def check_met(epsilon: float, target: float, name: str = "epsilon") -> None:
             f"{name} = {target:g} cannot be met closely. The least noise that reaches it has "
             f"{name} = {epsilon:.6g}, because delta must also cover how far samplers and noise "
             "are from their laws. Choose a smaller epsilon or a larger delta.")
+
+
+def last(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Bisects to two neighbouring numbers: `holds` is true of the first and not of the second."""
+    while high - low > 2.0**-52 * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def _bracket(value: Falling, target: float, start: float, factor: float, name: str,
