@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 
-_LEAST_SCALE = 1e-4
+_LEAST_SCALE = 1e-3  # a description takes no noise multiplier between 0 and 1e-4
 _NEAR = 2e-4  # how far below its target a calibrated epsilon may end, relative
 _MISSED = 2e-3  # how far at most, or calibration has failed
 _EXACT = 1e-12  # relative, on a scale whose value is quick
@@ -81,7 +81,7 @@ def _bracket(value: Falling, target: float, start: float, factor: float, name: s
     if value(start) <= target:
         while value(low) <= target:
             low, high, factor = low / step(low, factor), low, factor**1.5
-            if high < _LEAST_SCALE:
+            if low < _LEAST_SCALE:
                 raise ValueError(
                     f"{name} = {value(high):.4g} holds with almost no noise, below the target "
                     f"{target:g}: delta allows publishing the sampled records. Choose a smaller "
