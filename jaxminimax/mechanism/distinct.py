@@ -2,8 +2,8 @@
 
 A slot is given a row r = floor(x n / 2^32) by 32 random bits x, unless the rest x n mod 2^32 is
 below 2^32 mod n. What is left is uniform, exactly: every row has floor(2^32 / n) numbers x. A slot
-is *new* if it has a row that no earlier one has. Let T be the new slots. Which slots are new is
-told by which are equal to which; given that, any distinct rows are as likely as any others. So
+is *new* if it has a row that no earlier one has. Let T be the new slots. Which slots are new
+follows from which are equal to which; given that, any distinct rows are as likely as any others. So
 given T the rows in it are a uniformly random arrangement of |T| of n.
 
 A sample of m of them is held by m slots of T, all m as likely. Then given m and T a sample is a

@@ -128,7 +128,7 @@ class Poisson(Sampling):
         room, most = self._room(population)
         law = charged_law(float(self.rate), int(population), most)
         # samples whose shard takes a second pass, without the record, are charged in full, and so
-        # are orders of a shard's slots that are not told by their numbers
+        # are orders of a shard's slots that their numbers do not determine
         crowded = (1 + law.error) * CROWDED
         # given that a sample fits, what is rare is so many times as likely at most
         # Z >= 1 - s; for k records 1.5 rows_error / Z is charged, see `size_law`
@@ -261,8 +261,8 @@ def poisson_rows(key: jax.Array, rate: float, population: int, room: Room,
                  most: int) -> tuple[jax.Array, jax.Array]:
     """Rows of slots, int32 `[c]`, and which of them are the sample, bool `[c]`.
 
-    The first sample that fits, of those that `key` and the keys made from it draw. That it is the
-    first one is told by the first bits of each number, or else all is done anew by all bits.
+    The first sample that fits, of those that `key` and the keys made from it draw. The first
+    bits of each number decide which is the first one; if they do not, all bits are used.
     """
     rows, new, words = rows_of_slots(key, room, population)
     size, open_, _ = drawn_size(key, rate, population, most)
