@@ -172,6 +172,9 @@ def test_runs_beyond_their_rounds_hold_nothing():
     assert np.all(over.z.v == 0)
 
 
+SCORES = jax.jit(released._scores, static_argnums=0)
+
+
 @pytest.mark.parametrize("n", [1, 5, 400])
 @pytest.mark.parametrize("z", [1e-4, 0.3, 40.0, 2e4])
 def test_no_record_moves_a_score_by_more_than_is_charged(n, z):
@@ -184,8 +187,8 @@ def test_no_record_moves_a_score_by_more_than_is_charged(n, z):
 
     def scores(each):
         with jax.enable_x64(True):
-            below, _ = released._scores(sizes, jnp.asarray(each, jnp.float64), jnp.float64(BOUND),
-                                    jnp.float64(np.float32(z)))
+            below, _ = SCORES(sizes, jnp.asarray(each, jnp.float64), jnp.float64(BOUND),
+                              jnp.float64(np.float32(z)))
         return np.asarray(below, np.int64)
 
     for group, (low, high) in itertools.product((0, 1), ((0.0, BOUND), (-1e30, 1e30),

@@ -304,7 +304,7 @@ class Linen(nn.Module):
 
 def linen():
     model = Linen()
-    params = model.init(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
     return lambda w, v, x: jnp.sum(jnp.tanh(model.apply(w, x))), params
 
 
@@ -342,7 +342,7 @@ def haiku():
         return hk.dynamic_unroll(hk.GRU(16), h, jnp.zeros(16))[0]
 
     transformed = hk.without_apply_rng(hk.transform(model))
-    params = transformed.init(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
+    params = jax.jit(transformed.init)(jax.random.key(0), jnp.zeros((3, 16), jnp.float32))
     return lambda w, v, x: jnp.sum(jnp.tanh(transformed.apply(w, x))), params
 
 

@@ -55,18 +55,20 @@ def test_the_best_response_of_fermi_attains_the_chi_square_information(kind):
     parts = [np.ones(len(y), bool)] if kind == "parity" else [y == label for label in range(3)]
     wanted = sum(information(np.stack([q[of & (s == g)].sum(0) for g in range(3)], 1) / of.sum())
                  for of in parts)
-    v = problem.best_response.v(theta, data)
+    v = jax.jit(problem.best_response.v)(theta, data)
     assert v.shape == (len(parts), 3, 3)
-    value = problem.value(Saddle(theta, v), data)
+    value_of = jax.jit(problem.value)
+    value = value_of(Saddle(theta, v), data)
     assert value == pytest.approx(entropy(theta, data) + 0.7 * wanted, rel=1e-9)
     # and no other point of the box does better
     noise = jnp.asarray(np.random.default_rng(2).normal(size=(20, *v.shape)))
-    others = jax.vmap(lambda x: problem.value(problem.project(Saddle(theta, v + x)), data))(noise)
+    others = jax.jit(jax.vmap(
+        lambda x: problem.value(problem.project(Saddle(theta, v + x)), data)))(noise)
     assert np.all(np.asarray(others) <= value + 1e-12)
     # a prediction without regard to the group is worth nothing
     start = problems.fermi_start(0 * theta, shares=shares, classes=3, kind=kind)
-    assert problem.value(start, data) == pytest.approx(math.log(3), rel=1e-9)
-    np.testing.assert_allclose(problem.best_response.v(start.w, data), start.v, atol=1e-9)
+    assert value_of(start, data) == pytest.approx(math.log(3), rel=1e-9)
+    np.testing.assert_allclose(jax.jit(problem.best_response.v)(start.w, data), start.v, atol=1e-9)
 
 
 @pytest.mark.parametrize(("kind", "groups"), [("parity", 2), ("odds", 2), ("parity", 3)])
@@ -84,9 +86,10 @@ def test_the_best_response_of_parity_attains_the_penalty(kind, groups):
         for centre in (0.0, 0.4):
             problem = problems.parity(scores, shares=shares, weight=0.7, kind=kind,
                                       penalty=penalty, centre=centre)
-            v = problem.best_response.v(theta, data)
-            np.testing.assert_allclose(problem.project(Saddle(theta, v)).v, v)
-            assert problem.value(Saddle(theta, v), data) == pytest.approx(plain + wanted, rel=1e-9)
+            v = jax.jit(problem.best_response.v)(theta, data)
+            z = Saddle(theta, v)
+            np.testing.assert_allclose(jax.jit(problem.project)(z).v, v)
+            assert jax.jit(problem.value)(z, data) == pytest.approx(plain + wanted, rel=1e-9)
 
 
 @pytest.mark.slow

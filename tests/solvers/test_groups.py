@@ -265,12 +265,13 @@ def test_a_kink_is_certified_by_the_lower_model():
     def value(w):
         return jnp.maximum(jnp.abs(w[0]), jnp.abs(w[1] - 0.5)) + jnp.sum(w * w) / 2
 
-    actual = solvers.subgradient(value, BALL.project, jnp.array([0.7, -0.3]), modulus=1.0,
-                                 steps=20_000)
+    actual = jax.jit(lambda start: solvers.subgradient(
+        value, BALL.project, start, modulus=1.0, steps=20_000))(jnp.array([0.7, -0.3]))
     true = float(jnp.linalg.norm(actual.point - jnp.array([0.0, 0.5])))
     spread = jnp.asarray(np.random.default_rng(0).normal(size=(9, 2)))
     near = jnp.array([[0.0, 0.5]]) + 1e-6 * spread
-    assert jnp.all(jnp.linalg.norm(jax.vmap(jax.grad(value))(near), axis=1) > 0.4)
+    gradients = jax.jit(jax.vmap(jax.grad(value)))(near)
+    assert np.all(np.linalg.norm(gradients, axis=1) > 0.4)
     assert true <= float(actual.distance) < 0.05
 
 
