@@ -108,8 +108,8 @@ def test_operators_are_gradients_of_the_value_and_v_has_none_of_the_weight(name,
         problem = problems.parity(scores, **how, penalty={"parity": "squared"}.get(name, name))
         start, factor = problems.parity_start(theta, shares=shares, kind=kind), 1.0
     z = Saddle(theta, start.v + 0.1 * rng.normal(size=start.v.shape))
-    mean = jmm.metrics.mean_operator(problem, z, data)
-    slope = jax.grad(problem.value)(z, data)
+    mean, slope = jax.jit(lambda z: (jmm.metrics.mean_operator(problem, z, data),
+                                     jax.grad(problem.value)(z, data)))(z)
     np.testing.assert_allclose(mean.w, slope.w, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(mean.v, -slope.v / factor, rtol=1e-6, atol=1e-9)
 
@@ -185,7 +185,7 @@ def test_replacing_a_record_moves_released_shares_by_what_is_charged(count):
 def test_released_shares_have_the_noise_that_is_charged_and_refuse_another_clip():
     n, z = 200, 4.0
     cells, described = jnp.arange(n) % 2, asking(n, 2, z)
-    actual = jax.vmap(lambda key: problems.release_shares(key, described, cells, 2))(
+    actual = jax.jit(jax.vmap(lambda key: problems.release_shares(key, described, cells, 2)))(
         jax.random.split(jax.random.key(0), 300))
     actual = np.asarray(actual)
     # the two numbers' noise is independent, and their sum is divided out

@@ -43,7 +43,7 @@ def test_the_constants_of_a_loss_hold_whatever_a_record_contains_and_are_reached
     r, radius, label = 0.7, 3.0, 1.5
     problem = group_glm(name, feature_bound=r, radius=radius, label_bound=label, steepness=2.0)
     k = jax.random.split(jax.random.key(0), 3)
-    w = jax.vmap(problem.project)(3 * jax.random.normal(k[0], (400, 3)))
+    w = jax.jit(jax.vmap(problem.project))(3 * jax.random.normal(k[0], (400, 3)))
     x, y = 2 * jax.random.normal(k[1], (400, 3)), 2 * jax.random.normal(k[2], (400,))
     odd = jnp.array([jnp.nan, jnp.inf, -jnp.inf, 1e300, 0.0])
     x = x.at[:5, 1].set(odd)

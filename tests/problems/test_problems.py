@@ -32,7 +32,7 @@ def test_the_quadratic_games_gap_is_the_squared_distance_to_its_saddle(coupling)
     assert strong_gap(game, star, data) == pytest.approx(0.0, abs=1e-12)
     excess = primal_risk(game, z.w, data) - primal_risk(game, star.w, data)
     assert excess == pytest.approx(float(factor * distance[0]), rel=1e-9)
-    g = jax.vmap(game.operator, (None, 0))(star, data)
+    g = jax.jit(jax.vmap(game.operator, (None, 0)))(star, data)
     np.testing.assert_allclose(jnp.mean(g.w, 0), 0, atol=1e-12)
     np.testing.assert_allclose(jnp.mean(g.v, 0), 0, atol=1e-12)
 
@@ -80,7 +80,7 @@ def test_no_feasible_point_beats_the_best_responses(make):
     z = game.project(Saddle(jax.random.normal(k[0], (3,)), jax.random.normal(k[1], (3,))))
     w, v = game.best_response.w(z.v, data), game.best_response.v(z.w, data)
     best, values = (game.value(Saddle(w, z.v), data), game.value(Saddle(z.w, v), data)), []
-    others = jax.vmap(game.project)(Saddle(*2 * jax.random.normal(k[2], (2, 200, 3))))
+    others = jax.jit(jax.vmap(game.project))(Saddle(*2 * jax.random.normal(k[2], (2, 200, 3))))
     for of, player in ((lambda w: Saddle(w, z.v), others.w), (lambda v: Saddle(z.w, v), others.v)):
         values.append(jax.jit(jax.vmap(lambda x, of=of: game.value(of(x), data)))(player))
     assert values[0].min() >= best[0] - 1e-12
@@ -104,9 +104,9 @@ def test_the_auc_value_at_the_best_responses_is_the_pairwise_squared_loss():
     expected = np.mean((1 - plus[:, None] + minus[None]) ** 2) - 1
     w = {"theta": theta, "a": jnp.float64(plus.mean()), "b": jnp.float64(minus.mean())}
     assert primal_risk(problem, w, (x, y)) == pytest.approx(float(expected), rel=1e-9)
-    v = problem.best_response.v(w, (x, y))
+    v = jax.jit(problem.best_response.v)(w, (x, y))
     assert v == pytest.approx(minus.mean() - plus.mean())
-    gradient = jax.grad(lambda w: problem.value(Saddle(w, v), (x, y)))(w)
+    gradient = jax.jit(jax.grad(lambda w: problem.value(Saddle(w, v), (x, y))))(w)
     assert abs(gradient["a"]) + abs(gradient["b"]) < 1e-12  # a and b were best responses too
 
 
@@ -116,9 +116,13 @@ def test_the_auc_operator_and_public_term_are_the_gradient_of_the_value():
     problem = jmm.problems.auc(jmm.problems.mlp_scorer, prior=0.3, radius=Saddle(1e3, 1e3))
     theta = jmm.problems.mlp_init(jax.random.key(1), 3, 5)
     z = Saddle({"theta": theta, "a": jnp.float64(0.2), "b": jnp.float64(-0.1)}, jnp.float64(0.4))
-    g = jax.tree.map(lambda a: jnp.mean(a, 0), jax.vmap(problem.operator, (None, 0))(z, (x, y)))
-    g = jax.tree.map(jnp.add, g, problem.public(z))
-    full = jax.grad(lambda z: problem.value(z, (x, y)))(z)
+
+    @jax.jit
+    def both(z):
+        g = jax.tree.map(lambda a: jnp.mean(a, 0), jax.vmap(problem.operator, (None, 0))(z, (x, y)))
+        return jax.tree.map(jnp.add, g, problem.public(z)), jax.grad(problem.value)(z, (x, y))
+
+    g, full = both(z)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), g.w, full.w)
     assert g.v == pytest.approx(float(-full.v))
 

@@ -235,14 +235,18 @@ def test_groups_around_the_centre_have_it_and_uniform_weights_as_their_saddle_po
     value = solvers.objective(risks, centre, reg_w=0.7, reg_lam=0.1)
     numbers = dict(smooth=20.0, modulus=0.7)
     start = jnp.zeros(D)
-    w = solvers.accelerated(jax.grad(value), BALL.project, start, steps=400, **numbers)
-    actual = solvers.certify(jax.grad(value), BALL.project, w, **numbers)
+
+    @jax.jit
+    def solved():
+        w = solvers.accelerated(jax.grad(value), BALL.project, start, steps=400, **numbers)
+        return (solvers.certify(jax.grad(value), BALL.project, w, **numbers),
+                solvers.newton(value, BALL.project, start, distance=1e-12, **numbers),
+                alternating(risks, BALL.project, centre, centre, reg_w=0.7, reg_lam=0.1, steps=20))
+
+    actual, by_newton, pair = solved()
     np.testing.assert_allclose(actual.point, centre, atol=1e-12)
     assert float(actual.distance) < 1e-12
-    np.testing.assert_allclose(
-        solvers.newton(value, BALL.project, start, distance=1e-12, **numbers), centre, atol=1e-10)
-    pair = alternating(risks, BALL.project, centre, centre, reg_w=0.7, reg_lam=0.1,
-                       steps=20)
+    np.testing.assert_allclose(by_newton, centre, atol=1e-10)
     np.testing.assert_allclose(pair.w, centre, atol=1e-12)
     np.testing.assert_allclose(pair.weights, 1 / P, atol=1e-12)
 
@@ -253,9 +257,13 @@ def test_accelerated_steps_and_their_certificate_never_leave_the_set():
         inside = jnp.sum(w * w) <= RADIUS**2 * (1 + 1e-12)
         return jnp.where(inside, jnp.sum((w - 5.0) ** 2) / 2, jnp.nan)
 
-    w = solvers.accelerated(jax.grad(value), BALL.project, jnp.zeros(D), smooth=4.0, modulus=1.0,
-                            steps=60)
-    actual = solvers.certify(jax.grad(value), BALL.project, w, smooth=4.0, modulus=1.0)
+    @jax.jit
+    def certified(start):
+        w = solvers.accelerated(jax.grad(value), BALL.project, start, smooth=4.0, modulus=1.0,
+                                steps=60)
+        return solvers.certify(jax.grad(value), BALL.project, w, smooth=4.0, modulus=1.0)
+
+    actual = certified(jnp.zeros(D))
     np.testing.assert_allclose(actual.point, RADIUS / 2 * np.ones(D), atol=1e-9)
     assert float(actual.distance) < 1e-8
 
