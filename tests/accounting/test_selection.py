@@ -502,7 +502,7 @@ def test_an_attack_on_the_door_sees_halved_noise_and_nothing_else(bug, seen, mon
 @pytest.mark.parametrize("order", [1.01, 1.5, 3.0, 20.0, 300.0])
 @pytest.mark.parametrize("t", [1e-4, 0.02, 0.3, 1.0, 12.0, 600.0])
 def test_the_filter_charges_the_largest_divergence_of_the_family_at_its_order(t, order):
-    """Over every loss c at which the index can be told; releases add up, chosen as they may be."""
+    """Over every loss c at which the index can be seen; releases add up, chosen as they may be."""
     with mpmath.workdps(40):
         a, far = mpf(order), mpf(t)
 

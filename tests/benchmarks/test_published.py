@@ -152,18 +152,18 @@ def test_rows_of_the_fair_benchmark_are_read(tmp_path):
     assert "not reached" in published_report.tables(actual)
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     (["--epochs", "81"], "give at most"),
     (["--data-dir", "/nowhere"], "no such folder"),
     (["--papers", "kang"], "invalid choice"),
     (["--json", "results.txt"], "ends in .json"),
 ])
-def test_bad_input_is_refused(given, told, capsys, monkeypatch):
+def test_bad_input_is_refused(given, message, capsys, monkeypatch):
     monkeypatch.setattr(published_auc.data, "load", lambda *_, **__: pytest.fail("read data"))
     with pytest.raises(SystemExit) as stop:
         published.main(given)
     assert stop.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.fixture

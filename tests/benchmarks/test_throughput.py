@@ -30,7 +30,7 @@ ROW = {"workload", "batch", "peer", "steps_per_second", "ratio", "peak_bytes", "
 
 @pytest.fixture(autouse=True)
 def as_it_runs():
-    """In float32, and with the broadcasts of whoever wrote a peer."""
+    """In float32, and with the broadcasts that peers use."""
     with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
         yield
 

@@ -123,7 +123,7 @@ def test_steps_without_results_and_slices_without_entries_add_nothing():
 
 @pytest.mark.slow
 def test_matrices_picked_by_number_are_rows_or_fall_back():
-    """An expert that a record picks; a loop by number, which is told from a scan over the stack."""
+    """An expert that a record picks; a loop by number, which differs from a scan over the stack."""
     def expert(w, v, x):
         return jnp.sum(jnp.tanh(x @ w["m"][jnp.argmax(x[:3])]))
 

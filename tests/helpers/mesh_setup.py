@@ -93,7 +93,7 @@ def meshed(count):
     return jax.make_mesh((count,), ("data",), devices=jax.devices()[:count])
 
 
-def told(state):
+def bits_of(state):
     """Every bit of a state."""
     return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(state)).hex()
 

@@ -1,4 +1,4 @@
-"""Operators that draw: one key for a row and a release, whoever asks, and none of it charged."""
+"""Operators that draw: one key for a row and a release, on every way, and none of it charged."""
 
 import jax
 import jax.numpy as jnp

@@ -336,7 +336,7 @@ def times_the_rate(factor: float) -> Callable[[Any], Any]:
 
 
 def ties_not_extended(drawn_size: Any) -> Any:
-    """A size whose first bits are those of a threshold is taken to be told by them."""
+    """A size whose first bits are those of a threshold counts as decided by them."""
     def changed(*of: Any) -> Any:
         size, open_, exactly = drawn_size(*of)
         return size, jnp.zeros_like(open_), exactly
