@@ -56,8 +56,8 @@ class Statement(Stated):
         >>> query = jmm.Query(clip=Saddle(1.0, 1.0), noise_multiplier=Saddle(30.0, 30.0),
         ...                   population=1000)
         >>> hyper = jmm.sgda.Hyper(query=query, step=Saddle(0.1, 0.1), iterations=20)
-        >>> said = jmm.statement(jmm.sgda, hyper, delta=1e-6)
-        >>> said.allowed, jmm.accounting.Statement.from_json(said.to_json()) == said
+        >>> stated = jmm.statement(jmm.sgda, hyper, delta=1e-6)
+        >>> stated.allowed, jmm.accounting.Statement.from_json(stated.to_json()) == stated
         (20, True)
     """
 
@@ -96,7 +96,7 @@ class Statement(Stated):
                 f"sets: {self.relation()}).")
 
     def scope(self) -> str:
-        """The number of releases, the epsilons of a run that ended early, and the method."""
+        """States the number of releases, the epsilons of a run that ended early, and the method."""
         if self.epsilon_if_stopped_by_looking is None:
             covered = f"The guarantee covers all {self.allowed} releases that the run may make."
         else:
@@ -111,7 +111,7 @@ class Statement(Stated):
         return f"{covered} Method: {self.accountant}."
 
     def rows(self) -> dict[str, str]:
-        """What was released, the sampling, the clip norms, the noise and the releases made."""
+        """Names what was released, sampling, clip norms, noise, releases made and tuning."""
         noise = "; ".join(map(_players, self.noise_multiplier))
         together = ", ".join(f"{z:.5g}" for z in self.effective_noise_multiplier)
         return {
@@ -124,7 +124,7 @@ class Statement(Stated):
         }
 
     def annex(self) -> tuple[str, ...]:
-        """How the noise is made, and what that costs; bounds on membership attacks."""
+        """States how the noise is made and what that costs, and bounds on membership attacks."""
         if self.answers is None:
             return self.realisation
         rates = ", ".join(f"{true:.4g} at {false}" for false, true in
@@ -166,8 +166,8 @@ class LedgerStatement(Stated):
         the user where it names none.
 
     Examples:
-        >>> said = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
-        >>> said.epsilon, said.delta, len(said.runs)
+        >>> stated = jmm.accounting.Ledger("study.json", epsilon=2.0, delta=1e-6).statement()
+        >>> stated.epsilon, stated.delta, len(stated.runs)
         (2.0, 1e-06, 0)
     """
 
@@ -188,12 +188,12 @@ class LedgerStatement(Stated):
     assumed: tuple[str, ...]
 
     def scope(self) -> str:
-        """The odometer, and how runs are added up."""
+        """Returns the odometer, and how runs are added up."""
         return (f"If nothing more is reserved, epsilon = {self.epsilon_if_stopped_by_looking:.4g}, "
                 f"{self.odometer}. Quote one of the two, chosen beforehand. {self.filter}")
 
     def rows(self) -> dict[str, str]:
-        """What is used of the budget, and the runs."""
+        """Names the budget that is used, and the runs."""
         used = ", ".join(f"{name} {self.spent[name]:.4g} of {limit:.4g}"
                          for name, limit in self.limits.items())
         return {"budget used": used,
@@ -201,7 +201,7 @@ class LedgerStatement(Stated):
                 **{f"run {run['name']!r}": _run_in_words(run) for run in self.runs}}
 
     def annex(self) -> tuple[str, ...]:
-        """The amounts that each run is counted with."""
+        """Returns the amounts that each run is counted with."""
         return tuple(f"{run['name']!r} uses "
                      + ", ".join(f"{name} {x:.4g}" for name, x in run["charge"].items()) + "."
                      for run in self.runs) or ("No run yet.",)
@@ -272,13 +272,13 @@ class TuningStatement(Stated):
     records: int = 0
 
     def scope(self) -> str:
-        """The choice that epsilon covers, and the method."""
+        """Returns the choice that epsilon covers, and the method."""
         return ("The guarantee covers the best of several runs by their released scores, with "
                 f"its settings and its score; each run draws one of {self.candidates} candidate "
                 f"settings. Method: {self.accountant}.")
 
     def rows(self) -> dict[str, str]:
-        """What one run releases, its noise and its score, and the tuning."""
+        """Names what one run releases, its noise and its score, and the tuning."""
         noise = "; ".join(dict.fromkeys(
             ", ".join(map(_players, one)) for one in self.noise_multiplier))
         return {
@@ -292,5 +292,5 @@ class TuningStatement(Stated):
         }
 
     def annex(self) -> tuple[str, ...]:
-        """The law of the number of runs."""
+        """Returns the law of the number of runs."""
         return (self.law,)

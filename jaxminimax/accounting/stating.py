@@ -33,7 +33,7 @@ ENFORCED = (
 
 
 def assumed_of(what: str, settings: str, also: str = "") -> tuple[str, ...]:
-    """The assumptions on a "run" or a "search", with its settings and what `also` reads records."""
+    """Returns the assumptions on a "run" or a "search"; `also` names more that reads records."""
     return (
         f"User: The number of records, the initial point, the preprocessing, the projection and "
         f"{settings} are public. Choosing them by looking at these data costs privacy that this "
@@ -71,8 +71,8 @@ CAPPED = ("A record is a person, with at most {rows} row(s). The person's other 
 
 def claims(unit: str | None, people: int, rows_each: int | None = None) -> tuple[str, ...]:
     """States what the unit of privacy rests on."""
-    one = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
-    return ((_SEVERAL if people > 1 else one).format(unit=unit, people=people),)
+    sentence = _PERSONS if rows_each else _CLAIM if unit not in (None, "one record") else _ONE
+    return ((_SEVERAL if people > 1 else sentence).format(unit=unit, people=people),)
 
 
 def large_delta(delta: float, n: int) -> tuple[str, ...]:
@@ -94,18 +94,18 @@ _BOUND = {
 
 
 def accountant_name(bound: str, people: int = 1) -> str:
-    """The bound, the library and its version; `people` if it is by the group lemma."""
+    """Returns the bound, the library and its version; `people` if it is by the group lemma."""
     lemma = "" if people == 1 else f", and the group privacy lemma for {people} records"
     return f"{_BOUND[bound]}{lemma} (jaxminimax {VERSION})"
 
 
 def enforced_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the guarantees of a mechanism that the code enforces."""
+    """Returns what the code enforces of a mechanism."""
     return (*((EXACT,) if mechanism.is_exact() else ()), *mechanism.enforced(), *ENFORCED)
 
 
 def assumed_by(mechanism: Mechanism) -> tuple[str, ...]:
-    """Lists the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
+    """Returns the assumptions of a mechanism that the user must see to, besides `ASSUMED`."""
     return (*(() if mechanism.is_exact() else (FLOATS,)),
             *dict.fromkeys(mechanism.assumed()))
 
@@ -259,7 +259,7 @@ _APART = ("User: The training and the score read different records. Which record
 def tuning_statement(algorithm: Any, candidates: collections.abc.Sequence[Any], score: Repeat,
                      score_range: tuple[float, float], target: Target, *, unit: str, padded: bool,
                      apart: bool, assumed: tuple[str, ...] = ()) -> TuningStatement:
-    """The statement of a search.
+    """Returns the statement of a search.
 
     Args:
       algorithm: a module such as `sgda`.
