@@ -303,7 +303,7 @@ def test_hostile_inputs_are_refused_with_their_names():
             jmm.epsilon(jmm.Repeat(query=query(n=n), times=1), 1e-5)
     with pytest.raises(ValueError, match="at least one part"):
         jmm.epsilon(jmm.Parallel(parts=()), 1e-5)
-    with pytest.raises(ValueError, match="nothing to calibrate"):
+    with pytest.raises(ValueError, match="no noise to calibrate"):
         jmm.accounting.calibrate_noise(jmm.Sequence(parts=()), 1.0, 1e-5)
     for z in ("", "1", True):
         with pytest.raises(ValueError, match="must be a number"):
