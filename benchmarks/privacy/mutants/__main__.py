@@ -186,7 +186,7 @@ _BUGS: tuple[tuple[str, str, str, Callable[[Any], Any], Callable[[], Finding], s
     ("sampling rate a tenth high", "amplification", "sample", plant.times_the_rate(1.1), SAMPLED,
      SIGNAL),
     ("ties of a size's first bits not extended", "amplification: the law of sizes",
-     "size of a sample", plant.ties_not_extended, samples.sizes,
+     "law of sizes", plant.ties_not_extended, samples.sizes,
      "samples whose size is not that of their words"),
     ("rows that are drawn twice count twice", "clipping: a record is added once", "new rows",
      plant.repeated_rows, samples.repeated, "samples that hold a row twice"),
